@@ -51,6 +51,7 @@ from trl_dbbench.runs.adapters import ADAPTER_FILE, MODEL_FILE
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.training.memory import REMEDIES, Place, Sizes, adapter_config, gb, plan
+from trl_dbbench.training.unsupported import wants_bf16
 from trl_dbbench.utils.memory import total_memory
 
 TASKS = 4
@@ -328,7 +329,7 @@ def _model(case: Case) -> str | Finding:
             "chat_template."
         )
     text = f"{name}, {config.model_type}, with a chat template"
-    half = case.get("bf16") or _bytes_of(case.get("dtype", "auto"), config) == 2
+    half = wants_bf16(case.given) or _bytes_of(case.get("dtype", "auto"), config) == 2
     if case.on_cpu and half and not computes_bfloat16(torch.cpu.get_capabilities()):
         slow = (
             "this CPU has no instructions for bfloat16: --dtype float32 --bf16 false is several times faster"

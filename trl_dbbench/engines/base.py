@@ -92,12 +92,24 @@ def in_process_vllm(args: EngineArguments) -> bool:
     return engine_of(args) == "vllm" and not args.vllm_server_urls
 
 
+def servers_asked(get: Callable[[str], Any]) -> list[str] | None:
+    """Return the servers of settings: `vllm_server_urls`, or the one of TRL's `vllm_mode: server`.
+
+    Args:
+        get: returns a setting by its name.
+    """
+    urls = get("vllm_server_urls")
+    if urls is None and get("use_vllm") and get("vllm_mode") == "server":
+        address = f"http://{get('vllm_server_host')}:{get('vllm_server_port')}"
+        return [get("vllm_server_base_url") or address]
+    return urls
+
+
 def settings_asked(get: Callable[[str], Any]) -> EngineSettings:
-    """Return the choice of an engine in settings that are not checked yet; `get` returns one by its name."""
-    servers = get("vllm_server_urls")
-    if get("use_vllm") and get("vllm_mode") == "server":
-        servers = servers or ["vllm_server_base_url"]
-    return EngineSettings(engine=get("engine"), use_vllm=bool(get("use_vllm")), vllm_server_urls=servers)
+    """Return the choice of an engine in settings that are not checked yet; `get` is as in `servers_asked`."""
+    return EngineSettings(
+        engine=get("engine"), use_vllm=bool(get("use_vllm")), vllm_server_urls=servers_asked(get)
+    )
 
 
 def open_backend(args: EngineArguments, policy: Policy | ServedPolicy) -> Backend:

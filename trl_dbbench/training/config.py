@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from trl import GRPOConfig
 
 from trl_dbbench.advantages.estimators import grpo
 from trl_dbbench.advantages.registry import AdvantageFunction, check_needs, get_advantage
-from trl_dbbench.engines.base import check_concurrency, engine_of, server_addresses
+from trl_dbbench.engines.base import check_concurrency, engine_of, server_addresses, servers_asked
 from trl_dbbench.episode.protocol import get_protocol
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.errors import ConfigError
@@ -259,9 +260,7 @@ class DBBenchGRPOConfig(GRPOConfig):
             raise ConfigError(f"top_p must be above 0 and at most 1, is {self.top_p}.")
         check_few_shot(self.few_shot, self.few_shot_memory, self.few_shot_by, self.few_shot_update)
         check_task_sampling(self)
-        if self.use_vllm and self.vllm_mode == "server" and self.vllm_server_urls is None:
-            address = f"http://{self.vllm_server_host}:{self.vllm_server_port}"
-            self.vllm_server_urls = [self.vllm_server_base_url or address]
+        self.vllm_server_urls = servers_asked(partial(getattr, self))
         if self.vllm_server_urls is not None:
             self.vllm_server_urls = server_addresses(self.vllm_server_urls)
         check_alarms(self)

@@ -74,6 +74,7 @@ from trl_dbbench.engines.transformers.packed import PACK_MAX_BYTES
 from trl_dbbench.engines.transformers.prefix import can_share
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.training.last_words import tell
+from trl_dbbench.training.unsupported import wants_bf16
 from trl_dbbench.utils import cpu
 from trl_dbbench.utils.memory import total_memory
 
@@ -456,7 +457,7 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
     attending._attn_implementation = get("attn_implementation") or "sdpa"
     shared = replace(usual, shared=True)
     shares = plays and get("shared_prefix", "auto") == "auto" and reason_against(attending) is None
-    half = get("bf16", not get("fp16", False)) or get("fp16", False)
+    half = wants_bf16(settings) or get("fp16", False)
     optimizer = str(get("optim", ""))
     asked = settings_asked(get)
     colocated = in_process_vllm(asked)

@@ -171,10 +171,15 @@ def check_values(args: Any, kind: type[TrainingArguments] | None = None) -> None
     check_trackers(args.report_to)
 
 
+def wants_bf16(args: Any) -> bool:
+    """Return whether settings ask for bfloat16, as TRL does where they say nothing."""
+    asked = getattr(args, "bf16", None)
+    return not getattr(args, "fp16", False) if asked is None else bool(asked)
+
+
 def check_precision(args: Any) -> None:
-    """Raise ConfigError where bf16 is asked for, as TRL does by default, and no device computes in it."""
-    wanted = not args.fp16 if args.bf16 is None else args.bf16
-    if not wanted or args.use_cpu or is_torch_bf16_gpu_available() or is_torch_xla_available():
+    """Raise ConfigError where bf16 is asked for and no device computes in it."""
+    if not wants_bf16(args) or args.use_cpu or is_torch_bf16_gpu_available() or is_torch_xla_available():
         return
     if torch.accelerator.is_available():
         raise ConfigError("bf16: the device here does not compute in it. Set bf16: false and fp16: true.")
