@@ -24,36 +24,53 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from trl_dbbench import Episode
+from trl_dbbench import Episode, Task, load_tasks
+from trl_dbbench.cli.bundled import read_recipe
+from trl_dbbench.cli.tasks import write_tasks
+from trl_dbbench.data.generate import generate_tasks, in_labels
 from trl_dbbench.evaluation.compare import mcnemar
-from trl_dbbench.grading.statistics import wilson_interval
+from trl_dbbench.grading.statistics import Share
 from trl_dbbench.rewards.outcome import OUTCOME_PRESETS
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = Path(sys.executable).with_name("trl-dbbench")
-EVERYDAY = "select,where_single_condition,where_multiple_conditions,insert,update"
+RECIPE = read_recipe(ROOT / "recipes" / "smollm2.yaml")
+LIMITS = [
+    word
+    for key in ("max_turns", "max_turn_tokens", "max_completion_length", "dtype")
+    for word in (f"--{key.replace('_', '-')}", str(RECIPE[key]))
+]
+EVERYDAY = ("select", "where_single_condition", "where_multiple_conditions", "insert", "update")
 """Skills of the tasks to learn from; those of DB-Bench's tasks."""
-
-SYSTEM_PROMPT = "Work on the MySQL database."
-LIMITS = ("--max-turns", "3", "--max-turn-tokens", "96", "--max-completion-length", "400")
-"""Those of the recipes."""
 
 
 def shuffled_outcome(episode: Sequence[Episode], trainer_state: Any, **_: object) -> list[float | None]:
     """A control: the rewards of a batch, dealt out by chance."""
-    rewards = OUTCOME_PRESETS["reinforce"](episode)
+    rewards = OUTCOME_PRESETS[RECIPE["outcome_preset"]](episode)
     random.Random(trainer_state.global_step).shuffle(rewards)
     return rewards
 
 
 def run(*words: str | Path, log: Path) -> None:
     print("+ trl-dbbench", *words, flush=True)
+    started = time.time()
     with log.open("a") as file:
         subprocess.run([PROGRAM, *map(str, words)], stdout=file, stderr=subprocess.STDOUT, check=True)
+    print(f"  {time.time() - started:.0f} s", flush=True)
+
+
+def generated(plain: int, full: int, seed: int, split: str) -> list[Task]:
+    """Tasks of levels plain and full. An answer of one column is one of labels in both."""
+    skills = EVERYDAY if split == "train" else None
+    asked = generate_tasks(plain, seed, skills, split=split, level="plain")
+    for task in generate_tasks(full, seed, split=split):
+        single = task.gold.answer is not None and all(len(row) == 1 for row in task.gold.answer)
+        asked.append(in_labels(task) if single else task)
+    return asked
 
 
 class Chain:
@@ -67,31 +84,18 @@ class Chain:
     # --- tasks ------------------------------------------------------------------------------------
 
     def tasks(self) -> None:
-        """Tasks for the warm start, for GRPO and to measure on."""
-        self._generated("sft_tasks.jsonl", 1200, 400, 11, "train")
-        self._generated("grpo_tasks.jsonl", 800, 200, 13, "train")
-        self._generated("held_out.jsonl", 100, 100, 12, "test")
-        if self.agentbench:
-            for name, source in (("dev.jsonl", "dev"), ("standard.jsonl", "standard*")):
-                (found,) = self.agentbench.glob(f"{source}.jsonl")
-                if not (self.out / name).exists():
-                    run("convert", found, self.out / name, log=self.log)
-            grpo = self.out / "grpo_tasks.jsonl"
-            if (standard := (self.out / "standard.jsonl").read_text()) not in grpo.read_text():
-                grpo.write_text(grpo.read_text() + standard)
+        """Make the tasks for the warm start, for GRPO and to measure on."""
+        self._kept("sft_tasks.jsonl", lambda: generated(1200, 400, 11, "train"))
+        self._kept("grpo_tasks.jsonl", lambda: [*generated(800, 200, 13, "train"), *self._standard()])
+        self._kept("held_out.jsonl", lambda: generated(100, 100, 12, "test"))
 
-    def _generated(self, name: str, plain: int, full: int, seed: int, split: str) -> None:
-        path = self.out / name
-        if path.exists():
-            return
-        parts = []
-        for level, number in (("plain", plain), ("full", full)):
-            part = self.out / f"{level}-{name}"
-            skills = ("--skills", EVERYDAY) if (level, split) == ("plain", "train") else ()
-            common = ("--num-tasks", str(number), "--seed", str(seed), "--split", split, "--level", level)
-            run("generate", *common, *skills, "--out", part, log=self.log)
-            parts += list(_in_labels(part))
-        path.write_text("".join(f"{line}\n" for line in parts))
+    def _kept(self, name: str, make: Callable[[], list[Task]]) -> None:
+        if not (self.out / name).exists():
+            write_tasks(self.out / name, make())
+
+    def _standard(self) -> list[Task]:
+        files = sorted(self.agentbench.glob("standard*.jsonl")) if self.agentbench else []
+        return [task for file in files for task in load_tasks(file)]
 
     # --- training ---------------------------------------------------------------------------------
 
@@ -103,11 +107,8 @@ class Chain:
             more = ("--resume_from_checkpoint", "true") if resumed else ()
             if folder.exists() and not resumed:
                 shutil.rmtree(folder)  # it was stopped before its first checkpoint
-            started = time.time()
             common = ("--model_name_or_path", self.model, "--output_dir", str(folder))
             run("train", ROOT / "recipes" / recipe, *common, *options, *more, log=self.log)
-            with (folder / "seconds.txt").open("a") as file:
-                print(f"{time.time() - started:.0f}", file=file)
         return folder
 
     def sft(self) -> Path:
@@ -122,34 +123,26 @@ class Chain:
     def measure(self, name: str, run_folder: Path | None) -> dict[str, list[bool]]:
         """Play the held-out tasks greedily; return for each set which of its tasks went right."""
         right = {}
-        for which in ("held_out", *(["dev"] if self.agentbench else [])):
+        sets = {"held_out": self.out / "held_out.jsonl"}
+        if self.agentbench:
+            sets["dev"] = self.agentbench / "dev.jsonl"
+        for which, tasks in sets.items():
             saved = self.out / f"{name}-{which}.json"
             if not saved.exists():
                 who: tuple[Any, ...] = ("--model", self.model)
-                who += ("--system-prompt", SYSTEM_PROMPT) if run_folder is None else (run_folder,)
-                where = ("--tasks", self.out / f"{which}.jsonl", "--database", self.database)
-                run("eval", *who, *LIMITS, *where, "--dtype", "float32", "--json", saved, log=self.log)
+                who += ("--system-prompt", RECIPE["system_prompt"]) if run_folder is None else (run_folder,)
+                where = ("--tasks", tasks, "--database", self.database)
+                run("eval", *who, *LIMITS, *where, "--json", saved, log=self.log)
             episodes = json.loads(saved.read_text())["episodes"]
             right[which] = [bool(episode["right"]) for episode in episodes]
         return right
-
-
-def _in_labels(path: Path) -> Iterator[str]:
-    """Yield the tasks; an answer of one column is one of labels, as AgentBench has them."""
-    for line in path.read_text().splitlines():
-        task = json.loads(line)
-        answer = task["answer"]
-        if answer is not None and task["grader"] and all(len(row) == 1 for row in answer):
-            task |= {"grader": None, "answer": [str(cell) for row in answer for cell in row]}
-        yield json.dumps(task, ensure_ascii=False)
 
 
 def line_of(name: str, right: dict[str, list[bool]], start: dict[str, list[bool]] | None) -> str:
     """A line of the table: accuracy with its interval, and the paired test against its start."""
     cells = [f"{name:<16}"]
     for which, values in right.items():
-        low, high = wilson_interval(sum(values), len(values))
-        text = f"{100 * sum(values) / len(values):5.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+        text = str(Share(sum(values), len(values)))
         if start is not None:
             pairs = list(zip(start[which], values, strict=True))
             wins, losses = pairs.count((False, True)), pairs.count((True, False))
@@ -183,12 +176,12 @@ def main() -> None:
         print(line_of(f"grpo, seed {seed}", chain.measure(f"grpo-{seed}", folder), sft), flush=True)
     if given.controls:
         controls = {
-            "no learning": ("--learning_rate", "0"),
-            "shuffled": ("--reward_funcs", "real_model.shuffled_outcome"),
+            "no-learning": ("--learning_rate", "0"),
+            "shuffled": ("--reward_funcs", f"{Path(__file__).resolve()}:shuffled_outcome"),
         }
         for name, options in controls.items():
-            folder = chain.grpo(name.replace(" ", "-"), start, *steps, *options)
-            print(line_of(name, chain.measure(name.replace(" ", "-"), folder), sft), flush=True)
+            folder = chain.grpo(name, start, *steps, *options)
+            print(line_of(name, chain.measure(name, folder), sft), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import real_model
 from real_model import Chain, line_of
+
+from trl_dbbench.cli.arguments import RewardArguments
+from trl_dbbench.database import Database
+from trl_dbbench.episode.judge import Verdict
+from trl_dbbench.episode.types import Episode, Sampling, Status
+from trl_dbbench.tasks import Gold, Task
 
 
 @pytest.fixture
@@ -65,6 +72,17 @@ def test_all_are_measured_within_the_same_limits(chain: Chain, ran: list[list[st
     assert "--system-prompt" in ran[0] and "--system-prompt" not in ran[1]  # the run's own
     chain.measure("sft", chain.out / "sft")
     assert len(ran) == 2
+
+
+def test_the_control_deals_out_the_rewards_of_the_batch(sqlite_database: Database) -> None:
+    """Found by its file, as the chain names it: the training's folder is another."""
+    shuffled = f"{Path(real_model.__file__).resolve()}:shuffled_outcome"
+    (reward,) = RewardArguments(reward_funcs=[shuffled]).load(sqlite_database)
+    task = Task("t", "?", (), "SELECT", Gold(answer=("1",)))
+    right = Episode(task, [], Sampling(), status=Status.ANSWERED, verdict=Verdict(True))
+    wrong = Episode(task, [], Sampling(), status=Status.ANSWERED, verdict=Verdict(False))
+    dealt = reward(episode=[right, *[wrong] * 7], trainer_state=SimpleNamespace(global_step=1))
+    assert sorted(dealt) == [-0.1] * 7 + [1.0]
 
 
 def test_a_line_of_the_table() -> None:

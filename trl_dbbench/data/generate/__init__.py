@@ -35,7 +35,7 @@ from trl_dbbench.data.generate.checks import gold_answer, gold_state
 from trl_dbbench.data.generate.plans import all_plans
 from trl_dbbench.database import Database, open_database
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.grading import DEFAULT_GRADER
+from trl_dbbench.grading import GRADERS
 from trl_dbbench.tasks import Gold, Table, Task
 from trl_dbbench.tasks.skills import NAMED, SKILLS, skills_of
 from trl_dbbench.utils.lookup import look_up
@@ -54,19 +54,28 @@ _DRAFTS = 8
 """Drafts on one table, before another is made."""
 
 
-def _one_statement(
-    database: Database, source: Any, plan: Any, question: str, sql: str, grader: str | None = DEFAULT_GRADER
-) -> Task | None:
+def _one_statement(database: Database, source: Any, plan: Any, question: str, sql: str) -> Task | None:
     """Return the task whose gold is this SQL; `None` if a slip gives the same result."""
     skills = skills_of(sql)
     if set(skills) != plan.skills:
         return None
-    task = Task("", question, (source.table,), _operation(skills), Gold(sql=sql), skills, grader)
+    task = Task("", question, (source.table,), _operation(skills), Gold(sql=sql), skills)
     with database.sandbox(task) as sandbox:
         gold = gold_answer(sandbox, sql) if task.is_question else gold_state(sandbox, sql, source.table)
-    if gold and gold.answer is not None and grader is None:  # the protocols' own graders compare labels
-        gold = replace(gold, answer=tuple(str(cell) for row in gold.answer for cell in row))
     return replace(task, gold=gold) if gold else None
+
+
+def in_labels(task: Task) -> Task:
+    """Return the task as AgentBench has it: an answer of labels, judged by the protocol's own grader."""
+    if task.gold.answer is None:
+        return replace(task, grader=None)
+    labels = GRADERS["agentbench_text"].gold(task.gold.answer)
+    return replace(task, grader=None, gold=replace(task.gold, answer=tuple(map(str, labels))))
+
+
+def _plain_task(database: Database, source: Any, plan: Any, question: str, sql: str) -> Task | None:
+    task = _one_statement(database, source, plan, question, sql)
+    return None if task is None else in_labels(task)
 
 
 @dataclass(frozen=True)
@@ -96,13 +105,7 @@ LEVELS: dict[str, Level] = {
     level.name: level
     for level in (
         Level("full", tuple(all_plans()), tables.make_table, queries.draft),
-        Level(
-            "plain",
-            plain.PLANS,
-            plain.make_plain,
-            plain.draft,
-            partial(_one_statement, grader=None),  # AgentBench's
-        ),
+        Level("plain", plain.PLANS, plain.make_plain, plain.draft, _plain_task),
         Level("relational", forms.FORMS, relational.make_relational, relational.draft, relational.make_task),
     )
 }

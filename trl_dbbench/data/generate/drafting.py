@@ -331,15 +331,29 @@ class Measure:
 
 
 @dataclass
-class Draft:
+class Choices:
+    """A table, and what is drawn of it."""
+
+    rng: random.Random
+    source: Source
+
+    def pick(self, *wordings: str) -> str:
+        return self.rng.choice(wordings)
+
+    def item(self, *roles: str, but: Sequence[Item] = ()) -> Item | None:
+        """Return a column of these roles and not among `but`; `None` if there is none."""
+        items = [item for item in self.source.of(*roles) if item not in but]
+        return self.rng.choice(items) if items else None
+
+
+@dataclass
+class Draft(Choices):
     """See the module.
 
     `kept` are the numbers of the rows that WHERE leaves, `others` those that it leaves if a part is
     forgotten.
     """
 
-    rng: random.Random
-    source: Source
     plan: Plan
 
     def __post_init__(self) -> None:
@@ -354,13 +368,6 @@ class Draft:
         self.column_alias = ""
         if self.plan.column_alias:
             self.column_alias = self.rng.choice([each for each in _ALIASES if each not in names])
-
-    def pick(self, *wordings: str) -> str:
-        return self.rng.choice(wordings)
-
-    def item(self, *roles: str) -> Item | None:
-        items = self.source.of(*roles)
-        return self.rng.choice(items) if items else None
 
     def named(self, sql: str) -> str:
         """Return an output column, with the alias that the plan may ask for."""

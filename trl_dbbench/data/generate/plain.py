@@ -15,13 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trl_dbbench.data.generate import tables
+from trl_dbbench.data.generate.drafting import NUMBERS, Choices, listed
 from trl_dbbench.data.generate.plans import FORM_SKILLS, LIMITS, ORDERS, WHERES
-from trl_dbbench.data.generate.tables import Item, Source
+from trl_dbbench.data.generate.tables import Item, Source, literal
 from trl_dbbench.data.generate.themes import CITIES, FIRST, LAST
 from trl_dbbench.tasks import Cell, Column, Table
 from trl_dbbench.utils.sql import quote
 
-NUMBERS = ("count", "money", "rate")
 TEXTS = ("key", "category")
 MONTHS = (
     *("January", "February", "March", "April", "May", "June", "July"),
@@ -145,34 +145,24 @@ def _written(day: Cell) -> Cell:
 
 def words_of(value: Cell) -> str:
     """Return a value as questions say it: whole numbers without a point."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    return value if isinstance(value, str) else literal(value)
 
 
 def literal_text(value: Cell) -> str:
     """Return a value as SQL has it: always a text."""
-    return "NULL" if value is None else "'" + words_of(value).replace("'", "''") + "'"
+    return literal(words_of(value))
 
 
 # --- the request ----------------------------------------------------------------------------------
 
 
 @dataclass
-class Draft:
-    """A request to be: its random numbers, table and wording."""
-
-    rng: random.Random
-    source: Source
+class Draft(Choices):
+    """A request to be."""
 
     def __post_init__(self) -> None:
         self.lower = self.rng.random() < 0.35  # columns' names within the sentence
         self.table = self.rng.choice([self.source.table.name, f"'{self.source.table.name}'"])
-
-    def pick(self, *wordings: str) -> str:
-        return self.rng.choice(wordings)
-
-    def item(self, *roles: str, but: tuple[Item, ...] = ()) -> Item | None:
-        items = [each for each in self.source.of(*roles) if each not in but]
-        return self.rng.choice(items) if items else None
 
     def name(self, item: Item) -> str:
         return item.label.lower() if self.lower else item.label
@@ -297,13 +287,11 @@ def _aggregate(d: Draft, size: int) -> Made:
         ]
     )
     word, label = d.rng.choice(words), d.name(item)
-    where, question = (
-        "",
-        d.pick(
-            f"What is the {word} {label}?",
-            f"What was the {word} {label} of all {d.source.rows}?",
-            f"Give the {word} {label}.",
-        ),
+    where = ""
+    question = d.pick(
+        f"What is the {word} {label}?",
+        f"What was the {word} {label} of all {d.source.rows}?",
+        f"Give the {word} {label}.",
     )
     if size:
         shown = d.item("category", but=(item,))
@@ -336,10 +324,8 @@ def _extreme(d: Draft, size: int) -> Made:
         if kind is None:
             return None
         value = d.rng.choice(kind.present)
-        where, only = (
-            f" WHERE {kind.sql} = {literal_text(value)}",
-            d.pick(f" with {value} as {d.name(kind)}", f" for {value}"),
-        )
+        where = f" WHERE {kind.sql} = {literal_text(value)}"
+        only = d.pick(f" with {value} as {d.name(kind)}", f" for {value}")
     wordings = [
         f"Which {label}{only} has the {word} {by}?",
         f"What {label}{only} had the {word} {by}?",
@@ -357,12 +343,12 @@ def _insert(d: Draft, _: int) -> Made:
     cells = [words_of(item.values(d.rng)) for item in items]
     pairs = list(zip(items, cells, strict=True))
     table, rows = d.table, d.source.rows
-    quoted = [f"'{cell}'" for cell in cells]
-    of = ", ".join(f"{item.label} {value}" for item, value in zip(items, quoted, strict=True))
-    as_ = ", ".join(f"{item.label} as {value}" for item, value in zip(items, quoted, strict=True))
-    is_ = _listed([f"{item.label} is {value}" for item, value in zip(items, quoted, strict=True)])
-    for_ = _listed([f"{value} for {item.label}" for item, value in zip(items, quoted, strict=True)])
-    bare = _listed([f"{d.name(item)} {cell}" for item, cell in pairs[1:]])
+    quoted = ", ".join(f"'{cell}'" for cell in cells)
+    of = ", ".join(f"{item.label} '{cell}'" for item, cell in pairs)
+    as_ = ", ".join(f"{item.label} as '{cell}'" for item, cell in pairs)
+    is_ = listed([f"{item.label} is '{cell}'" for item, cell in pairs])
+    for_ = listed([f"'{cell}' for {item.label}" for item, cell in pairs])
+    bare = listed([f"{d.name(item)} {cell}" for item, cell in pairs[1:]])
     names = ", ".join(item.label for item in items)
     first = cells[0]
     question = d.pick(
@@ -370,8 +356,8 @@ def _insert(d: Draft, _: int) -> Made:
         f"Insert a record into the table {table} with the values {for_}.",
         f"In the {table} table, add a new row where {is_}.",
         f"Add a new entry to {table}: {as_}.",
-        f"Insert into {table} ({names}) values ({', '.join(quoted)}).",
-        f"Add ({', '.join(quoted)}) to the table {table}, with the columns {names}.",
+        f"Insert into {table} ({names}) values ({quoted}).",
+        f"Add ({quoted}) to the table {table}, with the columns {names}.",
         f"Please record {first} in the {table} table, with {bare}.",
         f"{first} is new in the {table} table, with {bare}.",
         f"A new row about {first} is inserted into {table}; it has {bare}.",
@@ -391,8 +377,8 @@ def _update(d: Draft, size: int) -> Made:
     changed = [shown]
     if d.rng.random() < 0.3 and (other := d.item(*TEXTS, *NUMBERS, but=(shown, items[0]))):
         changed.append(other)
-    new = [words_of(item.values(d.rng)) for item in changed]
-    if any(value in item.cells for item, value in zip(changed, new, strict=True) if item.role == "key"):
+    new = [(item, words_of(item.values(d.rng))) for item in changed]
+    if any(cell in item.cells for item, cell in new if item.role == "key"):
         return None
     table, value, by = d.table, values[0], items[0].label
     only = ""
@@ -405,12 +391,10 @@ def _update(d: Draft, size: int) -> Made:
             return None
         where += f" AND {second.sql} = {literal_text(cell)}"
         only = f" and the {second.label} is '{words_of(cell)}'"
-    to = _listed([f"{item.label} to '{cell}'" for item, cell in zip(changed, new, strict=True)])
-    bare = _listed([f"the {d.name(item)} to {cell}" for item, cell in zip(changed, new, strict=True)])
-    now = _listed([f"the {d.name(item)} is now {cell}" for item, cell in zip(changed, new, strict=True)])
-    columns = _listed(
-        [f"the {item.label} column to '{cell}'" for item, cell in zip(changed, new, strict=True)]
-    )
+    to = listed([f"{item.label} to '{cell}'" for item, cell in new])
+    bare = listed([f"the {d.name(item)} to {cell}" for item, cell in new])
+    now = listed([f"the {d.name(item)} is now {cell}" for item, cell in new])
+    columns = listed([f"the {item.label} column to '{cell}'" for item, cell in new])
     wordings = [
         f"Update the {to} where the {by} is '{value}'{only} in the {table} table.",
         f"In the {table} table, set {columns} for the rows where the {by} is '{value}'{only}.",
@@ -427,14 +411,8 @@ def _update(d: Draft, size: int) -> Made:
             f"{now[0].upper()}{now[1:]} for the {by} {value} in {table}.",
             f"Modify {table} by setting {bare} for the entry with {by} equal to '{value}'.",
         ]
-    assigned = ", ".join(
-        f"{item.sql} = {literal_text(cell)}" for item, cell in zip(changed, new, strict=True)
-    )
+    assigned = ", ".join(f"{item.sql} = {literal_text(cell)}" for item, cell in new)
     return d.pick(*wordings), f"UPDATE {quote(d.source.table.name)} SET {assigned}{where}"
-
-
-def _listed(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _days_are_texts(source: Source) -> bool:
