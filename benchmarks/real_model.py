@@ -25,6 +25,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,18 @@ def run(*words: str | Path, log: Path) -> None:
 
 
 def generated(plain: int, full: int, seed: int, split: str) -> list[Task]:
-    """Tasks of levels plain and full. An answer of one column is one of labels in both."""
+    """Tasks of levels plain and full. An answer of one column is one of labels in both.
+
+    Not with several numbers of which one is fractional: AgentBench's grader compares their texts, and the agent
+    sees 8.0 for the label 8.
+    """
     skills = EVERYDAY if split == "train" else None
     asked = generate_tasks(plain, seed, skills, split=split, level="plain")
     for task in generate_tasks(full, seed, split=split):
-        single = task.gold.answer is not None and all(len(row) == 1 for row in task.gold.answer)
-        asked.append(in_labels(task) if single else task)
+        answer = task.gold.answer
+        single = answer is not None and all(len(row) == 1 for row in answer)
+        texts = len(answer or ()) < 2 or not any(isinstance(row[0], float) for row in answer or ())
+        asked.append(in_labels(task) if single and texts else task)
     return asked
 
 
@@ -85,7 +92,7 @@ class Chain:
 
     def tasks(self) -> None:
         """Make the tasks for the warm start, for GRPO and to measure on."""
-        self._kept("sft_tasks.jsonl", lambda: generated(1200, 400, 11, "train"))
+        self._kept("sft_tasks.jsonl", lambda: [*generated(2500, 400, 11, "train"), *self._demonstrable()])
         self._kept("grpo_tasks.jsonl", lambda: [*generated(800, 200, 13, "train"), *self._standard()])
         self._kept("held_out.jsonl", lambda: generated(100, 100, 12, "test"))
 
@@ -96,6 +103,11 @@ class Chain:
     def _standard(self) -> list[Task]:
         files = sorted(self.agentbench.glob("standard*.jsonl")) if self.agentbench else []
         return [task for file in files for task in load_tasks(file)]
+
+    def _demonstrable(self) -> list[Task]:
+        """The standard tasks that have their SQL: those that change a table. Each three times."""
+        golds = [task for task in self._standard() if task.gold.sql]
+        return [replace(task, id=f"{task.id}-{again}") for again in range(3) for task in golds]
 
     # --- training ---------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config, get_quantiz
 from trl_dbbench import ConfigError, DatabaseArguments, TaskArguments, get_protocol
 from trl_dbbench.cli.arguments import read_template_kwargs
 from trl_dbbench.cli.start import load_tokenizer, model_init_kwargs, start
-from trl_dbbench.data.demonstrations import Teacher, demonstrate, gold_actions, to_sft_dataset
+from trl_dbbench.data.demonstrations import Teacher, demonstrate, gold_actions, to_sft_dataset, with_mistakes
 from trl_dbbench.engines.policy import eos_token_ids
 from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.templates import load_chat_template
@@ -29,6 +29,7 @@ from trl_dbbench.runs.checkpoints import find_checkpoint
 from trl_dbbench.runs.export import settings_of, sft_dataset
 from trl_dbbench.runs.tokens import chat_with
 from trl_dbbench.training.run_folder import played_as, run_folder
+from trl_dbbench.utils.lookup import check_share
 
 
 @dataclass
@@ -49,6 +50,13 @@ class ScriptArguments:
         metadata={
             "help": "Learns from these, in the place of demonstrations: the folder of trl-dbbench sample or "
             "of a run, or a file of trl-dbbench export --to sft."
+        },
+    )
+    mistakes: float = field(
+        default=0.0,
+        metadata={
+            "help": "The share of demonstrations, from 0 to 1, that begin with a statement that fails. No "
+            "loss is on it. They show what to do after an error."
         },
     )
     protocol: str = field(default="text", metadata={"help": "text, tools or a dotted path"})
@@ -72,6 +80,7 @@ class ScriptArguments:
 
     def __post_init__(self) -> None:
         self.chat_template_kwargs = read_template_kwargs(self.chat_template_kwargs)
+        check_share("mistakes", self.mistakes)
         get_protocol(self.protocol)
         if self.chat_template is not None:
             load_chat_template(self.chat_template)
@@ -86,7 +95,7 @@ def main(
     script_args: ScriptArguments,
     training_args: SFTConfig,
     model_args: ModelConfig,
-    teacher: Teacher = gold_actions,
+    teacher: Teacher | None = None,
 ) -> SFTTrainer:
     checkpoint = find_checkpoint(training_args.output_dir, training_args.resume_from_checkpoint)
     if task_args.eval_tasks:
@@ -97,7 +106,7 @@ def main(
     if not (script_args.episodes or task_args.tasks):
         raise ConfigError("say what to learn from: tasks, which are demonstrated, or episodes.")
     tasks = [] if script_args.episodes else task_args.load()
-    protocol = get_protocol(script_args.protocol)
+    protocol, mistakes = get_protocol(script_args.protocol), script_args.mistakes
     opening = task_args.opening(script_args.protocol, tasks[0]) if tasks else None
     tokenizer = load_tokenizer(model_args, training_args, script_args.chat_template)
     options = model_init_kwargs(model_args, training_args.model_init_kwargs)
@@ -123,7 +132,8 @@ def main(
                 chat,
                 database,
                 system_prompt=opening,
-                teacher=teacher,
+                teacher=teacher
+                or (with_mistakes(mistakes, training_args.seed) if mistakes else gold_actions),
             )
             played = played_as(
                 script_args.protocol,
@@ -137,7 +147,7 @@ def main(
         tokenizer.chat_template = chat.chat_template  # to be saved
         right = sum(episode.right for episode in episodes)
         logging.info("%d demonstrations, %d of them right", len(episodes), right)
-        dataset = to_sft_dataset(episodes)
+        dataset = to_sft_dataset(episodes, imitate_errors=not mistakes)
 
     trainer = SFTTrainer(
         model=model,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import runpy
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from worlds.habits import Habits, spoil
 
 from trl_dbbench.cli.arguments import read_template_kwargs
 from trl_dbbench.cli.start import RecipeParser
-from trl_dbbench.data.demonstrations import demonstrate, to_sft_dataset
+from trl_dbbench.data.demonstrations import demonstrate, misspelled, to_sft_dataset, with_mistakes
 from trl_dbbench.database import open_database
 from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.judge import Judge
@@ -139,6 +140,57 @@ def test_settings_of_the_chat_template_that_are_none(given):
         read_template_kwargs(given)
 
 
+def test_a_demonstration_that_begins_with_a_mistake(late_orders, tokenizer, sqlite_database):
+    """The failing statement and its error are in the context; the loss is on what follows."""
+    chat = ChatFormat(tokenizer, get_protocol("text"))
+    (episode,) = demonstrate([late_orders], chat, sqlite_database, teacher=with_mistakes(1.0, seed=0))
+    wrong, gold = episode.statements
+    assert wrong in set(misspelled(late_orders)) and gold == late_orders.gold.sql
+    assert episode.turns[0].result.error in episode.turns[0].observation
+    assert episode.right
+
+    (row,) = to_sft_dataset([episode], imitate_errors=False)
+    assert row["input_ids"] == [*episode.prompt_ids, *episode.completion_ids]
+    assert [id for id in row["labels"] if id != -100] == [
+        id for turn in episode.turns[1:] for id in turn.completion.ids
+    ]
+    (imitating,) = to_sft_dataset([episode])
+    assert sum(label != -100 for label in imitating["labels"]) == sum(episode.mask)
+
+
+def test_names_are_written_wrongly_as_weak_models_do(late_orders):
+    assert set(misspelled(late_orders)) == {
+        "SELECT COUNT(*) FROM orders WHERE `lates` = 1",
+        "SELECT COUNT(*) FROM `orderss` WHERE late = 1",
+        "SELECT COUNT(*) FROM `order` WHERE late = 1",
+    }
+    table = replace(late_orders.tables[0], name="Late Orders (EU)")
+    sql = "SELECT COUNT(*) FROM `Late Orders (EU)`"
+    spaced = replace(late_orders, tables=(table,), gold=replace(late_orders.gold, sql=sql))
+    assert {sql.removeprefix("SELECT COUNT(*) FROM ") for sql in misspelled(spaced)} == {
+        *("`Late_Orders_(EU)`", "`Late Orders (EU)s`", "`Late Orders`", "`Orders (EU)`", "Late Orders (EU)"),
+    }
+
+
+def test_mistakes_are_a_share_of_the_demonstrations(late_orders, sqlite_database):
+    protocol, teacher = get_protocol("text"), with_mistakes(0.25, seed=1)
+    lengths = [len(teacher(late_orders, protocol, sqlite_database)) for _ in range(200)]
+    assert 30 < lengths.count(3) < 70 and lengths.count(2) == 200 - lengths.count(3)
+    never = with_mistakes(0.0)
+    assert [len(never(late_orders, protocol, sqlite_database)) for _ in range(5)] == [2] * 5
+
+
+def test_the_recipe_demonstrates_mistakes(late_orders, tmp_path):
+    (tmp_path / "tasks.jsonl").write_text(late_orders.to_json())
+    trainer = sft(tmp_path / "sft", tmp_path / "tasks.jsonl", "--max_steps", 1, "--mistakes", 1)
+    (row,) = trainer.train_dataset
+    text = trainer.processing_class.decode(row["input_ids"])
+    learned = trainer.processing_class.decode([id for id in row["labels"] if id != -100])
+    assert text.count("Action: Operation") == 2 and learned.count("Action: Operation") == 1
+    with pytest.raises(ConfigError, match=r"mistakes must be a share from 0 to 1, is 20"):
+        sft(tmp_path / "sft", tmp_path / "tasks.jsonl", "--mistakes", 20)
+
+
 @pytest.mark.parametrize(
     "count", [pytest.param(100, marks=pytest.mark.short), pytest.param(250, marks=pytest.mark.slow)]
 )
@@ -181,8 +233,6 @@ def test_one_believable_mistake(sql, spoiled):
 
 
 def test_bad_habits_spoil_their_share_of_the_skills_named(late_orders):
-    from dataclasses import replace
-
     sql = late_orders.gold.sql
     tasks = [replace(late_orders, id=str(number)) for number in range(400)]
     habits = Habits(share=0.65, skills=frozenset({"where_single_condition"}))
@@ -194,8 +244,6 @@ def test_bad_habits_spoil_their_share_of_the_skills_named(late_orders):
 
 
 def test_a_task_without_gold_sql_cannot_be_demonstrated(late_orders, tokenizer, sqlite_database):
-    from dataclasses import replace
-
     task = replace(late_orders, gold=replace(late_orders.gold, sql=None))
     with pytest.raises(TaskError, match="task 'late-orders' has no gold SQL to demonstrate"):
         demonstrate([task], ChatFormat(tokenizer, get_protocol("text")), sqlite_database)

@@ -64,6 +64,28 @@ def test_one_that_was_stopped_before_a_checkpoint_begins_anew(chain: Chain, ran:
     assert "--resume_from_checkpoint" not in ran[0]
 
 
+def test_standard_tasks_that_have_their_sql_are_demonstrated_three_times(tmp_path: Path) -> None:
+    """As AgentBench has them: a change with its SQL, a question with its answer alone."""
+    change = {
+        "description": "Set b to 5 where a is 1.",
+        "label": ["UPDATE t SET b = '5' WHERE a = '1'"],
+        "type": ["UPDATE"],
+        "answer_md5": "[('" + "0" * 32 + "',)]",
+        "table": {
+            "table_name": "t",
+            "table_info": {
+                "columns": [{"name": "a", "type": "TEXT"}, {"name": "b", "type": "TEXT"}],
+                "rows": [],
+            },
+        },
+    }
+    question = {**change, "description": "How many?", "label": ["0"], "type": ["counting"]}
+    (tmp_path / "standard.jsonl").write_text(f"{json.dumps(change)}\n{json.dumps(question)}\n")
+    tasks = Chain("a-model", tmp_path / "real", tmp_path, "sqlite")._demonstrable()
+    assert [task.id for task in tasks] == ["standard-1-0", "standard-1-1", "standard-1-2"]
+    assert {task.gold.sql for task in tasks} == {change["label"][0]}
+
+
 def test_all_are_measured_within_the_same_limits(chain: Chain, ran: list[list[str]]) -> None:
     assert chain.measure("base", None) == {"held_out": [True, False]}
     assert chain.measure("sft", chain.out / "sft") == {"held_out": [True, False]}

@@ -2,12 +2,15 @@
 
 An agent that reads its turns from a script plays each task through a `Player`, so a demonstration has the
 ids, the mask and the observations of the same turns in a rollout: tokens are laid out in one place only. The
-default script is the gold SQL, then the resulting rows as the answer.
+default script is the gold SQL, then the resulting rows as the answer. With `with_mistakes` some begin with a
+statement that fails, since an agent that has never read an error does not know what to do after one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING
 
@@ -25,6 +28,7 @@ from trl_dbbench.episode.types import Completion, Episode, Request, Rules
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import SQLGrader
 from trl_dbbench.tasks import Task
+from trl_dbbench.utils.sql import quote
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -64,11 +68,11 @@ def demonstrate(
     return episodes
 
 
-def to_sft_dataset(episodes: Sequence[Episode]) -> Dataset:
-    """Rows for TRL's SFTTrainer; see `sft_row`."""
+def to_sft_dataset(episodes: Sequence[Episode], imitate_errors: bool = True) -> Dataset:
+    """Rows for TRL's SFTTrainer; see `sft_row`. Without `imitate_errors`, no loss is on failed statements."""
     from datasets import Dataset
 
-    return Dataset.from_list([sft_row(episode) for episode in episodes])
+    return Dataset.from_list([sft_row(episode, imitate_errors) for episode in episodes])
 
 
 def gold_actions(task: Task, protocol: AgentProtocol, database: Database) -> list[Operation | Answer]:
@@ -93,6 +97,43 @@ def gold_actions(task: Task, protocol: AgentProtocol, database: Database) -> lis
         return [Operation(sql), Answer(str(rows), tuple(map(str, rows)))]
     values = tuple(str(row[0]) for row in rows)
     return [Operation(sql), Answer(str(list(values)), values)]
+
+
+def with_mistakes(share: float, seed: int = 0) -> Teacher:
+    """Return a teacher of gold episodes; this share of them begins with a statement that fails.
+
+    In it a name is written wrongly, as weak models do: a word of it is left out, it has underscores for
+    spaces, or no backticks. Train on these with `to_sft_dataset(episodes, imitate_errors=False)`.
+    """
+    rng = random.Random(seed)
+
+    def teacher(task: Task, protocol: AgentProtocol, database: Database) -> list[Operation | Answer]:
+        actions = gold_actions(task, protocol, database)
+        if rng.random() >= share:
+            return actions
+        wrong = list(misspelled(task))
+        rng.shuffle(wrong)
+        failed = next((sql for sql in wrong if execute_alone(database, task, sql).error), None)
+        return actions if failed is None else [Operation(failed), *actions]
+
+    return teacher
+
+
+def misspelled(task: Task) -> Iterator[str]:
+    """Yield the gold SQL with one of its names written wrongly, each way once."""
+    sql = task.gold.sql or ""
+    names = {name for table in task.tables for name in (table.name, *(c.name for c in table.columns))}
+    for name in sorted(names):
+        words = name.split(" ")
+        ways = [name.replace(" ", "_"), name + "s", name.rstrip("s")]
+        ways += [" ".join(words[:-1]), " ".join(words[1:])] if len(words) > 1 else []
+        wrong = [quote(way) for way in dict.fromkeys(ways) if way not in ("", *names)]
+        if not name.isidentifier():
+            wrong.append(name)
+        bare = rf"|\b{name}\b" if name.isidentifier() else ""
+        written = re.compile(re.escape(quote(name)) + bare)
+        if written.search(sql):
+            yield from (written.sub(way.replace("\\", r"\\"), sql) for way in wrong)
 
 
 class Script:

@@ -132,10 +132,16 @@ def rows_to_check(dataset: Dataset) -> Dataset:
     return Dataset.from_dict(dataset[:_FRESH_CHECKED]) if is_fresh(dataset) else dataset
 
 
-def sft_row(episode: Episode) -> dict[str, Any]:
-    """Return a row for TRL's SFTTrainer: `input_ids`, and `labels`, -100 except on the agent's own tokens."""
-    ids, mask = episode.completion_ids, episode.mask
-    labels = [-100] * len(episode.prompt_ids) + [
-        id if bit else -100 for id, bit in zip(ids, mask, strict=True)
-    ]
-    return {"input_ids": [*episode.prompt_ids, *ids], "labels": labels}
+def sft_row(episode: Episode, imitate_errors: bool = True) -> dict[str, Any]:
+    """Return a row for TRL's SFTTrainer: `input_ids`, and `labels`, -100 except on the agent's own tokens.
+
+    Without `imitate_errors` they are -100 on turns whose statement failed, too: what is learned there is the
+    turn that follows.
+    """
+    labels = [-100] * len(episode.prompt_ids)
+    for turn in episode.turns:
+        failed = turn.result is not None and turn.result.error is not None
+        ids = turn.completion.ids
+        labels += ids if imitate_errors or not failed else [-100] * len(ids)
+        labels += [-100] * len(turn.observation_ids)
+    return {"input_ids": [*episode.prompt_ids, *episode.completion_ids], "labels": labels}
