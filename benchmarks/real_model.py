@@ -67,7 +67,7 @@ def run(*words: str | Path, log: Path) -> None:
 def generated(plain: int, full: int, seed: int, split: str) -> list[Task]:
     """Tasks of levels plain and full. An answer of one column is one of labels in both.
 
-    Not with several numbers of which one is fractional: AgentBench's grader compares their texts, and the agent
+    Not with several numbers, one of them fractional: AgentBench's grader compares texts, and the agent
     sees 8.0 for the label 8.
     """
     skills = EVERYDAY if split == "train" else None
