@@ -26,8 +26,14 @@ from trl_dbbench.episode.protocol import (
     TextProtocol,
     ToolsProtocol,
 )
-from trl_dbbench.episode.templates import keeping_variants, knows_thoughts, load_chat_template
-from trl_dbbench.episode.tool_calls import THOUGHTS
+from trl_dbbench.episode.templates import (
+    THOUGHT_FIELDS,
+    keeping_variants,
+    knows_thoughts,
+    load_chat_template,
+)
+from trl_dbbench.episode.tool_calls import THOUGHTS, after_thoughts
+from trl_dbbench.episode.types import Completion, Turn
 from trl_dbbench.errors import ConfigError
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
@@ -492,3 +498,77 @@ def test_templates_by_name(tmp_path: Path) -> None:
         ConfigError, match=r"'qwen9' cannot be read.*path of a jinja file, or the name of .*qwen3_training"
     ):
         load_chat_template("qwen9")
+
+
+# --- histories as the template shows them -------------------------------------------------------------
+
+SHOWN_ANEW = {
+    "text": {
+        *("deepseek_r1_distill", "deepseekv3", "glm4moe", "lfm2_2_5", "lfm2_2_5_v2", "lfm2_2_5_vl"),
+        *("nemotron_3_5_lightning", "nemotron_3_nano", "nemotron_3_super", "nemotron_3_ultra", "qwen3"),
+        *(
+            "qwen3_5_nothink",
+            "qwen3_5_think",
+            "qwen3_6",
+            "glm4_7",
+            "kimi_k2_thinking",
+            "minimax_m2",
+            "qwen3_first",
+        ),
+        *("qwen3_thinking_2507", "qwq"),
+    },
+    "tools": {"hermes3", "qwq"},
+}
+"""Templates that drop thoughts, and can be trained on as they are."""
+
+
+def shown_anew(folder: Path, family: str, protocol: str) -> ChatFormat | None:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ends = give(tokenizer, FAMILIES[family])
+    try:
+        chat = ChatFormat(tokenizer, PROTOCOLS[protocol], ends, history="template")
+        chat.check_context()
+    except ConfigError:
+        return None
+    return chat if chat.rewrites else None
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_templates_that_drop_thoughts_and_can_be_trained_on(folder: Path, protocol: str) -> None:
+    found = {family for family in (*bundled(), *THINKING) if shown_anew(folder, family, protocol)}
+    # command_r7b's prompt has an empty thought, after which the agent writes none
+    assert found == SHOWN_ANEW[protocol] | ({"command_r7b"} if protocol == "text" else set())
+
+
+@pytest.mark.parametrize(
+    ("family", "protocol"),
+    [(family, protocol) for protocol in PROTOCOLS for family in sorted(SHOWN_ANEW[protocol])],
+)
+def test_a_turn_reads_what_a_server_would_show_of_earlier_thoughts(
+    folder: Path, family: str, protocol: str
+) -> None:
+    """The server gets each turn's thought in its field, or before its text where the template has no such field."""
+    chat = shown_anew(folder, family, protocol)
+    assert chat is not None
+    opened, closed = next(
+        (pair for pair in THOUGHTS if pair[1] in chat.chat_template), ("<think>", "</think>")
+    )
+    asked = [{"role": "system", "content": "Use SQL."}, {"role": "user", "content": "How many?"}]
+    messages, turns = list(asked), []
+    for number, sql in enumerate(("SELECT 1", "SELECT 2")):
+        said = after_thoughts(chat.text(ids := chat.turn_ids(Operation(sql)))).strip()
+        begun = "" if opened in chat.text([]) else f"{opened}\n"
+        text = f"{begun}THOUGHT {number}\n{closed}\n\n{said}"
+        ids = [*chat.tokenizer(text, add_special_tokens=False)["input_ids"], ids[-1]]
+        action = chat.protocol.parse(chat.text(ids))
+        assert action == Operation(sql)
+        turns.append(Turn(Completion(ids, [0.0] * len(ids)), chat.text(ids), action, observation="[(3,)]"))
+        message = chat._message(action)
+        if any(field in chat.chat_template for field in THOUGHT_FIELDS):
+            message |= dict.fromkeys(THOUGHT_FIELDS, f"THOUGHT {number}")
+        else:
+            message["content"] = f"{opened}\nTHOUGHT {number}\n{closed}\n\n{message.get('content') or ''}"
+        messages += [message, chat._observed("[(3,)]")]
+    context = chat.context_ids(chat.prompt_ids(asked), turns)
+    assert chat.tokenizer.decode(context) == chat._render(messages)
+    assert "THOUGHT 0" not in chat.tokenizer.decode(context)

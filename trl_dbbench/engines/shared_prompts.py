@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
@@ -82,12 +82,48 @@ class Group:
         places = torch.ones(self.suffix, self.prefix + self.suffix, dtype=torch.bool, device=self.device)
         return places.tril(self.prefix)
 
+    def attend(
+        self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
+    ) -> list[torch.Tensor]:
+        """Attend from the queries (1, H, S, D) of this part of the row; return (1, S, H, D), in parts."""
+        lengths, outputs = (self.prefix, self.rows * self.suffix), []
+        (q, own_q), (k, own_k), (v, own_v) = (each.split(lengths, dim=2) for each in (query, key, value))
+        if self.prefix:
+            outputs.append(sdpa_attention_forward(module, q, k, v, None, **options)[0])
+        own = [_by_row(each, self.rows) for each in (own_q, own_k, own_v)]  # (rows, H or K, suffix, D)
+        in_two = query.device.type == "cpu" and not options.get("dropout") and fused and fused_backward
+        if in_two and self.prefix:
+            heads = query.shape[1] // key.shape[1]
+            parts = [own[0], *(repeat_kv(each, heads) for each in (*own[1:], k, v))]
+            # autocast leaves rotated queries and keys in another precision than the values
+            output = _InTwo.apply(*(each.to(v.dtype) for each in parts), options["scaling"]).transpose(1, 2)
+        else:
+            own[1:] = (
+                torch.cat((prefix.expand(self.rows, -1, -1, -1), each), dim=2)
+                for prefix, each in zip((k, v), own[1:], strict=True)
+            )
+            seen = self.seen.expand(self.rows, 1, -1, -1)
+            output, _ = sdpa_attention_forward(module, *own, seen, **options)  # (rows, suffix, H, D)
+        return [*outputs, output.flatten(0, 1)[None]]
+
+
+class Attending(Protocol):
+    """A part of the one row, which sees nothing of the others."""
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+    def attend(self, module: nn.Module, *states: torch.Tensor, **options: Any) -> list[torch.Tensor]: ...
+
 
 @dataclass(frozen=True)
 class Layout:
     """Rows of a batch in one row of S tokens; M of them predict a completion's token."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[Attending, ...]
     input_ids: torch.Tensor  # (1, S)
     position_ids: torch.Tensor  # (1, S)
     predicts: torch.Tensor  # (M,), places in the row
@@ -196,29 +232,10 @@ def _attention(
     """Attend from queries (1, H, S, D) to keys, values (1, K, S, D) of a layout; without one, as `sdpa`."""
     if shared_prompts is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    in_two = query.device.type == "cpu" and not kwargs.get("dropout") and fused and fused_backward
     outputs = []  # (1, tokens, H, D)
     for group in shared_prompts.groups:
-        tokens, lengths = slice(group.start, group.end), (group.prefix, group.rows * group.suffix)
-        (q, own_q), (k, own_k), (v, own_v) = (
-            each[:, :, tokens].split(lengths, dim=2) for each in (query, key, value)
-        )
-        if group.prefix:
-            outputs.append(sdpa_attention_forward(module, q, k, v, None, **kwargs)[0])
-        own = [_by_row(each, group.rows) for each in (own_q, own_k, own_v)]  # (rows, H or K, suffix, D)
-        if in_two and group.prefix:
-            heads = query.shape[1] // key.shape[1]
-            parts = [own[0], *(repeat_kv(each, heads) for each in (*own[1:], k, v))]
-            # autocast leaves rotated queries and keys in another precision than the values
-            output = _InTwo.apply(*(each.to(v.dtype) for each in parts), kwargs["scaling"]).transpose(1, 2)
-        else:
-            own[1:] = (
-                torch.cat((prefix.expand(group.rows, -1, -1, -1), each), dim=2)
-                for prefix, each in zip((k, v), own[1:], strict=True)
-            )
-            seen = group.seen.expand(group.rows, 1, -1, -1)
-            output, _ = sdpa_attention_forward(module, *own, seen, **kwargs)  # (rows, suffix, H, D)
-        outputs.append(output.flatten(0, 1)[None])
+        states = (each[:, :, group.start : group.end] for each in (query, key, value))
+        outputs += group.attend(module, *states, **kwargs)
     return torch.cat(outputs, dim=1), None
 
 
@@ -325,9 +342,15 @@ class SharedPrompts:
         if not self.possible(model):
             return None
         layouts = layouts_of(input_ids, attention_mask, completion, batch_size)
-        outputs = []
         if not layouts:
             return None
+        return self.forward(model, layouts, (len(input_ids), completion), compute_entropy)
+
+    def forward(
+        self, model: nn.Module, layouts: Sequence[Layout], shape: tuple[int, int], compute_entropy: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Compute layouts, one after the other; return values as `score`, of this shape (B, T)."""
+        outputs = []
         backbone = self._backbone(model)
         for layout in layouts:
             with sharing(backbone, layout) as inputs, self._accelerator.autocast():
@@ -337,7 +360,7 @@ class SharedPrompts:
         def in_place(values: list[torch.Tensor]) -> torch.Tensor:
             """(M,) of all layouts as (B, T)."""
             together = torch.cat(values)
-            return together.new_zeros(len(input_ids), completion).index_put(places, together)
+            return together.new_zeros(shape).index_put(places, together)
 
         logps = in_place([each.log_probs[0] for each in outputs])
         return logps, in_place([each.entropy[0] for each in outputs]) if compute_entropy else None

@@ -36,7 +36,9 @@ from trl_dbbench.episode.templates import (
     own_template,
 )
 from trl_dbbench.episode.tool_calls import THOUGHTS, after_thoughts, end_thought, split_prompt
+from trl_dbbench.episode.types import Completion, Turn
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.utils.lookup import check_choice
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +63,15 @@ _REMEDY = (
     "path of a jinja file or the name of one of TRL's."
 )
 
+HISTORIES = ("kept", "template")
+"""Ways to show earlier turns: as they were written, or as the template shows them."""
+
 _REMEDY_SHOTS = f"{_REMEDY} Or leave few_shot out."
 
 _REMEDY_THOUGHTS = (
-    f"{_REMEDY} Or switch thoughts off where the template can: "
+    f"{_REMEDY} Or set `history: template`, which trains each turn after what the template shows of earlier "
+    "ones. "
+    "Or switch thoughts off where the template can: "
     "`chat_template_kwargs: {enable_thinking: false}`."
 )
 
@@ -80,10 +87,13 @@ class ChatFormat:
         eos_token_ids: ids that end a turn; the tokenizer's own if left out. Models with several
             (`<|eot_id|>`, `<|eom_id|>`) list them in their generation config.
         template_kwargs: arguments of the template (`enable_thinking`, ...).
+        history: one of `HISTORIES`.
 
     Attributes:
         chat_template: the tokenizer's own template, or one with the same prompts that keeps the thoughts of
             earlier turns, if its own drops them. The saved model needs it.
+        rewrites: whether the template shows earlier turns otherwise than they were written; then
+            `context_ids` says what a turn is sampled after.
 
     Raises:
         ConfigError: if there is no chat template or it does not fit the protocol: it refuses the roles, omits
@@ -97,7 +107,9 @@ class ChatFormat:
         protocol: AgentProtocol,
         eos_token_ids: Sequence[int] | None = None,
         template_kwargs: dict[str, Any] | None = None,
+        history: str = "kept",
     ):
+        check_choice("history", history, HISTORIES)
         own = own_template(tokenizer, protocol.tools)
         if not eos_token_ids and tokenizer.eos_token_id is None:
             raise ConfigError(
@@ -110,7 +122,9 @@ class ChatFormat:
         self._writes_calls = "tool_calls" in self._message(Operation(_PLACEHOLDER))
         # the episodes of a group see similar observations
         self._observation_ids = lru_cache(maxsize=1024)(self._render_observation)
-        self._choose(own)
+        self.rewrites = history == "template" and not self._use(own)
+        if history == "kept":
+            self._choose(own)
 
     def prompt_ids(self, messages: list[dict[str, Any]]) -> list[int]:
         """Return the ids of the prompt.
@@ -134,6 +148,26 @@ class ChatFormat:
         if end is not None and (ids[0] == end or (self._ends_turns and ids[0] in self.eos_token_ids)):
             return ids[1:]
         return ids
+
+    def context_ids(self, prompt_ids: Sequence[int], turns: Sequence[Turn]) -> list[int]:
+        """Return what is read before the next turn, as the template shows these earlier ones.
+
+        Sampled ids stay as they are where the template shows them.
+        """
+        messages = [_QUESTION]
+        for number, turn in enumerate(turns):
+            messages += [self._shown(number, turn), self._observed(self._as_data(turn.observation or ""))]
+        stem, tail = split_prompt(self._render([_QUESTION]))
+        ids = list(prompt_ids[: len(prompt_ids) - len(self._encode(tail))])
+        text = self._render(messages).removeprefix(stem)
+        for number, turn in enumerate(turns):
+            content, thought = f"{_PLACEHOLDER}-{number}.", f"{_THOUGHT}-{number}."
+            before, _, text = text.partition(content)
+            whole = not self._has_thought(turn)
+            if thought in before:
+                before, whole = self._before_thought(before.partition(thought)[0]), True
+            ids += [*self._encode(before), *(self._unended_ids(turn) if whole else self._content_ids(turn))]
+        return [*ids, *self._encode(text)]
 
     def turn_ids(self, action: Operation | Answer) -> list[int]:
         """Return the ids that an agent would sample for this action, including the end token."""
@@ -188,6 +222,43 @@ class ChatFormat:
             (call,) = self._message(Operation(""))["tool_calls"]
             message |= {"name": call["function"]["name"], "tool_call_id": _CALL_ID}
         return message
+
+    # --- earlier turns, as the template shows them ------------------------------------------------
+
+    def _has_thought(self, turn: Turn) -> bool:
+        return knows_thoughts(self.chat_template) and self._content(turn) != turn.text
+
+    @staticmethod
+    def _content(turn: Turn) -> str:
+        return after_thoughts(turn.text).strip()
+
+    def _shown(self, number: int, turn: Turn) -> dict[str, Any]:
+        """Return a turn as a client hands it back, with placeholders."""
+        content, thought = f"{_PLACEHOLDER}-{number}.", f"{_THOUGHT}-{number}."
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        if not self._has_thought(turn):
+            return message
+        if any(field in self.chat_template for field in THOUGHT_FIELDS):
+            return message | dict.fromkeys(THOUGHT_FIELDS, thought)
+        opened, closed = next(pair for pair in THOUGHTS if pair[1] in self.chat_template)
+        return message | {"content": f"{opened}\n{thought}\n{closed}\n\n{content}"}
+
+    @staticmethod
+    def _before_thought(text: str) -> str:
+        """Drop the mark that opens a thought at the end: it is the turn's own."""
+        return split_prompt(text)[0]
+
+    def _unended_ids(self, turn: Turn) -> list[int]:
+        ids = turn.completion.ids
+        return ids[:-1] if ids and ids[-1] in self.eos_token_ids else ids
+
+    def _content_ids(self, turn: Turn) -> list[int]:
+        """Return the sampled ids after the turn's thought; tokenise its text if none begins there."""
+        ids, content = self._unended_ids(turn), self._content(turn)
+        for start in range(len(ids)):
+            if self.tokenizer.decode(ids[start:], clean_up_tokenization_spaces=False) == content:
+                return ids[start:]
+        return self._encode(content)
 
     def _prompt_message(self, message: dict[str, Any]) -> dict[str, Any]:
         role, text = message["role"], message["content"]
@@ -266,6 +337,28 @@ class ChatFormat:
                 f"leaves out turns of earlier episodes, or shows them in another order: {prompt!r}",
                 _REMEDY_SHOTS,
             )
+
+    def check_context(self) -> None:
+        """Raise ConfigError if `context_ids` differ from what a server shows that is sent the messages."""
+        action = _PROBE_ACTIONS[0]
+        ids = self.turn_ids(action)
+        text = self.text(ids)
+        turn = Turn(Completion(ids, []), text, self.protocol.parse(text), observation="OBSERVATION")
+        sent = self._message(action)
+        forms = [sent]
+        if any(closed in text for _, closed in THOUGHTS) and text.endswith(sent.get("content") or "\0"):
+            # with the thought, which is empty here, in the text or in a field
+            forms += [sent | {"content": text}, sent | dict.fromkeys(THOUGHT_FIELDS, _THOUGHT)]
+        with suppress(*TEMPLATE_ERRORS):
+            context = self.context_ids(self._encode(self._render([_QUESTION])), [turn, turn])
+            read = self.tokenizer.decode(context, clean_up_tokenization_spaces=False)
+            observed = self._observed("OBSERVATION")
+            if any(read == self._render([_QUESTION, *[form, observed] * 2]) for form in forms):
+                return
+        raise self._refusal(
+            "shows a sampled turn in another way than one that is sent to a server, so that earlier turns "
+            "cannot be shown anew (history: template, compaction_tokens)"
+        )
 
     def _choose(self, own: str) -> None:
         """Use the tokenizer's template, or one that shows the same prompts and keeps earlier turns."""

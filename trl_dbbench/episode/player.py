@@ -34,6 +34,7 @@ from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.play import Dialogue, play
 from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.protocol import AgentProtocol, get_protocol
+from trl_dbbench.episode.token_tree import TokenTree
 from trl_dbbench.episode.types import Chat, Engine, Episode, Request, Rules, Sampling, Start, Turn
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks import Task
@@ -89,6 +90,66 @@ class TokenDialogue:
         return True
 
 
+class RewrittenDialogue(TokenDialogue):
+    """A dialogue whose earlier turns are shown otherwise than they were written, or are left out.
+
+    What a turn is sampled after is made anew each time; see `token_tree`.
+    """
+
+    _chat: ChatFormat
+
+    def __init__(self, episode: Episode, row: int, engine: Engine, chat: ChatFormat, rules: Rules):
+        super().__init__(episode, row, engine, chat, rules)
+        self._episode, self._rules = episode, rules
+        self._tree = TokenTree(episode.prompt_ids)
+        self._place = len(self._tree.ids) - 1  # of the last token that the next turn is sampled after
+        self._follows: int | None = None
+        for turn in episode.turns:
+            if turn.follows is not None:
+                self._place = turn.follows
+            self._place = self._tree.add(turn.completion.ids, self._place)
+            self._read(turn)
+
+    def _room(self) -> int:
+        rules, used = self._rules, len(self._tree.ids) - len(self._episode.prompt_ids)
+        rooms = [rules.max_completion_length - used]
+        if rules.context is not None:
+            rooms.append(rules.context - len(self._ids))
+        return min(rooms)
+
+    async def next_turn(self, number: int) -> Turn:
+        self._end = len(self._ids) + self._room()
+        turn = await super().next_turn(number)
+        turn.follows = self._follows
+        self._place = self._tree.add(turn.completion.ids, self._place)
+        return turn
+
+    @property
+    def full(self) -> bool:
+        return self._room() <= 0
+
+    def tell(self, turn: Turn) -> bool:
+        new = self._read(turn)
+        if self._room() <= 0:
+            return False
+        turn.observation_ids = new
+        return True
+
+    def _read(self, turn: Turn) -> list[int]:
+        """Take in what is read before the turn after this one; return the ids that no turn has read."""
+        turns = self._episode.turns[: self._episode.turns.index(turn) + 1]
+        self._ids = self._chat.context_ids(self._episode.prompt_ids, turns)
+        most = self._rules.compaction_tokens
+        while most is not None and len(self._ids) > most and len(turns) > 1:
+            turns = turns[1:]
+            self._ids = self._chat.context_ids(self._episode.prompt_ids, turns)
+        known, place = self._tree.find(self._ids)
+        self._follows = None if place == len(self._tree.ids) - 1 else place
+        new = self._ids[known:]
+        self._place = self._tree.add(new, place)
+        return new
+
+
 @dataclass(frozen=True)
 class Player:
     """Everything that playing needs but the model.
@@ -105,6 +166,11 @@ class Player:
     judge: Judge
     rules: Rules = DEFAULT_RULES
 
+    def __post_init__(self) -> None:
+        if self.rewrites:
+            assert isinstance(self.chat, ChatFormat)
+            self.chat.check_context()
+
     @classmethod
     def of(
         cls,
@@ -117,13 +183,14 @@ class Player:
         template_kwargs: dict[str, Any] | None = None,
         grader: str | None = None,
         rules: Rules = DEFAULT_RULES,
+        history: str = "kept",
     ) -> Player:
         """Return a player with the library's chat format and judge.
 
         Args:
             protocol: `"text"`, `"tools"`, the dotted path of your own, or a protocol object.
             observation_characters: longer observations are cut; for a protocol given by name.
-            eos_token_ids, template_kwargs: as in [`ChatFormat`].
+            eos_token_ids, template_kwargs, history: as in [`ChatFormat`].
             grader: judges the answers of all tasks; if left out, each task names its own.
 
         Raises:
@@ -131,7 +198,7 @@ class Player:
         """
         if isinstance(protocol, str):
             protocol = get_protocol(protocol, observation_characters)
-        chat = ChatFormat(tokenizer, protocol, eos_token_ids, template_kwargs)
+        chat = ChatFormat(tokenizer, protocol, eos_token_ids, template_kwargs, history)
         return cls(chat, database, Judge(database, grader), rules)
 
     def start(
@@ -186,7 +253,15 @@ class Player:
 
     def dialogue(self, engine: Engine, row: int, episode: Episode) -> Dialogue:
         """Return the agent's side of an episode."""
+        if self.rewrites:
+            assert isinstance(self.chat, ChatFormat)
+            return RewrittenDialogue(episode, row, engine, self.chat, self.rules)
         return TokenDialogue(episode, row, engine, self.chat, self.rules)
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether turns are sampled after other tokens than all that were before."""
+        return isinstance(self.chat, ChatFormat) and bool(self.chat.rewrites or self.rules.compaction_tokens)
 
     async def play(self, start: Start, engine: Engine, row: int = 0) -> Episode:
         """Play one episode; see `play.play`."""

@@ -140,6 +140,9 @@ class Turn:
     observation: str | None = None
     observation_ids: list[int] = field(default_factory=list)
     """Empty if no turn follows: then nobody reads the observation."""
+    follows: int | None = None
+    """Place in the episode's ids, the prompt's first, of the token that the observation before this turn
+    follows, or this turn if that is empty; `None` for the last one before. See `token_tree`."""
     cut_off: bool = False
     """Whether the token limit ended the turn, not the agent."""
     seconds: float = 0.0
@@ -253,6 +256,25 @@ class Episode:
         ]
 
     @property
+    def follows(self) -> list[int] | None:
+        """The place of the token before each completion id, counted from the prompt's first; length T.
+
+        `None` if each follows the one before it. `token_tree.NOTHING` if it follows none.
+        """
+        if all(turn.follows is None for turn in self.turns):
+            return None
+        places: list[int] = []
+        start, new = len(self.prompt_ids), 0  # of the ids before a turn that are new, how many
+        for turn in self.turns:
+            for count in (new, len(turn.completion.ids)):
+                places += range(start + len(places) - 1, start + len(places) - 1 + count)
+            first = len(places) - new - len(turn.completion.ids)
+            if turn.follows is not None and first < len(places):
+                places[first] = turn.follows
+            new = len(turn.observation_ids)
+        return [*places, *range(start + len(places) - 1, start + len(places) - 1 + new)]
+
+    @property
     def logprobs(self) -> list[float]:
         """The sampled ids' log-probabilities, 0.0 on observations. Length T."""
         return [
@@ -280,13 +302,15 @@ class Rules:
     """The limits of an episode, in turns and tokens.
 
     `max_completion_length` bounds all ids after the prompt, observations included; `max_turn_tokens` one
-    turn; `context` prompt and completion together.
+    turn; `context` prompt and completion together. Beyond `compaction_tokens`, prompt included, the oldest
+    turns are left out of what the agent reads.
     """
 
     max_turns: int = 3
     max_turn_tokens: int = 512
     max_completion_length: int = 2048
     context: int | None = None
+    compaction_tokens: int | None = None
 
     def turns(self, task: Task) -> int:
         """Return the turn limit of a task: its own `max_turns` if it has one."""

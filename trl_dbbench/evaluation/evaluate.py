@@ -356,6 +356,7 @@ def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Da
         template_kwargs=settings.chat_template_kwargs,
         grader=settings.grader,
         rules=settings.rules,
+        history=settings.history,
     )
 
 

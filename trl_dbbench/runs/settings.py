@@ -42,7 +42,7 @@ class RunSettings:
 
     Args:
         observation_characters: 0 if observations were not cut.
-        max_turns, max_completion_length, context, max_turn_tokens: see `Rules`.
+        max_turns, max_completion_length, context, max_turn_tokens, compaction_tokens: see `Rules`.
         rewards: reward name -> its `rewards.registry.describe_reward`.
         grader: judged the answers of all tasks, if set.
         few_shot: earlier episodes per prompt, drawn by `few_shot_by` with `few_shot_seed` from
@@ -52,7 +52,7 @@ class RunSettings:
         dtype: type of the weights; `autocast` is the computation's, if another, and `quantized` the
             `quantization_config` of weights with fewer bits.
         system_prompt: start of every prompt; a list has all messages before the question.
-        chat_template, chat_template_kwargs: turned prompts into tokens.
+        chat_template, chat_template_kwargs, history: see `ChatFormat`.
         training, sampling, task_files, versions: for readers only; `task_files` has sizes and sha256.
         id: the run's id, as in its checkpoints; `None` without training and in early versions.
     """
@@ -81,6 +81,8 @@ class RunSettings:
     system_prompt: Opening | None = None
     chat_template: str | dict[str, str] | None = None
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    history: str = "kept"
+    compaction_tokens: int | None = None
     max_turn_tokens: int | None = None
     quantized: dict[str, Any] | None = None
     training: dict[str, Any] = field(default_factory=dict)
@@ -125,6 +127,8 @@ class RunSettings:
             system_prompt=_opening(rows_to_check(trainer.train_dataset)["prompt"]),
             chat_template=player.chat.chat_template,
             chat_template_kwargs=args.chat_template_kwargs or {},
+            history=args.history,
+            compaction_tokens=player.rules.compaction_tokens,
             max_turn_tokens=player.rules.max_turn_tokens,
             quantized=quantization_of(model.config),
             training=training_of(args),
@@ -143,6 +147,7 @@ class RunSettings:
         limits = {
             "max_turn_tokens": self.max_turn_tokens,
             "max_completion_length": self.max_completion_length,
+            "compaction_tokens": self.compaction_tokens,
         }
         return Rules(self.max_turns, **{name: limit for name, limit in limits.items() if limit is not None})
 

@@ -51,7 +51,8 @@ def chat_with(
     settings: RunSettings, tokenizer: PreTrainedTokenizerBase, eos_token_ids: Sequence[int]
 ) -> ChatFormat:
     """Return the run's protocol in this tokenizer's chat template."""
-    return ChatFormat(tokenizer, protocol_of(settings), eos_token_ids, settings.chat_template_kwargs)
+    kwargs, history = settings.chat_template_kwargs, settings.history
+    return ChatFormat(tokenizer, protocol_of(settings), eos_token_ids, kwargs, history)
 
 
 def with_tokens(
@@ -64,8 +65,15 @@ def with_tokens(
         chat: that of the learning model, if it is another; ids that it reads as other text are not used.
 
     Raises:
-        ConfigError: if a needed tokenizer cannot be loaded, or an endpoint played an episode.
+        ConfigError: if a needed tokenizer cannot be loaded, an endpoint played an episode, or episodes are
+            several sequences.
     """
+    if settings.history != "kept" or settings.compaction_tokens:
+        raise ConfigError(
+            "the episodes are several sequences each (history: template, or compaction_tokens), and their "
+            "saved tokens are read as one. Export their texts, as with --to preference, or sample with "
+            "history: kept."
+        )
     again = _Again()
     for record, task in played:
         if (endpoint := record.get("endpoint")) is not None:

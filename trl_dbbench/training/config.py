@@ -13,6 +13,7 @@ from trl import GRPOConfig
 from trl_dbbench.advantages.estimators import grpo
 from trl_dbbench.advantages.registry import AdvantageFunction, check_needs, get_advantage
 from trl_dbbench.engines.base import check_concurrency, engine_of, server_addresses, servers_asked
+from trl_dbbench.episode.chat import HISTORIES
 from trl_dbbench.episode.protocol import get_protocol
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.errors import ConfigError
@@ -26,11 +27,12 @@ from trl_dbbench.training.importance_sampling import (
 )
 from trl_dbbench.training.kl import check_reference
 from trl_dbbench.training.samplers import check_task_sampling
-from trl_dbbench.training.unsupported import check_settings, check_values, use_new_names
+from trl_dbbench.training.unsupported import check_history, check_settings, check_values, use_new_names
 from trl_dbbench.utils.console import shows_bars
 from trl_dbbench.utils.lookup import check_choice
 
 CHOICES = {
+    "history": HISTORIES,
     "greedy_eval": ("batch", "separate", "off"),
     "shared_prefix": ("auto", "off"),
     "kl_reference": ("base", "rollout"),
@@ -74,6 +76,17 @@ class DBBenchGRPOConfig(GRPOConfig):
         None,
         "An adapter to train further: a folder or a hub id. beta then keeps the policy close to this "
         "adapter.",
+    )
+    history: str = option(
+        "kept",
+        "What a turn reads of earlier ones: all as it was written (kept), or what the chat template shows "
+        "(template), as where it drops thoughts; then an episode is trained as several sequences.",
+        CHOICES["history"],
+    )
+    compaction_tokens: int | None = option(
+        None,
+        "Tokens of prompt and earlier turns; beyond them the oldest turns are left out of what the agent "
+        "reads. Left out: all is read.",
     )
     max_turns: int = option(3, "Turns of an episode at most.")
     max_turn_tokens: int = option(512, "Tokens that the agent may write in one turn.")
@@ -230,6 +243,11 @@ class DBBenchGRPOConfig(GRPOConfig):
         for name in ("max_turns", "max_turn_tokens", "max_completion_length", "greedy_eval_every"):
             if (getattr(self, name) or 0) < 1:
                 raise ConfigError(f"{name} must be at least 1, is {getattr(self, name)}.")
+        if self.compaction_tokens is not None and self.compaction_tokens < 1:
+            raise ConfigError(
+                f"compaction_tokens must be at least 1, is {self.compaction_tokens}; leave it out to show "
+                "all turns."
+            )
         if self.max_concurrent_episodes is not None:
             check_concurrency(self.max_concurrent_episodes, engine_of(self))
         if self.max_tokens_per_forward is not None and self.max_tokens_per_forward < 1:
@@ -265,6 +283,7 @@ class DBBenchGRPOConfig(GRPOConfig):
             self.vllm_server_urls = server_addresses(self.vllm_server_urls)
         check_alarms(self)
         check_settings(self)
+        check_history(self)
         check_correction(self)
 
     def __getstate__(self) -> dict[str, object]:  # training_args.bin is pushed to the hub

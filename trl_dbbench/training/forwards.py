@@ -95,7 +95,7 @@ class Forwards:
             if parts and trainer.top_entropy_quantile < 1:
                 with torch.no_grad():  # the quantile is that of all rows
                     for self._part in parts:
-                        trainer._get_per_token_logps_and_entropies(model, *tokens, compute_entropy=True)
+                        trainer._get_per_token_logps_and_entropies(model, *tokens[:3], compute_entropy=True)
             for self._part in parts[:-1]:
                 with self._unfinished(model):
                     self._backward(compute())

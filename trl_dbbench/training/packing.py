@@ -22,6 +22,9 @@ import torch
 
 from trl_dbbench.engines.shared_prompts import WORTH, same_prompt
 
+FOLLOWS = "follows"
+"""The key of `Tokens.follows` in a scored batch."""
+
 
 class Tokens(NamedTuple):
     """Rows of a batch: prompts, padded on the left, and completions, padded on the right."""
@@ -29,6 +32,7 @@ class Tokens(NamedTuple):
     input_ids: torch.Tensor  # (B, L)
     attention_mask: torch.Tensor  # (B, L)
     completion: int  # T, columns of the completions
+    follows: torch.Tensor | None = None  # (B, T), where a row is a tree; see `engines.token_trees`
 
     @classmethod
     def of(cls, batch: dict[str, Any]) -> Tokens:
@@ -36,7 +40,7 @@ class Tokens(NamedTuple):
         ids, mask = (
             torch.cat([batch[f"prompt_{of}"], batch[f"completion_{of}"]], dim=1) for of in ("ids", "mask")
         )
-        return cls(ids, mask, batch["completion_ids"].shape[1])
+        return cls(ids, mask, batch["completion_ids"].shape[1], batch.get(FOLLOWS))
 
 
 class Row(NamedTuple):
@@ -55,7 +59,7 @@ def rows_of(tokens: Tokens) -> list[Row]:
     prompts, completions = (each.sum(dim=1).tolist() for each in (mask[:, :width], mask[:, width:]))
     return [
         Row(row, number, prompts[row], completions[row])
-        for number, rows in enumerate(same_prompt(*tokens))
+        for number, rows in enumerate(same_prompt(*tokens[:3]))
         for row in rows
     ]
 
@@ -152,4 +156,5 @@ class Part:
         start = tokens.input_ids.shape[1] - tokens.completion
         columns = slice(start - self.prompt, start + self.completion)
         ids, mask = (each[self.rows, columns] for each in tokens[:2])
-        return Tokens(ids, mask, self.completion)
+        follows = None if tokens.follows is None else tokens.follows[self.rows, : self.completion]
+        return Tokens(ids, mask, self.completion, follows)

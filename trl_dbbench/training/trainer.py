@@ -42,8 +42,9 @@ from trl.extras.profiling import profiling_context
 from trl_dbbench.advantages.registry import check_needs, note
 from trl_dbbench.database import Database
 from trl_dbbench.engines.base import open_backend
-from trl_dbbench.engines.policy import TrainedPolicy
+from trl_dbbench.engines.policy import TrainedPolicy, forward_is_collective
 from trl_dbbench.engines.shared_prompts import SharedPrompts
+from trl_dbbench.engines.token_trees import follows_of, lay_out_trees, score_sequences
 from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.dataset import rows_to_check, task_in
 from trl_dbbench.episode.player import Player
@@ -86,7 +87,7 @@ from trl_dbbench.training.kl import apply_kl, load_reference
 from trl_dbbench.training.loss import SHARES, correct_means, mask_failed, note_shares
 from trl_dbbench.training.memory import check_memory
 from trl_dbbench.training.model_card import refine_card
-from trl_dbbench.training.packing import Tokens
+from trl_dbbench.training.packing import FOLLOWS, Tokens
 from trl_dbbench.training.resume import ResumableGRPOTrainer, replaced
 from trl_dbbench.training.samplers import TaskSampler, task_order
 from trl_dbbench.training.unsupported import check_arguments
@@ -145,6 +146,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     """The rows that this step plays and trains on."""
     rewards: torch.Tensor
     """(N, F) of the batch, those of all ranks."""
+    _follows: torch.Tensor | None = None
+    """(B, T) of the rows that are scored, if one of them is several sequences; see `engines.token_trees`."""
 
     def __init__(
         self,
@@ -214,8 +217,10 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             template_kwargs=self.chat_template_kwargs,
             grader=args.grader,
             rules=Rules(
-                args.max_turns, args.max_turn_tokens, args.max_completion_length, min(contexts, default=None)
+                *(args.max_turns, args.max_turn_tokens, args.max_completion_length),
+                *(min(contexts, default=None), args.compaction_tokens),
             ),
+            history=args.history,
         )
         assert isinstance(self.player.chat, ChatFormat)
         self._tokenizer.chat_template = self.player.chat.chat_template  # the saved model has it too
@@ -230,10 +235,20 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             self.stateful["frontier"] = order
         self.chooser = Chooser(args, train_dataset, order, shots, self.reward_weights, self._play_and_score)
         self.sharing = SharedPrompts(self.accelerator, compiled=args.torch_compile)
+        self._check_sequences()
         self.forwards = Forwards(self, args.max_tokens_per_forward)
         if args.max_tokens_per_forward is None:
             self.stateful["forwards"] = self.forwards
         self._add_callbacks()
+
+    def _check_sequences(self) -> None:
+        rewritten = self.player.rewrites and not self.shares_prompts(self.model)
+        if rewritten and forward_is_collective(self.accelerator):
+            raise ConfigError(
+                "history: template and compaction_tokens need one forward pass a sequence with this model "
+                "(shared_prefix), and ranks that share the weights must have as many passes each. Leave them "
+                "out, or train without FSDP and ZeRO-3."
+            )
 
     def _play_ahead(self) -> AsyncRollouts | None:
         if not self.args.rollouts_ahead:
@@ -275,8 +290,10 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[Row]) -> dict[str, Any]:
         batch = self.batch = self._choose(inputs) if self.model.training else self.chooser.held_out(inputs)
-        with trl_settings(self):
+        with trl_settings(self), replaced(self, _follows=None):  # set when the episodes are played
             output = super()._generate_and_score_completions(batch.rows)
+            if self._follows is not None:
+                output[FOLLOWS] = self._follows
         if self.model.training and compares_with_rollout(self.args):
             output["old_per_token_logps"] = known_logprobs(output, self.args.engine, self._any_rank)
         mask_failed(output, batch.episodes, self.args.mask_truncated_completions, self.accelerator.gather)
@@ -303,6 +320,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             self.batch.add(*self._play(self.batch.rows))
         self._stop_without_database(self.player.database.gave_up)
         episodes = self.batch.episodes
+        self._follows = self._follows_of(episodes)
         return {
             "prompt_ids": [episode.prompt_ids for episode in episodes],
             "completion_ids": [self._completion_ids(episode) for episode in episodes],
@@ -310,6 +328,12 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             "env_mask": [episode.mask or [0] for episode in episodes],
             "episode": episodes,
         }
+
+    def _follows_of(self, episodes: Sequence[Episode]) -> torch.Tensor | None:
+        """Return `engines.token_trees.follows_of` these rows, as wide as TRL pads them."""
+        columns, multiple = max(len(self._completion_ids(each)) for each in episodes), self.pad_to_multiple_of
+        follows = follows_of(episodes, -(-columns // (multiple or 1)) * (multiple or 1))
+        return None if follows is None else follows.to(self.accelerator.device)
 
     def _completion_ids(self, episode: Episode) -> list[int]:
         # TRL cannot pad an empty completion: one masked token stands in
@@ -519,12 +543,27 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         shared = self.shares_prompts(model) and not options.get("compute_aux_loss")
 
         def run(tokens: Tokens, rows: int | None) -> Any:
-            batch = (model, *tokens, rows, compute_entropy)
+            batch = (model, *tokens[:3], rows, compute_entropy)
+            if tokens.follows is not None:
+                return (*self._score_trees(model, tokens, rows, compute_entropy, usual), None)
             in_one_row = self.sharing.score(*batch) if shared else None
             return (*in_one_row, None) if in_one_row else usual(*batch, **options)
 
-        tokens = Tokens(input_ids, attention_mask, logits_to_keep)
+        tokens = Tokens(input_ids, attention_mask, logits_to_keep, self._follows)
         return self.forwards.score("logprobs", run, tokens, batch_size, shared=shared)
+
+    def _score_trees(
+        self, model: Any, tokens: Tokens, rows: int | None, compute_entropy: bool, usual: Callable
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Score a batch in which episodes are several sequences; see `engines.token_trees`."""
+        ids, mask, columns, follows = tokens
+        if not self.shares_prompts(model):
+            return score_sequences(
+                lambda *batch: usual(model, *batch, compute_entropy)[:2], ids, mask, follows, rows
+            )
+        passes = torch.arange(len(ids)).split(rows or len(ids))
+        layouts = [lay_out_trees(ids, mask, follows, each.tolist()) for each in passes]
+        return self.sharing.forward(model, layouts, (len(ids), columns), compute_entropy)
 
     def shares_prompts(self, model: Any) -> bool:
         """Return whether a prompt is computed once for all rows of a forward pass that have it."""
@@ -532,7 +571,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any):
         compute = partial(super().compute_loss, model, inputs, *args, **kwargs)
-        return self.forwards.loss(model, inputs, compute) if torch.is_grad_enabled() else compute()
+        with replaced(self, _follows=inputs.get(FOLLOWS)):
+            return self.forwards.loss(model, inputs, compute) if torch.is_grad_enabled() else compute()
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         before = self._buffered_inputs

@@ -311,3 +311,19 @@ def _class_of(name_or_path: str, args: GRPOConfig) -> type[PreTrainedModel] | No
     except (OSError, ValueError):  # loading it will fail too, and say more
         return None
     return getattr(transformers, (config.architectures or [""])[0], None)
+
+
+def check_history(args: Any) -> None:
+    """Raise ConfigError where what is asked computes plain rows, and histories are rewritten."""
+    rewritten = {"history: template": args.history == "template", "compaction_tokens": args.compaction_tokens}
+    plain = {
+        "advantage: prime": args.advantage == "prime",
+        "PPO": args.advantage == "gae",
+        "use_liger_kernel": args.use_liger_kernel,
+    }
+    for name in (name for name, given in rewritten.items() if given):
+        for other in (other for other, given in plain.items() if given):
+            raise ConfigError(
+                f"{name} makes an episode several sequences, of which {other} knows nothing; leave one of "
+                "them out."
+            )

@@ -1,0 +1,159 @@
+"""Training forwards of episodes that are several sequences (see `episode.token_tree`).
+
+A row of the batch holds each token once, however many sequences it is in. It goes through the model as it
+is: a token sees those before it in its sequences, by a mask, and its position is its place in them.
+Log-probabilities and gradients are those of one forward a sequence up to rounding. Models whose forward
+cannot share prompts get just that: one forward a sequence.
+
+Shapes: B rows of L columns, the last T of which are completions. `follows` (B, T) is the column of the token
+before each, counted from the first completion's: -1 is the prompt's last token. `NOTHING_BEFORE` means none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from trl_dbbench.engines.shared_prompts import Layout
+from trl_dbbench.episode.token_tree import NOTHING, paths
+from trl_dbbench.episode.types import Episode
+
+NOTHING_BEFORE = torch.iinfo(torch.long).min
+
+
+def follows_of(episodes: Sequence[Episode], columns: int) -> torch.Tensor | None:
+    """Return (B, T) of a batch's episodes; `None` if all are plain."""
+    known = [episode.follows for episode in episodes]
+    if all(places is None for places in known):
+        return None
+    follows = torch.arange(-1, columns - 1).repeat(len(episodes), 1)
+    for row, (episode, places) in enumerate(zip(episodes, known, strict=True)):
+        for column, place in enumerate(places or ()):
+            own = NOTHING_BEFORE if place == NOTHING else place - len(episode.prompt_ids)
+            follows[row, column] = own
+    return follows
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A row of the batch, as it lies in the one row of a forward."""
+
+    start: int
+    seen: torch.Tensor  # (tokens, tokens), the tokens that each sees
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.seen)
+
+    def attend(
+        self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
+    ) -> list[torch.Tensor]:
+        """Attend from this row's queries (1, H, tokens, D)."""
+        return [sdpa_attention_forward(module, query, key, value, self.seen[None, None], **options)[0]]
+
+
+def places_of(
+    input_ids: torch.Tensor, attention_mask: torch.Tensor, follows: torch.Tensor
+) -> list[tuple[list[int], list[int]]]:
+    """Return the columns that each row's tokens lie in, and the place, among them, of the one before each."""
+    width = input_ids.shape[1] - follows.shape[1]
+    rows = []
+    for mask, after in zip(attention_mask.tolist(), follows.tolist(), strict=True):
+        columns = [column for column, shown in enumerate(mask) if shown]
+        prompt = sum(mask[:width])
+        before = [
+            place - 1 if place < prompt else _place(after[column - width], prompt)
+            for place, column in enumerate(columns)
+        ]
+        rows.append((columns, before))
+    return rows
+
+
+def _place(after: int, prompt: int) -> int:
+    return NOTHING if after == NOTHING_BEFORE else prompt + after
+
+
+def lay_out_trees(
+    input_ids: torch.Tensor, attention_mask: torch.Tensor, follows: torch.Tensor, rows: Sequence[int]
+) -> Layout:
+    """Put some rows of a batch into one, each a tree."""
+    width, device = input_ids.shape[1] - follows.shape[1], input_ids.device
+    trees, ids, positions, predicts, targets = [], [], [], [], []
+    start = 0
+    at = places_of(input_ids[rows], attention_mask[rows], follows[rows])
+    for row, (columns, before) in zip(rows, at, strict=True):
+        seen = torch.zeros(len(columns), len(columns), dtype=torch.bool)
+        for place, earlier in enumerate(before):
+            if earlier != NOTHING:
+                seen[place] = seen[earlier]
+            seen[place, place] = True
+        trees.append(Tree(start, seen.to(device)))
+        ids += [(row, column) for column in columns]
+        positions.append(seen.sum(dim=1) - 1)
+        scored = [
+            (start + earlier, row, column - width)
+            for column, earlier in zip(columns, before, strict=True)
+            if column >= width and earlier != NOTHING
+        ]
+        predicts += [place for place, *_ in scored]
+        targets += [target for _, *target in scored]
+        start += len(columns)
+    from_rows, from_columns = torch.tensor(ids, device=device).T
+    of_rows, of_columns = torch.tensor(targets, device=device).T
+    return Layout(
+        groups=tuple(trees),
+        input_ids=input_ids[from_rows, from_columns][None],
+        position_ids=torch.cat(positions)[None].to(device),
+        predicts=torch.tensor(predicts, device=device),
+        targets=input_ids[of_rows, width + of_columns][None],
+        rows=of_rows,
+        columns=of_columns,
+    )
+
+
+Usual = Callable[[torch.Tensor, torch.Tensor, int, int | None], tuple[torch.Tensor, torch.Tensor | None]]
+"""The usual forward: values (B, T) of completions' tokens, given ids, mask, T and the rows of a pass."""
+
+
+def score_sequences(
+    usual: Usual,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    follows: torch.Tensor,
+    batch_size: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the values (B, T) of the completions' tokens, by one forward a sequence."""
+    width = input_ids.shape[1] - follows.shape[1]
+    sequences = [
+        (row, [columns[place] for place in path])
+        for row, (columns, before) in enumerate(places_of(input_ids, attention_mask, follows))
+        for path in paths(before)
+    ]
+    longest = max(len(columns) for _, columns in sequences)
+    ids, mask = input_ids.new_zeros(2, len(sequences), longest)
+    for number, (row, columns) in enumerate(sequences):
+        ids[number, longest - len(columns) :] = input_ids[row, columns]
+        mask[number, longest - len(columns) :] = 1
+    values = usual(ids, mask, longest - 1, batch_size)
+    first: dict[
+        tuple[int, int], tuple[int, int]
+    ] = {}  # a token's value is that of the first sequence it is in
+    for number, (row, columns) in enumerate(sequences):
+        for place, column in enumerate(columns):
+            if place and column >= width:
+                first.setdefault((row, column - width), (number, longest - len(columns) + place - 1))
+    to, source = (torch.tensor(list(each), device=ids.device).T for each in (first.keys(), first.values()))
+
+    def placed(computed: torch.Tensor | None) -> torch.Tensor | None:
+        if computed is None:
+            return None
+        return computed.new_zeros(follows.shape).index_put(tuple(to), computed[tuple(source)])
+
+    logps = placed(values[0])
+    assert logps is not None
+    return logps, placed(values[1])
