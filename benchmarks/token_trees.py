@@ -1,11 +1,11 @@
-"""Training forwards of episodes whose template drops earlier thoughts: the tree of an episode's tokens against
-one forward a sequence.
+"""Training forwards of episodes whose template drops earlier thoughts: the tree of an episode's tokens
+against one forward a sequence.
 
     python benchmarks/token_trees.py MODEL [--episodes 4] [--turns 6] [--rounds 3]
 
-MODEL is a folder or hub id, such as SmolLM2-135M-Instruct. A turn is a thought, which no later turn reads, and a
-statement; the next one reads the prompt, all earlier statements and what came back. Prints the tokens that are
-computed, the seconds of a forward and backward pass, and how far the gradients of the two are apart.
+MODEL is a folder or hub id, such as SmolLM2-135M-Instruct. A turn is a thought, which no later turn reads,
+and a statement; the next one reads the prompt, all earlier statements and what came back. Prints the seconds
+of a forward and backward pass, and how far the gradients of the two are apart.
 """
 
 from __future__ import annotations
@@ -88,9 +88,8 @@ def main() -> None:
             model.zero_grad()
             started = time.perf_counter()
             logps = score()
-            (
-                logps * torch.linspace(-1, 1, logps.numel(), device=logps.device).view_as(logps)
-            ).sum().backward()
+            weights = torch.linspace(-1, 1, logps.numel(), device=logps.device).view_as(logps)
+            (logps * weights).sum().backward()
             if accelerator.device.type == "cuda":
                 torch.cuda.synchronize()
             seconds[name].append(time.perf_counter() - started)
@@ -100,9 +99,8 @@ def main() -> None:
         print(f"{name:<24}{statistics.median(measured[1:]):8.2f} s")
     ratios = [a / b for a, b in list(zip(*seconds.values(), strict=True))[1:]]
     print(f"the tree is {statistics.median(ratios):.2f} times as fast")
-    print(
-        f"{input_ids.numel():,} tokens in the trees; gradients are {(one - other).norm() / one.norm():.1e} apart"
-    )
+    apart = float((one - other).norm() / one.norm())
+    print(f"{input_ids.numel():,} tokens in the trees; gradients are {apart:.1e} apart")
 
 
 if __name__ == "__main__":

@@ -116,7 +116,9 @@ class Attending(Protocol):
     @property
     def end(self) -> int: ...
 
-    def attend(self, module: nn.Module, *states: torch.Tensor, **options: Any) -> list[torch.Tensor]: ...
+    def attend(
+        self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
+    ) -> list[torch.Tensor]: ...
 
 
 @dataclass(frozen=True)

@@ -557,6 +557,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Score a batch in which episodes are several sequences; see `engines.token_trees`."""
         ids, mask, columns, follows = tokens
+        assert follows is not None
         if not self.shares_prompts(model):
             return score_sequences(
                 lambda *batch: usual(model, *batch, compute_entropy)[:2], ids, mask, follows, rows
