@@ -17,9 +17,10 @@ thoughts of earlier turns. Text from tasks and databases is data: it never becom
 
 from __future__ import annotations
 
+import json
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -159,8 +160,49 @@ class ChatFormat:
             messages += [self._shown(number, turn), self._observed(self._as_data(turn.observation or ""))]
         stem, tail = split_prompt(self._render([_QUESTION]))
         ids = list(prompt_ids[: len(prompt_ids) - len(self._encode(tail))])
-        text = self._render(messages).removeprefix(stem)
-        for number, turn in enumerate(turns):
+        return ids + self._with_turns(self._render(messages).removeprefix(stem), dict(enumerate(turns)))
+
+    def messages_ids(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        turns: Mapping[int, Turn],
+    ) -> list[int]:
+        """Return the ids of any conversation, as the template shows it.
+
+        Args:
+            turns: those of the messages that were sampled, by their place; their ids stay as they are.
+
+        Raises:
+            TEMPLATE_ERRORS: if the template refuses the messages.
+        """
+        shown = [
+            self._shown(place, turns[place]) if place in turns else self._client_message(message)
+            for place, message in enumerate(messages)
+        ]
+        try:
+            text = self._render(shown, tools=tools)
+            if all(f"{_PLACEHOLDER}-{place}." in text for place in turns):
+                return self._with_turns(text, turns)
+        except TEMPLATE_ERRORS:
+            pass  # it reads the calls of a turn, which `_shown` leaves in the text
+        return self._encode(self._render([*map(self._client_message, messages)], tools=tools))
+
+    def _client_message(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return a message as templates read it: arguments of calls as objects, content as one text."""
+        message, content = dict(message), message.get("content")
+        if isinstance(content, list):
+            content = "".join(part.get("text", "") for part in content if isinstance(part, dict))
+        if content is not None:
+            message["content"] = content if message.get("role") == "system" else self._as_data(content)
+        if calls := message.get("tool_calls"):
+            message["tool_calls"] = [_with_object(call) for call in calls]
+        return message
+
+    def _with_turns(self, text: str, turns: Mapping[int, Turn]) -> list[int]:
+        """Return the ids of a rendered text, with sampled ids where the placeholders of `_shown` are."""
+        ids: list[int] = []
+        for number, turn in turns.items():
             content, thought = f"{_PLACEHOLDER}-{number}.", f"{_THOUGHT}-{number}."
             before, _, text = text.partition(content)
             whole = not self._has_thought(turn)
@@ -284,11 +326,11 @@ class ChatFormat:
         return self._encode(rendered.partition(_PLACEHOLDER)[2])[self._unended :]
 
     def _render(
-        self, messages: list[dict[str, Any]], add_generation_prompt: bool = True, **switched: bool
+        self, messages: list[dict[str, Any]], add_generation_prompt: bool = True, **switched: Any
     ) -> str:
         return self.tokenizer.apply_chat_template(
             messages,
-            tools=self.protocol.tools,
+            tools=switched.pop("tools", self.protocol.tools),
             chat_template=self.chat_template,
             add_generation_prompt=add_generation_prompt,
             tokenize=False,
@@ -493,3 +535,10 @@ class ChatFormat:
 
     def _refusal(self, problem: str, remedy: str = _REMEDY) -> ConfigError:
         return ConfigError(f"the chat template of '{self.tokenizer.name_or_path}' {problem}. {remedy}")
+
+
+def _with_object(call: dict[str, Any]) -> dict[str, Any]:
+    function = dict(call.get("function") or {})
+    with suppress(ValueError, TypeError):
+        function["arguments"] = json.loads(function["arguments"])
+    return {**call, "function": function}

@@ -25,7 +25,7 @@ from typing import Protocol
 from trl_dbbench.database import Database, QueryResult, Sandbox
 from trl_dbbench.database.dialect import Dialect
 from trl_dbbench.episode.judge import Judge
-from trl_dbbench.episode.protocol import AgentProtocol, Answer, Operation
+from trl_dbbench.episode.protocol import AgentProtocol, Answer, Invalid, Operation
 from trl_dbbench.episode.types import Episode, Rules, Start, Status, Turn
 from trl_dbbench.errors import EnvironmentFault, ServerCrash, TaskError
 
@@ -109,9 +109,9 @@ async def _play_turns(
             sandbox = await opening
             turn.result = await database.in_thread(sandbox.execute, turn.action.sql)
             turn.observation = protocol.observe(turn.result)
-        elif protocol.invalid_ends_episode:
+        elif isinstance(turn.action, Invalid) and protocol.invalid_ends_episode:
             end = Status.INVALID_ACTION
-        else:
+        elif isinstance(turn.action, Invalid):
             turn.observation = protocol.observe(turn.action)
         turn.seconds = time.perf_counter() - started
 

@@ -213,7 +213,8 @@ class Player:
             TaskError, ConfigError: see `check_task`.
         """
         self.check_task(task)
-        return Start(task, self.chat.prompt_ids(self.chat.protocol.messages(task, system_prompt)), sampling)
+        messages = self.chat.protocol.messages(task, system_prompt)
+        return Start(task, self.chat.prompt_ids(messages), sampling, messages=messages)
 
     def check_task(self, task: Task) -> None:
         """Raise for a task whose episodes could not be judged; see `Judge.check_task`."""

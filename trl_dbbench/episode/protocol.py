@@ -71,6 +71,13 @@ class Invalid:
     reason: str
 
 
+@dataclass(frozen=True)
+class Reply:
+    """A message to a program that plays the episode (see `harness`), which does with it as it likes."""
+
+    text: str
+
+
 Action = Operation | Answer | Invalid
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from trl_dbbench.database import QueryResult
 from trl_dbbench.episode.judge import Verdict
-from trl_dbbench.episode.protocol import Action, AgentProtocol, Answer, Operation
+from trl_dbbench.episode.protocol import Action, AgentProtocol, Answer, Operation, Reply
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.tasks import Task
 
@@ -28,6 +28,8 @@ class Status(StrEnum):
     SERVER_CRASH = "server_crash"
     """A statement of the agent ended the database server."""
     ENVIRONMENT_FAULT = "environment_fault"
+    HARNESS_FAULT = "harness_fault"
+    """The program that plays it failed: an exception, an exit code, its time limit, or no answer."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Start:
         past: turns of another episode of the task to continue from. Their changes are executed again; the
             new episode gets copies without rewards. The agent must have read every observation in them.
         shots: ids of the earlier episodes that the prompt shows (see `runs.few_shot`).
+        messages: the prompt's.
     """
 
     task: Task
@@ -61,6 +64,7 @@ class Start:
     sampling: Sampling = Sampling()
     past: Sequence[Turn] = ()
     shots: Sequence[str] = ()
+    messages: Sequence[dict[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,7 @@ class Turn:
     completion: Completion
     """Empty if an endpoint wrote the turn."""
     text: str
-    action: Action
+    action: Action | Reply
     result: QueryResult | None = None
     observation: str | None = None
     observation_ids: list[int] = field(default_factory=list)
@@ -176,6 +180,8 @@ class Episode:
     verdict: Verdict | None = None
     """`None` if the agent gave no answer or the environment failed."""
     fault: str | None = None
+    output: str | None = None
+    """The end of what the program printed that played it."""
     retries: int = 0
     """Database failures that the episode survived."""
     rewards: dict[str, float | None] = field(default_factory=dict)

@@ -22,7 +22,8 @@ class OutcomeReward:
     """A value for each way an episode can end.
 
     Running out of tokens counts as running out of turns. Ending the database server is worth `server_crash`,
-    or as much as a wrong answer if that is `None`.
+    or as much as a wrong answer if that is `None`. A program that fails (see `harness`) is worth
+    `harness_fault`, or as much as an unreadable turn.
     """
 
     right: float = 1.0
@@ -30,6 +31,7 @@ class OutcomeReward:
     turn_limit: float = -0.8
     invalid_action: float = -0.2
     server_crash: float | None = None
+    harness_fault: float | None = None
 
     __name__ = "outcome"
 
@@ -46,6 +48,8 @@ class OutcomeReward:
                 return self.turn_limit
             case Status.INVALID_ACTION:
                 return self.invalid_action
+            case Status.HARNESS_FAULT:
+                return self.invalid_action if self.harness_fault is None else self.harness_fault
         return None
 
 

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NotRequired, TypedDict, cast
 
-from trl_dbbench.episode.protocol import Action, Answer, Invalid, Operation
+from trl_dbbench.episode.protocol import Action, Answer, Invalid, Operation, Reply
 from trl_dbbench.episode.types import Episode, Status, Turn
 from trl_dbbench.grading.statistics import Share
 from trl_dbbench.utils.console import printable
@@ -91,6 +91,8 @@ class EpisodeRecord(TypedDict):
     right: bool
     verdict: NotRequired[dict[str, Any] | None]
     fault: NotRequired[str | None]
+    output: NotRequired[str]
+    """The end of what the program printed that played it (`harness`)."""
     retries: int
     rewards: dict[str, float | None]
     advantage: NotRequired[float | None]
@@ -137,6 +139,8 @@ def episode_record(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
     }
     if episode.branch_tokens:
         record["branch_tokens"] = episode.branch_tokens
+    if episode.output is not None:
+        record["output"] = episode.output
     if episode.shots:
         record["shots"] = list(episode.shots)
     if episode.endpoint is not None:
@@ -182,6 +186,8 @@ def turn_record(turn: Turn) -> TurnRecord:
             action["answer"] = text
         case Invalid(reason):
             action["reason"] = reason
+        case Reply():
+            pass
     record = {
         "text": turn.text,
         **action,
@@ -208,12 +214,14 @@ def failed_statement(turn: TurnRecord) -> bool:
     return turn.get("error_code") is not None or turn.get("limit") in FAILING_LIMITS
 
 
-def action_in(record: TurnRecord) -> Action:
+def action_in(record: TurnRecord) -> Action | Reply:
     """Return the action of a turn."""
     if "sql" in record:
         return Operation(record["sql"])
     if "answer" in record:
         return Answer(record["answer"])
+    if record.get("action") == "reply":
+        return Reply(record["text"])
     return Invalid(record.get("reason", ""))
 
 

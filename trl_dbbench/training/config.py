@@ -77,6 +77,12 @@ class DBBenchGRPOConfig(GRPOConfig):
         "An adapter to train further: a folder or a hub id. beta then keeps the policy close to this "
         "adapter.",
     )
+    harness: str | None = option(
+        None,
+        "A program of yours that plays the episodes by calling a chat API: the dotted path of a function, "
+        "my_agent.py:run, or a command line (docs/harness.md).",
+    )
+    harness_seconds: float = option(300.0, "Time limit of a program, in seconds.")
     history: str = option(
         "kept",
         "What a turn reads of earlier ones: all as it was written (kept), or what the chat template shows "

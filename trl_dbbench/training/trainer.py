@@ -208,7 +208,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         self.backend = open_backend(args, policy)
         self.ahead = self._play_ahead()
         contexts = filter(None, [policy.context, *self.backend.contexts])
-        self.player = Player.of(
+        self.player: Player = Player.of(
             self._tokenizer,
             database,
             protocol=args.protocol,
@@ -220,8 +220,12 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
                 *(args.max_turns, args.max_turn_tokens, args.max_completion_length),
                 *(min(contexts, default=None), args.compaction_tokens),
             ),
-            history=args.history,
+            history="template" if args.harness else args.history,
         )
+        if args.harness is not None:
+            from trl_dbbench.harness.player import HarnessPlayer  # needs a web server
+
+            self.player = HarnessPlayer.like(self.player, args.harness, args.harness_seconds)
         assert isinstance(self.player.chat, ChatFormat)
         self._tokenizer.chat_template = self.player.chat.chat_template  # the saved model has it too
         prepare_reward_models(self, self.player.chat.protocol)
@@ -433,7 +437,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
                 seed = np.random.SeedSequence(where).generate_state(1)[0]
                 sampling = Sampling(self.temperature, self.top_p, self.top_k or 0, seed=int(seed))
             task = task_in(row["task"])
-            samples.append(Start(task, ids[prompt], sampling, shots=row.get("shots", ())))
+            samples.append(Start(task, ids[prompt], sampling, (), row.get("shots", ()), row["prompt"]))
         greedy = None
         if self.model.training and self.greedy_eval is not None:
             rollout = step // self._micro_steps

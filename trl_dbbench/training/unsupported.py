@@ -315,7 +315,11 @@ def _class_of(name_or_path: str, args: GRPOConfig) -> type[PreTrainedModel] | No
 
 def check_history(args: Any) -> None:
     """Raise ConfigError where what is asked computes plain rows, and histories are rewritten."""
-    rewritten = {"history: template": args.history == "template", "compaction_tokens": args.compaction_tokens}
+    rewritten = {
+        "history: template": args.history == "template",
+        "compaction_tokens": args.compaction_tokens,
+        "harness": args.harness,
+    }
     plain = {
         "advantage: prime": args.advantage == "prime",
         "PPO": args.advantage == "gae",

@@ -149,6 +149,7 @@ STATUSES = {
     Status.INVALID_ACTION: 3,
     Status.OUT_OF_TOKENS: 4,
     Status.SERVER_CRASH: 0,
+    Status.HARNESS_FAULT: 1,
     Status.ENVIRONMENT_FAULT: 6,
 }
 """Ways to end without an answer, and their colours; answers are told apart by whether they are right."""

@@ -262,6 +262,7 @@ _ENDINGS = {
     Status.INVALID_ACTION: "one of its calls could not be read",
     Status.OUT_OF_TOKENS: "it was not called for too long",
     Status.SERVER_CRASH: "one of its statements ended the database server",
+    Status.HARNESS_FAULT: "the program that played it failed",
     Status.ENVIRONMENT_FAULT: "the database failed or the server was stopped, so it does not count",
 }
 

@@ -1,0 +1,163 @@
+"""Agents of somebody else's, around the OpenAI SDK."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from openai import OpenAI
+
+from trl_dbbench.harness.task import HarnessTask
+
+
+def run(task: HarnessTask) -> list[str] | None:
+    """The protocol `tools`, as a loop of its own."""
+    from trl_dbbench.protocol import get_protocol  # for its words on a turn without a call
+
+    protocol = get_protocol("tools")
+    client = OpenAI(base_url=task.base_url, api_key=task.api_key)
+    messages: list[Any] = list(task.messages)
+    for _ in range(task.max_calls):
+        reply = client.chat.completions.create(model=task.model, messages=messages, tools=task.tools)
+        message = reply.choices[0].message
+        messages.append(message.model_dump(exclude_none=True))
+        if not message.tool_calls:
+            messages.append({"role": "tool", "content": protocol.observe(protocol.parse(message.content))})
+            continue
+        (call,) = message.tool_calls
+        arguments = json.loads(call.function.arguments)
+        if call.function.name == "commit_final_answer":
+            return arguments["answers"]
+        result = task.execute(arguments["query"])
+        messages.append({"role": "tool", "tool_call_id": call.id, "content": result["text"]})
+    return None
+
+
+def texts(task: HarnessTask) -> str | None:
+    """The protocol `text`: statements are taken from the model's words."""
+    client = OpenAI(base_url=task.base_url, api_key=task.api_key)
+    messages: list[Any] = list(task.messages)
+    for _ in range(task.max_calls):
+        said = (
+            client.chat.completions.create(model=task.model, messages=messages).choices[0].message.content
+            or ""
+        )
+        if "Final Answer:" in said:
+            return said.partition("Final Answer:")[2].strip()
+        sql = said.partition("```sql\n")[2].partition("\n```")[0]
+        messages += [
+            {"role": "assistant", "content": said},
+            {"role": "user", "content": task.execute(sql)["text"]},
+        ]
+    return None
+
+
+def two_conversations(task: HarnessTask) -> str:
+    """A sub-agent is asked in between; the first conversation goes on after it."""
+    client = OpenAI(base_url=task.base_url, api_key=task.api_key)
+
+    def ask(messages: list[Any]) -> str:
+        return (
+            client.chat.completions.create(model="policy", messages=messages).choices[0].message.content or ""
+        )
+
+    messages: list[Any] = [{"role": "user", "content": task.question}]
+    first = ask(messages)
+    helper = ask([{"role": "user", "content": f"Write SQL: {first}"}])
+    messages += [{"role": "assistant", "content": first}, {"role": "user", "content": helper}]
+    return ask(messages)
+
+
+def features(task: HarnessTask) -> str:
+    """What else the API has: several choices, a stop text, streaming, usage."""
+    client = OpenAI(base_url=task.base_url, api_key=task.api_key)
+    asked: Any = {
+        "model": client.models.list().data[0].id,
+        "messages": [{"role": "user", "content": "Count."}],
+    }
+    two = client.chat.completions.create(**asked, n=2)
+    stopped = client.chat.completions.create(**asked, stop="three")
+    stream = client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    parts = list(stream)
+    streamed = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
+    short = client.chat.completions.create(**asked, max_tokens=2).choices[0]
+    return json.dumps(
+        {
+            "choices": [choice.message.content for choice in two.choices],
+            "usage": two.usage.total_tokens == two.usage.prompt_tokens + two.usage.completion_tokens,
+            "stopped": stopped.choices[0].message.content,
+            "streamed": streamed,
+            "streamed_tokens": parts[-1].usage.completion_tokens,
+            "short": [short.finish_reason, client.models.list().data[0].id],
+        }
+    )
+
+
+# --- programs that do harm ----------------------------------------------------------------------------
+
+
+def fails(task: HarnessTask) -> None:
+    print("before it fails")
+    raise ValueError("a mistake of the user's")
+
+
+def exits(task: HarnessTask) -> None:
+    os._exit(3)
+
+
+def says_nothing(task: HarnessTask) -> None:
+    return None
+
+
+def never_ends(task: HarnessTask) -> None:
+    """Neither does what it has started."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    print("child", child.pid, flush=True)
+    time.sleep(600)
+
+
+def status_of(url: str, key: str, body: bytes) -> int:
+    request = urllib.request.Request(url, body, {"Authorization": f"Bearer {key}"})
+    try:
+        with urllib.request.urlopen(request) as reply:
+            return reply.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def floods(task: HarnessTask) -> list[int]:
+    """Calls without a key, with another, with what is no JSON, with too much; more calls and statements than it has."""
+    ask = json.dumps({"messages": [{"role": "user", "content": "?"}]}).encode()
+    sql = json.dumps({"sql": "SELECT 1"}).encode()
+    chat = f"{task.base_url}/chat/completions"
+    seen = [
+        status_of(chat, "", ask),
+        status_of(chat, task.api_key[:-1] + "?", ask),
+        status_of(chat, task.api_key, b"[" * 100_000),
+        status_of(chat, task.api_key, b'"' + b"x" * (9 << 20) + b'"'),
+        status_of(chat, task.api_key, b'{"messages": []}'),
+        status_of(task.sql_url, task.api_key, b'{"sql": 1}'),
+    ]
+    seen += [status_of(chat, task.api_key, ask) for _ in range(task.max_calls + 1)]
+    seen += [max(status_of(task.sql_url, task.api_key, sql) for _ in range(20 * task.max_calls))]
+    return [*seen, status_of(task.sql_url, task.api_key, sql)]
+
+
+def leaves_a_caller(task: HarnessTask) -> str:
+    """A process of its own goes on calling after the end; it writes what it gets."""
+    calls = (
+        "import sys, time, json; sys.path.insert(0, sys.argv[1]); from sdk_loop import status_of; time.sleep(0.5);"
+        "open(sys.argv[4], 'w').write(str(status_of(sys.argv[2], sys.argv[3], b'{\"sql\": \"SELECT 1\"}')))"
+    )
+    here, seen = str(Path(__file__).parent), json.loads(task.question)["seen"]
+    subprocess.Popen(
+        [sys.executable, "-c", calls, here, task.sql_url, task.api_key, seen], start_new_session=True
+    )
+    return "left"

@@ -1,0 +1,352 @@
+"""Episodes that a program of the user's plays: what is trained is what the engine saw; nothing that it does hurts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fakes import RULES, BrokenDatabase, ScriptedEngine
+from transformers import PreTrainedTokenizerBase
+
+from trl_dbbench.database import Database
+from trl_dbbench.episode.player import Player
+from trl_dbbench.episode.protocol import Answer, Operation, Reply, get_protocol
+from trl_dbbench.episode.templates import load_chat_template
+from trl_dbbench.episode.types import Episode, Rules, Status
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.harness.player import HarnessPlayer
+from trl_dbbench.rewards.outcome import OutcomeReward
+from trl_dbbench.tasks import Task
+
+HERE = Path(__file__).parent
+COUNT = '<tool_call>\n{"name": "execute_sql", "arguments": {"query": "SELECT COUNT(*) FROM orders WHERE late = 1"}}\n</tool_call>'
+COMMIT = '<tool_call>\n{"name": "commit_final_answer", "arguments": {"answers": ["(2,)"]}}\n</tool_call>'
+BROKEN = (
+    '<tool_call>\n{"name": "execute_sql", "arguments": {"query": "SELECT nothing FROM orders"}}\n</tool_call>'
+)
+NO_CALL = "There are two late orders."
+
+
+def harness_of(name: str) -> str:
+    return f"{HERE / 'sdk_loop.py'}:{name}"
+
+
+def play(
+    name: str,
+    tasks: Sequence[Task],
+    turns: Sequence[Sequence[str]],
+    tokenizer: PreTrainedTokenizerBase,
+    database: Database,
+    protocol: str = "tools",
+    rules: Rules = RULES,
+    seconds: float = 60,
+) -> tuple[list[Episode], ScriptedEngine]:
+    player = Player.of(tokenizer, database, protocol=protocol, rules=rules, history="template")
+    player = HarnessPlayer.like(player, name if " " in name else harness_of(name), seconds)
+    engine = ScriptedEngine(tokenizer, dict(enumerate(turns)))
+    return player.play_all([player.start(task, system_prompt="Rules.") for task in tasks], engine), engine
+
+
+def play_one(name: str, task: Task, turns: Sequence[str], *args, **settings) -> Episode:
+    episodes, _ = play(name, [task], [turns], *args, **settings)
+    return episodes[0]
+
+
+# --- the same as our own rollout ----------------------------------------------------------------------
+
+
+def test_a_loop_of_the_sdk_is_our_own_protocol(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    """64 episodes: right at once, after an error, after a turn without a call, and without an answer."""
+    kinds = [[COUNT, COMMIT], [BROKEN, COUNT, COMMIT], [NO_CALL, COUNT, COMMIT], [COUNT, NO_CALL, BROKEN]]
+    turns, tasks = [kinds[row % 4] for row in range(64)], [late_orders] * 64
+    player = Player.of(tokenizer, sqlite_database, protocol="tools", rules=RULES)
+    own = player.play_all(
+        [player.start(task, system_prompt="Rules.") for task in tasks],
+        ScriptedEngine(tokenizer, dict(enumerate(turns))),
+    )
+    theirs, _ = play("run", tasks, turns, tokenizer, sqlite_database)
+    for one, other in zip(own, theirs, strict=True):
+        assert other.prompt_ids == one.prompt_ids
+        assert (other.completion_ids, other.mask) == (one.completion_ids, one.mask)
+        assert other.logprobs == one.logprobs
+        assert (other.right, other.follows) == (one.right, None)
+        assert other.statements == one.statements
+    rewards = OutcomeReward(turn_limit=-0.8, harness_fault=-0.8)
+    assert rewards(episode=theirs) == rewards(episode=own)
+
+
+def test_what_an_episode_keeps(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    episode = play_one("run", late_orders, [COUNT, COMMIT], tokenizer, sqlite_database)
+    assert [turn.action for turn in episode.turns] == [
+        Reply(COUNT),
+        Operation("SELECT COUNT(*) FROM orders WHERE late = 1"),
+        Reply(COMMIT),
+        Answer("['(2,)']", ("(2,)",)),
+    ]
+    assert episode.status == Status.ANSWERED and episode.right
+    assert episode.turns[1].result.rows == [(2,)]
+
+
+# --- histories that are rewritten ---------------------------------------------------------------------
+
+
+def thinking(thought: str, said: str) -> str:
+    return f"<think>\n{thought}\n</think>\n\n{said}"
+
+
+def sequences(episode: Episode) -> list[list[int]]:
+    """The ids of each sampled turn with all that they were sampled after, by the places that they follow."""
+    ids = [*episode.prompt_ids, *episode.completion_ids]
+    first = len(episode.prompt_ids)
+    follows = [*range(-1, first - 1), *(episode.follows or range(first - 1, len(ids) - 1))]
+    found, end = [], first
+    for turn in episode.turns:
+        end += len(turn.completion.ids)
+        if turn.completion.ids:
+            path, place = [], end - 1
+            while place >= 0:
+                path.append(ids[place])
+                place = follows[place]
+            found.append(path[::-1])
+        end += len(turn.observation_ids)
+    return found
+
+
+def test_thoughts_that_the_template_drops(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    tokenizer.chat_template = load_chat_template("qwen3")
+    sql = "Action: Operation\n```sql\nSELECT COUNT(*) FROM orders WHERE late = 1\n```"
+    turns = [thinking("All.", sql), thinking("Once more.", sql), "Action: Answer\nFinal Answer: [(2,)]"]
+    episodes, engine = play("texts", [late_orders], [turns], tokenizer, sqlite_database, "text")
+    (episode,) = episodes
+    assert episode.right
+    replies = [turn for turn in episode.turns if isinstance(turn.action, Reply)]
+    assert sequences(episode) == [
+        [*request.ids, *reply.completion.ids] for request, reply in zip(engine.requests, replies, strict=True)
+    ]
+    messages = get_protocol("text").messages(late_orders, "Rules.")
+    for request in engine.requests:
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        assert tokenizer.decode(request.ids) == text
+        messages += [{"role": "assistant", "content": sql}, {"role": "user", "content": "[(2,)]"}]
+
+
+def test_a_second_conversation_is_a_sequence_of_its_own(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    turns = ["Count the late ones.", "SELECT COUNT(*)", "[(2,)]"]
+    episodes, engine = play("two_conversations", [late_orders], [turns], tokenizer, sqlite_database, "text")
+    (episode,) = episodes
+    assert [
+        tokenizer.decode(turn.completion.ids[:-1]) for turn in episode.turns if turn.completion.ids
+    ] == turns
+    assert [
+        list(sequence[: len(request.ids)])
+        for sequence, request in zip(sequences(episode), engine.requests, strict=True)
+    ] == [list(request.ids) for request in engine.requests]
+    third = tokenizer.decode(engine.requests[2].ids)
+    assert "Count the late ones." in third and "Write SQL" not in third
+    assert sum(episode.mask) == sum(len(turn.completion.ids) for turn in episode.turns)
+
+
+# --- the API ------------------------------------------------------------------------------------------
+
+
+def test_choices_stop_texts_and_streams(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    rules = replace(RULES, max_turns=5)
+    turns = ["one", "two", "two, three, four", "five", "six, seven, eight, nine"]
+    episode = play_one("features", late_orders, turns, tokenizer, sqlite_database, rules=rules)
+    given = json.loads(episode.turns[-1].text)
+    ids = tokenizer("five", add_special_tokens=False)["input_ids"]
+    assert given == {
+        "choices": ["one", "two"],
+        "usage": True,
+        "stopped": "two,",
+        "streamed": "five",
+        "streamed_tokens": len(ids) + 1,
+        "short": ["length", "policy"],
+    }
+    stopped = episode.turns[2].completion
+    assert tokenizer.decode(stopped.ids).startswith("two, three") and "four" not in tokenizer.decode(
+        stopped.ids
+    )
+
+
+SHELL = """
+set -e
+reply=$(curl -s "$OPENAI_BASE_URL/chat/completions" -H "Authorization: Bearer $OPENAI_API_KEY" \
+  -d '{"messages": [{"role": "user", "content": "How many orders were late? SQL alone."}]}')
+sql=$(echo "$reply" | python3 -c 'import json,sys; print(json.load(sys.stdin)["choices"][0]["message"]["content"])')
+curl -s "$DBBENCH_SQL_URL" -H "Authorization: Bearer $OPENAI_API_KEY" -d "{\\"sql\\": \\"$sql\\"}" |
+  python3 -c 'import json,sys; print([tuple(row) for row in json.load(sys.stdin)["rows"]])'
+"""
+
+
+def test_a_shell_script(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    """What it writes to standard output is its answer."""
+    turns = ["SELECT COUNT(*) FROM orders WHERE late = 1"]
+    episode = play_one(SHELL, late_orders, turns, tokenizer, sqlite_database, "text")
+    assert (episode.turns[-1].action, episode.right) == (Answer("[(2,)]"), True), episode.output
+
+
+# --- programs that fail, and such as do harm ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "output"),
+    [
+        ("fails", "exit code 1", "ValueError: a mistake of the user's"),
+        ("exits", "exit code 3", ""),
+        ("says_nothing", "it gave no answer", ""),
+        ("exit 7", "exit code 7", ""),
+        ("kill -9 $$", "exit code 137", ""),
+    ],
+)
+def test_a_program_that_fails(
+    late_orders: Task,
+    tokenizer: PreTrainedTokenizerBase,
+    sqlite_database: Database,
+    name: str,
+    fault: str,
+    output: str,
+) -> None:
+    episode = play_one(name, late_orders, [], tokenizer, sqlite_database)
+    assert (episode.status, episode.fault, episode.verdict) == (Status.HARNESS_FAULT, fault, None)
+    assert output in episode.output
+    assert OutcomeReward()(episode=[episode]) == [-0.2]
+    assert OutcomeReward(harness_fault=-3.0)(episode=[episode]) == [-3.0]
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_program_that_never_ends(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    """It is ended with all that it has started."""
+    episode = play_one("never_ends", late_orders, [], tokenizer, sqlite_database, seconds=1)
+    assert (episode.status, episode.fault) == (Status.HARNESS_FAULT, "it did not end in time")
+    assert not alive(int(re.search(r"child (\d+)", episode.output)[1]))
+
+
+def test_a_program_that_floods(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    (episode, beside), _ = play(
+        "floods", [late_orders] * 2, [["a", "b", "c"]] * 2, tokenizer, sqlite_database
+    )
+    answer = json.loads(episode.turns[-1].text.replace("'", ""))
+    assert answer == [401, 401, 400, 413, 400, 400, 200, 200, 200, 400, 200, 400]
+    for each in (episode, beside):
+        assert sum(bool(turn.completion.ids) for turn in each.turns) == 3
+
+
+def test_calls_after_the_end(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database, tmp_path: Path
+) -> None:
+    """The key has ended with its episode, while others' go on."""
+    seen = tmp_path / "seen"
+    first = replace(late_orders, question=json.dumps({"seen": str(seen)}))
+    slow = "sleep 3; echo late"
+    player = Player.of(tokenizer, sqlite_database, protocol="tools", rules=RULES)
+    both = HarnessPlayer.like(player, harness_of("leaves_a_caller"), 30)
+    (episode,) = both.play_all([both.start(first)], ScriptedEngine(tokenizer, {}))
+    assert episode.status == Status.ANSWERED and not episode.right
+    for _ in range(100):
+        if seen.exists():
+            break
+        time.sleep(0.1)
+    assert not seen.exists() or seen.read_text() in ("", "401"), slow
+
+
+def test_a_database_that_fails_is_no_fault_of_the_program(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    for at_start in (True, False):
+        database = BrokenDatabase(at_start)
+        episode = play_one("run", late_orders, [COUNT, COMMIT], tokenizer, database)
+        assert episode.status == Status.ENVIRONMENT_FAULT
+        assert OutcomeReward()(episode=[episode]) == [None]
+
+
+@pytest.mark.parametrize(
+    ("harness", "message"),
+    [
+        ("no_module:run", "the harness 'no_module:run' cannot be started: .*no_module"),
+        ("", "harness is empty"),
+    ],
+)
+def test_a_harness_that_is_none(
+    late_orders: Task,
+    tokenizer: PreTrainedTokenizerBase,
+    sqlite_database: Database,
+    harness: str,
+    message: str,
+) -> None:
+    player = Player.of(tokenizer, sqlite_database, protocol="tools", rules=RULES)
+    with pytest.raises(ConfigError, match=message):
+        own = HarnessPlayer.like(player, harness, 5)
+        own.play_all([own.start(late_orders)], ScriptedEngine(tokenizer, {}))
+
+
+KILLED = """
+import sys
+sys.path[:0] = [{tests!r}]
+from fakes import RULES, ScriptedEngine
+from transformers import AutoTokenizer
+from trl_dbbench import Player, Task, open_database
+from trl_dbbench.harness.player import HarnessPlayer
+
+tokenizer = AutoTokenizer.from_pretrained({model!r})
+task = Task.from_json({task!r})
+with open_database("sqlite") as database:
+    player = HarnessPlayer.like(Player.of(tokenizer, database, rules=RULES), {harness!r}, 600)
+    player.play_all([player.start(task)], ScriptedEngine(tokenizer, {{}}))
+"""
+
+
+def test_a_killed_training_leaves_no_process(late_orders: Task, tiny_model: str, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    harness = f"sh -c 'echo $$ >> {pids}; sleep 600'"
+    script = KILLED.format(
+        tests=str(HERE.parent), model=str(tiny_model), task=late_orders.to_json(), harness=harness
+    )
+    training = subprocess.Popen([sys.executable, "-c", script])
+    try:
+        for _ in range(600):
+            if pids.exists() and pids.read_text().strip():
+                break
+            time.sleep(0.1)
+        (pid,) = map(int, pids.read_text().split())
+        assert alive(pid)
+    finally:
+        training.send_signal(signal.SIGKILL)
+        training.wait()
+    for _ in range(50):
+        if not alive(pid):
+            break
+        time.sleep(0.1)
+    assert not alive(pid)

@@ -1,0 +1,174 @@
+"""Where programs call, on this machine alone: `/v1/chat/completions` of OpenAI's form, `/v1/models`, `/sql`.
+
+Each episode has a key of its own, which says whose call it is and ends with the episode.
+
+What a request cannot choose: the model, and how tokens are drawn (`temperature`, `top_p`, `seed`), which the
+training decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from trl_dbbench.errors import EnvironmentFault, ServerCrash
+from trl_dbbench.harness.session import Refused, Said, Session
+
+MAX_BODY = 8 << 20
+"""Bytes of a request at most."""
+
+MAX_CHOICES = 16
+"""Replies to one call at most (`n`)."""
+
+
+class Endpoint:
+    """The open sessions, served over HTTP in this event loop."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, Session] = {}
+        self._socket = socket.socket()
+        self._socket.bind(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        app = Starlette(
+            routes=[
+                Route("/v1/chat/completions", self._chat, methods=["POST"]),
+                Route("/v1/models", self._models),
+                Route("/sql", self._sql, methods=["POST"]),
+            ]
+        )
+        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
+        self._server = uvicorn.Server(config)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+
+    @contextmanager
+    def session(self, session: Session) -> Iterator[str]:
+        """Give a session's key, for as long as the block lasts."""
+        key = secrets.token_urlsafe(24)
+        self._sessions[key] = session
+        try:
+            yield key
+        finally:
+            del self._sessions[key]
+
+    async def close(self) -> None:
+        self._server.should_exit = self._server.force_exit = True
+        await self._serving
+        self._socket.close()
+
+    # --- routes -----------------------------------------------------------------------------------
+
+    async def _models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [{"id": "policy", "object": "model"}]})
+
+    async def _chat(self, request: Request) -> Response:
+        try:
+            session, body = await self._asked(request)
+            messages = body.get("messages")
+            if not isinstance(messages, list) or not messages:
+                raise _error(400, "messages must be a list of at least one message")
+            stop = body.get("stop") or []
+            count = body.get("n") or 1
+            if not 1 <= count <= MAX_CHOICES:
+                raise _error(400, f"n must be from 1 to {MAX_CHOICES}")
+            most = body.get("max_completion_tokens") or body.get("max_tokens")
+            arguments = (messages, body.get("tools"), most, [stop] if isinstance(stop, str) else stop)
+            heard = [await session.reply(*arguments) for _ in range(count)]
+        except _Answered as early:
+            return early.response
+        except Refused as refused:
+            return _error(400, str(refused)).response
+        usage = {"prompt_tokens": heard[0][1], "completion_tokens": sum(s.turn.tokens for s, _ in heard)}
+        usage["total_tokens"] = sum(usage.values())
+        choices = [_choice(place, said) for place, (said, _) in enumerate(heard)]
+        common = {"id": f"chatcmpl-{secrets.token_hex(8)}", "created": int(time.time()), "model": "policy"}
+        if body.get("stream"):
+            wanted = (body.get("stream_options") or {}).get("include_usage")
+            chunks = _chunks(common, choices, usage if wanted else None)
+            return StreamingResponse(chunks, media_type="text/event-stream")
+        return JSONResponse({**common, "object": "chat.completion", "choices": choices, "usage": usage})
+
+    async def _sql(self, request: Request) -> Response:
+        try:
+            session, body = await self._asked(request)
+            if not isinstance(body.get("sql"), str):
+                raise _error(400, "sql must be a text: one statement")
+            result, text = await session.execute(body["sql"])
+        except _Answered as early:
+            return early.response
+        except Refused as refused:
+            return _error(400, str(refused)).response
+        except (EnvironmentFault, ServerCrash) as fault:
+            session.fault = session.fault or fault
+            return _error(503, "the database has failed; the episode is over").response
+        answer = {"rows": result.rows, "error": result.error, "affected": result.affected, "text": text}
+        return Response(json.dumps(answer, default=str), media_type="application/json")
+
+    async def _asked(self, request: Request) -> tuple[Session, dict[str, Any]]:
+        """Return whose call it is, and what it asks."""
+        key = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
+        session = self._sessions.get(key)
+        if session is None:
+            raise _error(401, "this key is none of an open episode; use the task's api_key")
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > MAX_BODY:
+                raise _error(413, f"a request may have {MAX_BODY} bytes")
+        try:
+            asked = json.loads(body)
+        except (ValueError, RecursionError):
+            asked = None
+        if not isinstance(asked, dict):
+            raise _error(400, "the body must be a JSON object")
+        return session, asked
+
+
+class _Answered(Exception):
+    """A request that is answered before it is understood."""
+
+    def __init__(self, response: Response):
+        self.response = response
+
+
+def _error(status: int, message: str) -> _Answered:
+    """As OpenAI's API says what is wrong."""
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+    return _Answered(JSONResponse({"error": error}, status))
+
+
+def _choice(place: int, said: Said) -> dict[str, Any]:
+    calls = [
+        {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        for id, (name, arguments) in said.calls.items()
+    ]
+    message = {"role": "assistant", "content": said.content, **({"tool_calls": calls} if calls else {})}
+    return {"index": place, "message": message, "finish_reason": said.finish, "logprobs": None}
+
+
+async def _chunks(
+    common: dict[str, Any], choices: list[dict[str, Any]], usage: dict[str, int] | None
+) -> AsyncIterator[str]:
+    """Yield a streamed answer: each reply is there as a whole."""
+    common = {**common, "object": "chat.completion.chunk"}
+    for choice in choices:
+        message = dict(choice["message"])
+        if "tool_calls" in message:
+            message["tool_calls"] = [{"index": n, **call} for n, call in enumerate(message["tool_calls"])]
+        for delta, finish in ((message, None), ({}, choice["finish_reason"])):
+            part = {"index": choice["index"], "delta": delta, "finish_reason": finish}
+            yield f"data: {json.dumps({**common, 'choices': [part]})}\n\n"
+    if usage is not None:
+        yield f"data: {json.dumps({**common, 'choices': [], 'usage': usage})}\n\n"
+    yield "data: [DONE]\n\n"

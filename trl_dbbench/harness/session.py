@@ -1,0 +1,221 @@
+"""An episode's calls: replies of the model as turns, and the messages before them as token ids.
+
+A reply that the program sends back is recognised, by the ids of its calls or by its text, and its sampled ids
+stay as they are. What the template makes of the messages decides which tokens the next reply follows, so a
+history that is rewritten, or a second conversation, is a sequence of its own (see `episode.token_tree`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trl_dbbench.database import Database, QueryResult, Sandbox
+from trl_dbbench.episode.chat import ChatFormat
+from trl_dbbench.episode.protocol import Operation, Reply
+from trl_dbbench.episode.templates import TEMPLATE_ERRORS
+from trl_dbbench.episode.token_tree import TokenTree
+from trl_dbbench.episode.tool_calls import after_thoughts, meant_tool, tool_call
+from trl_dbbench.episode.types import Completion, Engine, Episode, Request, Rules, Turn
+
+STATEMENTS_PER_CALL = 20
+"""Statements that an episode may execute, for each call of the chat API that it has."""
+
+
+class Refused(Exception):
+    """A call that cannot be answered; its text is for the program's author."""
+
+
+@dataclass
+class Said:
+    """A reply as the program got it, and its turn."""
+
+    turn: Turn
+    content: str | None
+    calls: dict[str, tuple[str, str]]  # id -> name and arguments
+    finish: str
+    known: bool = True
+    """Whether its sampled ids stand for it when it is sent back."""
+
+
+class Session:
+    """The open episode of a program.
+
+    Args:
+        opening: its sandbox, which is being made.
+        row: its number among those that the engine plays side by side.
+    """
+
+    def __init__(
+        self,
+        episode: Episode,
+        opening: Awaitable[Sandbox],
+        *,
+        engine: Engine,
+        row: int,
+        chat: ChatFormat,
+        database: Database,
+        rules: Rules,
+    ):
+        self.episode, self.chat = episode, chat
+        self._opening, self._engine, self._row = opening, engine, row
+        self._database, self._rules = database, rules
+        self._tree: TokenTree | None = None
+        self._said: list[Said] = []
+        self._statements = 0
+        self._one = asyncio.Lock()  # an episode has one row of the engine's cache
+        self.closed = False
+        self.fault: Exception | None = None
+        """What the database failed with, if it did."""
+
+    async def close(self) -> None:
+        """Refuse calls from now on; wait for the one that is being answered."""
+        self.closed = True
+        async with self._one:
+            pass
+
+    # --- SQL --------------------------------------------------------------------------------------
+
+    async def execute(self, sql: str) -> tuple[QueryResult, str]:
+        """Execute a statement; return its result, and what the protocol would show of it.
+
+        Raises:
+            Refused: if the episode is over, or has executed too many.
+            EnvironmentFault, ServerCrash: as the sandbox.
+        """
+        async with self._one:
+            most = STATEMENTS_PER_CALL * self.max_calls
+            if self.closed or self._statements == most:
+                raise Refused("the episode is over" if self.closed else f"{most} statements were executed")
+            self._statements += 1
+            sandbox = await self._opening
+            result = await self._database.in_thread(sandbox.execute, sql)
+            text = self.chat.protocol.observe(result)
+            turn = Turn(Completion([], []), sql, Operation(sql), result, observation=text)
+            self.episode.turns.append(turn)
+            return result, text
+
+    # --- replies ----------------------------------------------------------------------------------
+
+    @property
+    def max_calls(self) -> int:
+        return self._rules.turns(self.episode.task)
+
+    async def reply(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        max_tokens: int | None,
+        stop: Sequence[str],
+    ) -> tuple[Said, int]:
+        """Sample the next reply; return it and the tokens that it was sampled after.
+
+        Raises:
+            Refused: if the episode is over, its limits are reached, or the messages cannot be rendered.
+        """
+        async with self._one:
+            number = len(self._said)
+            if self.closed or number == self.max_calls:
+                raise Refused("the episode is over" if self.closed else f"it has had its {number} calls")
+            try:
+                ids = self.chat.messages_ids(messages, tools, self._replies_in(messages))
+            except TEMPLATE_ERRORS as error:
+                raise Refused(f"the chat template cannot show these messages: {error}") from None
+            room = self._room(ids)
+            budget = min(self._rules.max_turn_tokens, room, max_tokens or room)
+            if budget < 1:
+                raise Refused("no token is left: max_completion_length or the model's context is reached")
+            request = Request(tuple(ids), budget, self.episode.sampling, self._row, number, len(ids) + room)
+            completion, stopped = _until(await self._engine.generate(request), stop, self.chat)
+            said = self._heard(completion, number, tools, stopped)
+            self._place(ids, said.turn)
+            self._said.append(said)
+            return said, len(ids)
+
+    def _room(self, ids: Sequence[int]) -> int:
+        """Return the tokens that may still come, those that the messages bring included."""
+        rules = self._rules
+        rooms = [] if rules.context is None else [rules.context - len(ids)]
+        if self._tree is None:
+            return min([rules.max_completion_length, *rooms])
+        new = len(ids) - self._tree.find(ids)[0]
+        used = len(self._tree.ids) - len(self.episode.prompt_ids) + new
+        return min([rules.max_completion_length - used, *rooms])
+
+    def _place(self, ids: list[int], turn: Turn) -> None:
+        """Put a turn, and what it was sampled after, into the episode and its tree."""
+        if self._tree is None:
+            self.episode.prompt_ids = ids
+            self._tree = TokenTree(ids)
+            place = len(ids) - 1
+        else:
+            known, place = self._tree.find(ids)
+            turn.follows = None if place == len(self._tree.ids) - 1 else place
+            self.episode.turns[-1].observation_ids = ids[known:]
+            place = self._tree.add(ids[known:], place)
+        self._tree.add(turn.completion.ids, place)
+        self.episode.turns.append(turn)
+
+    def _replies_in(self, messages: Sequence[dict[str, Any]]) -> dict[int, Turn]:
+        """Return the turns among these messages by their place. Equal texts are those said last."""
+        found = {}
+        for place, message in enumerate(messages):
+            if message.get("role") != "assistant":
+                continue
+            calls = {call.get("id"): call for call in message.get("tool_calls") or ()}
+            for said in reversed(self._said):
+                same = calls.keys() == said.calls.keys() and (message.get("content") or "") == (
+                    said.content or ""
+                )
+                if (
+                    said.known
+                    and same
+                    and all(_written(call) == said.calls[id] for id, call in calls.items())
+                ):
+                    found[place] = said.turn
+                    break
+        return found
+
+    def _heard(
+        self,
+        completion: Completion,
+        number: int,
+        tools: list[dict[str, Any]] | None,
+        stopped: str | None,
+    ) -> Said:
+        text = self.chat.text(completion.ids)
+        ended = bool(completion.ids) and completion.ids[-1] in self.chat.eos_token_ids
+        turn = Turn(completion, text, Reply(text), cut_off=not ended and stopped is None)
+        content, calls = after_thoughts(text).strip(), {}
+        if stopped is not None:  # sent back without it, so other tokens than the sampled ones
+            return Said(turn, content.partition(stopped)[0], {}, "stop", known=False)
+        if tools:
+            names = [tool["function"]["name"] for tool in tools if "function" in tool]
+            try:
+                called = tool_call(content)
+            except ValueError:
+                called = None  # the program sees what was written
+            if called is not None:
+                arguments = json.dumps(called[1], ensure_ascii=False)
+                calls[f"call_{number}"] = (meant_tool(called[0], names), arguments)
+        finish = "tool_calls" if calls else "stop" if ended else "length"
+        return Said(turn, None if calls else content, calls, finish)
+
+
+def _written(call: dict[str, Any]) -> tuple[str, str]:
+    function = call.get("function") or {}
+    return function.get("name", ""), function.get("arguments", "")
+
+
+def _until(completion: Completion, stop: Sequence[str], chat: ChatFormat) -> tuple[Completion, str | None]:
+    """Return a completion up to the token in which a stop text ends, and that text, if there is one."""
+    text = chat.text(completion.ids)
+    places = {text.find(end): end for end in reversed(stop) if end and end in text}
+    if not places:
+        return completion, None
+    first = places[min(places)]
+    count = next(n for n in range(1, len(completion.ids) + 1) if first in chat.text(completion.ids[:n]))
+    return Completion(completion.ids[:count], completion.logprobs[:count]), first

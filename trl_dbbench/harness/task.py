@@ -1,0 +1,50 @@
+"""What a harness is given."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class HarnessTask:
+    """A task, and where the agent's program calls. For functions; a command finds the same in `DBBENCH_TASK`.
+
+    Args:
+        question: what is asked, or to be changed.
+        tables: the tables' names.
+        messages: the system prompt and the question with its tables, as the protocol asks it.
+        tools: the tools of the protocol, in OpenAI's form; empty for a protocol of texts.
+        base_url: of the chat API: `OpenAI(base_url=task.base_url, api_key=task.api_key)`.
+        api_key: this episode's own; it ends with the episode.
+        model: the name to ask for.
+        sql_url: where SQL is executed, by a POST of `{"sql": ...}` with the key; see `execute`.
+        max_calls: most calls of the chat API.
+    """
+
+    question: str
+    tables: list[str]
+    messages: list[dict[str, Any]]
+    base_url: str
+    api_key: str
+    sql_url: str
+    model: str = "policy"
+    max_calls: int = 3
+    tools: list[dict[str, Any]] = field(default_factory=list)
+
+    def execute(self, sql: str) -> dict[str, Any]:
+        """Execute one statement in the episode's database.
+
+        Returns:
+            `rows`, a list of lists or `None`; `error`, the server's message or `None`; `affected`, the rows
+            that a change matched; `text`, what the protocol would show of it.
+        """
+        request = urllib.request.Request(
+            self.sql_url,
+            json.dumps({"sql": sql}).encode(),
+            {"Authorization": f"Bearer {self.api_key}", "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request) as reply:
+            return json.load(reply)
