@@ -14,17 +14,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from fakes import RULES, BrokenDatabase, ScriptedEngine
+from training import make_trainer, varied
 from transformers import PreTrainedTokenizerBase
 
+from trl_dbbench import DBBenchGRPOTrainer
 from trl_dbbench.database import Database
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.protocol import Answer, Operation, Reply, get_protocol
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.episode.types import Episode, Rules, Status
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.evaluation.evaluate import evaluate, open_model, player_of
 from trl_dbbench.harness.player import HarnessPlayer
 from trl_dbbench.rewards.outcome import OutcomeReward
+from trl_dbbench.runs.replay import replay
+from trl_dbbench.runs.trained import find_trained
 from trl_dbbench.tasks import Task
 
 HERE = Path(__file__).parent
@@ -172,12 +178,12 @@ def test_choices_stop_texts_and_streams(
     rules = replace(RULES, max_turns=5)
     turns = ["one", "two", "two, three, four", "five", "six, seven, eight, nine"]
     episode = play_one("features", late_orders, turns, tokenizer, sqlite_database, rules=rules)
-    given = json.loads(episode.turns[-1].text)
+    given = json.loads(episode.turns[-1].action.text)
     ids = tokenizer("five", add_special_tokens=False)["input_ids"]
     assert given == {
         "choices": ["one", "two"],
         "usage": True,
-        "stopped": "two,",
+        "stopped": "two, ",
         "streamed": "five",
         "streamed_tokens": len(ids) + 1,
         "short": ["length", "policy"],
@@ -258,7 +264,7 @@ def test_a_program_that_floods(
     (episode, beside), _ = play(
         "floods", [late_orders] * 2, [["a", "b", "c"]] * 2, tokenizer, sqlite_database
     )
-    answer = json.loads(episode.turns[-1].text.replace("'", ""))
+    answer = json.loads(episode.turns[-1].text)
     assert answer == [401, 401, 400, 413, 400, 400, 200, 200, 200, 400, 200, 400]
     for each in (episode, beside):
         assert sum(bool(turn.completion.ids) for turn in each.turns) == 3
@@ -350,3 +356,70 @@ def test_a_killed_training_leaves_no_process(late_orders: Task, tiny_model: str,
             break
         time.sleep(0.1)
     assert not alive(pid)
+
+
+# --- training, and what comes after it ----------------------------------------------------------------
+
+
+def train(tiny_model, database, tasks, folder: Path, **settings) -> DBBenchGRPOTrainer:
+    trainer = make_trainer(
+        *(tiny_model, database, tasks[:1], folder),
+        **{"max_turn_tokens": 12, "max_steps": 2, "greedy_eval": "off", "reward_funcs": [varied], **settings},
+    )
+    trainer.train()
+    return trainer
+
+
+def test_it_trains_as_our_own_rollout(tiny_model, sqlite_database, demo_tasks, tmp_path) -> None:
+    """Two updates by the SDK's loop are those of the protocol that it speaks."""
+    own = train(tiny_model, sqlite_database, demo_tasks, tmp_path / "own")
+    theirs = train(tiny_model, sqlite_database, demo_tasks, tmp_path / "theirs", harness=harness_of("run"))
+    assert [e.completion_ids for e in theirs.batch.episodes] == [e.completion_ids for e in own.batch.episodes]
+    moved = 0.0
+    for (name, one), (_, other) in zip(
+        own.model.named_parameters(), theirs.model.named_parameters(), strict=True
+    ):
+        torch.testing.assert_close(other, one, rtol=0, atol=1e-7)
+        moved += float(one.detach().abs().sum()) if "lora_B" in name else 0.0
+    assert moved > 0
+
+
+def test_a_run_is_evaluated_and_replayed(tiny_model, sqlite_database, demo_tasks, tmp_path) -> None:
+    """The evaluation runs the program; the replay executes what it executed, and judges its answers."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "def run(task):\n"
+        "    import json, urllib.request\n"
+        "    body = json.dumps({'messages': task.messages}).encode()\n"
+        "    headers = {'Authorization': f'Bearer {task.api_key}'}\n"
+        "    url = f'{task.base_url}/chat/completions'\n"
+        "    urllib.request.urlopen(urllib.request.Request(url, body, headers))\n"
+        "    return [str(task.execute('SELECT 1')['rows'][0][0])]\n"
+    )
+    trainer = train(
+        tiny_model, sqlite_database, demo_tasks, tmp_path / "run", harness=f"{program}:run", max_steps=1
+    )
+    assert all(len(episode.turns) == 3 for episode in trainer.batch.episodes)
+    trainer.save_model()
+
+    trained = find_trained(run=tmp_path / "run")
+    assert trained.settings.harness == f"{program}:run"
+    replayed = list(replay(tmp_path / "run", sqlite_database))
+    assert len(replayed) == 4 and not any(each.differences for each in replayed)
+    assert all(each.episode.status == Status.ANSWERED for each in replayed)
+    backend, policy = open_model(trained)
+    player = player_of(trained.settings, policy, sqlite_database)
+    evaluation = evaluate(demo_tasks[:2], player, backend, progress=False)
+    assert [len(episode.turns) for episode in evaluation.episodes] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"harness": "a:b", "advantage": "prime"}, "harness .* advantage: prime knows nothing"),
+        ({"harness": "a:b", "harness_seconds": 0}, "harness_seconds must be above 0, is 0"),
+    ],
+)
+def test_what_cannot_be(tiny_model, sqlite_database, demo_tasks, tmp_path, settings, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_trainer(tiny_model, sqlite_database, demo_tasks[:1], tmp_path, **settings)

@@ -64,6 +64,16 @@ class Answer:
         return f"[{', '.join(rows)}]"
 
 
+def given_answer(given: Any) -> Answer:
+    """Return what a program gave as an answer (see `harness`): a text, a list of values, or `None`."""
+    if given is None:
+        return Answer("done", ("done",))
+    if isinstance(given, list):
+        values = tuple(map(str, given))
+        return Answer(str(list(values)), values)
+    return Answer(str(given))
+
+
 @dataclass(frozen=True)
 class Invalid:
     """A turn that the protocol cannot read; `reason` says what was expected."""

@@ -25,6 +25,7 @@ from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.types import Episode, Sampling, Start, Status
 from trl_dbbench.errors import ConfigError, DatabaseError, one_line
+from trl_dbbench.harness import DEFAULT_SECONDS
 from trl_dbbench.runs.few_shot import DEFAULT_WAY, Memory, Shots, check_few_shot, load_memory
 from trl_dbbench.runs.journal import GREEDY, Journal
 from trl_dbbench.runs.records import (
@@ -347,7 +348,7 @@ def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Da
     Raises:
         ConfigError: if the tokenizer has no usable chat template, or a name is not known.
     """
-    return Player.of(
+    player = Player.of(
         policy.tokenizer,
         database,
         protocol=settings.protocol,
@@ -356,8 +357,13 @@ def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Da
         template_kwargs=settings.chat_template_kwargs,
         grader=settings.grader,
         rules=settings.rules,
-        history=settings.history,
+        history="template" if settings.harness else settings.history,
     )
+    if settings.harness is None:
+        return player
+    from trl_dbbench.harness.player import HarnessPlayer  # needs a web server
+
+    return HarnessPlayer.like(player, settings.harness, settings.harness_seconds or DEFAULT_SECONDS)
 
 
 def check_few_shot_of(settings: RunSettings, update: bool = False) -> None:

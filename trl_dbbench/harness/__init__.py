@@ -7,3 +7,6 @@ session.py    what an episode's calls are: replies as turns, messages as token i
 endpoint.py   where it calls, over HTTP: chat completions, SQL
 ```
 """
+
+DEFAULT_SECONDS = 300.0
+"""Time limit of a program, in seconds."""

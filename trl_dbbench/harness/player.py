@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.play import noting_faults
 from trl_dbbench.episode.player import Player
-from trl_dbbench.episode.protocol import Answer
+from trl_dbbench.episode.protocol import Answer, given_answer
 from trl_dbbench.episode.types import Completion, Engine, Episode, Start, Status, Turn
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.harness.endpoint import Endpoint
@@ -111,9 +112,10 @@ class HarnessPlayer(Player):
         if end.fault is not None:
             episode.status, episode.fault = Status.HARNESS_FAULT, end.fault
             return None
-        answer = _as_answer(end.answer)
+        answer = given_answer(end.answer)
         episode.status = Status.ANSWERED
-        episode.turns.append(Turn(Completion([], []), answer.text, answer))
+        text = json.dumps(end.answer, ensure_ascii=False)  # which a replay reads
+        episode.turns.append(Turn(Completion([], []), text, answer))
         return answer
 
     def _told(self, start: Start, url: str, key: str) -> dict[str, Any]:
@@ -147,13 +149,3 @@ class HarnessPlayer(Player):
                 del self._served[loop]
                 await served.programs.close()
                 await served.endpoint.close()
-
-
-def _as_answer(given: Any) -> Answer:
-    """Return what a program gave as an answer: a text, or values."""
-    if given is None:
-        return Answer("done", ("done",))
-    if isinstance(given, list):
-        values = tuple(map(str, given))
-        return Answer(str(list(values)), values)
-    return Answer(str(given))

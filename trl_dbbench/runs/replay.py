@@ -5,12 +5,14 @@ saved record is compared with the new one: how turns were read, the database's r
 final tables and the rewards.
 
 Three things are taken as saved: token ids (replaced by the same number of stand-ins), log-probabilities, and
-that an episode ran out of tokens, if that is possible.
+that an episode ran out of tokens, if that is possible. Of an episode that a program played (`harness`), its
+statements and its answer are played again, not the program.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +26,7 @@ from tqdm.auto import tqdm
 from trl_dbbench.database import Database
 from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.player import Player
-from trl_dbbench.episode.protocol import AgentProtocol
+from trl_dbbench.episode.protocol import AgentProtocol, Answer, Operation, given_answer
 from trl_dbbench.episode.types import Completion, Request, Rules, Sampling, Start, Status
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.rewards.outcome import OutcomeReward
@@ -175,6 +177,26 @@ class _SavedTurns:
         return [_TOKEN] * max(1, self._turn["observation_tokens"])
 
 
+def _acts(saved: EpisodeRecord) -> EpisodeRecord:
+    """Return a program's episode without the model's replies: its statements and its answer."""
+    turns = [turn for turn in saved["turns"] if turn["action"] != "reply"]
+    return {**saved, "turns": [{**turn, "text": f"{turn['action']} {turn['text']}"} for turn in turns]}
+
+
+class _ProgramsTurns:
+    """Reads the turns of `_acts`; in all else, the run's protocol."""
+
+    def __init__(self, protocol: AgentProtocol):
+        self._protocol = protocol
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._protocol, name)
+
+    def parse(self, text: str) -> Operation | Answer:
+        action, _, said = text.partition(" ")
+        return Operation(said) if action == "operation" else given_answer(json.loads(said))
+
+
 class _Replayer:
     def __init__(
         self,
@@ -213,11 +235,19 @@ class _Replayer:
             found = f"one of {len(tasks)} with this id and question" if tasks else f"not in {TASKS_FILE}"
             replayed.differences.append(Difference("task", saved["task_id"], found))
             return replayed
-        turns = _SavedTurns(saved, self._protocol, cut=self._was_cut(saved))
-        player = Player(turns, self._database, self._judge, turns.rules(self._settings.max_turns))
+        protocol, cut, most = self._protocol, self._was_cut(saved), self._settings.max_turns
+        if self._settings.harness is not None:
+            saved, protocol, cut = _acts(saved), _ProgramsTurns(protocol), False
+            most = len(saved["turns"])
+            if not most:  # it neither executed a statement nor answered
+                return replayed
+        turns = _SavedTurns(saved, protocol, cut=cut)
+        player = Player(turns, self._database, self._judge, turns.rules(most))
         sampling = Sampling(greedy=bool(saved.get("greedy")), seed=saved.get("seed", 0))
         start = Start(tasks[0], turns.prompt_ids([]), sampling, shots=saved.get("shots", ()))
         replayed.episode = await player.play(start, engine=turns)
+        if saved["status"] == Status.HARNESS_FAULT:  # nobody runs the program again
+            replayed.episode.status = Status.HARNESS_FAULT
         replayed.differences += compare(saved, replayed.episode, self._database.dialect)
         return replayed
 

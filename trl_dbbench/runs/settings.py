@@ -53,6 +53,7 @@ class RunSettings:
             `quantization_config` of weights with fewer bits.
         system_prompt: start of every prompt; a list has all messages before the question.
         chat_template, chat_template_kwargs, history: see `ChatFormat`.
+        harness, harness_seconds: the program that plays the episodes; see `harness.player`.
         training, sampling, task_files, versions: for readers only; `task_files` has sizes and sha256.
         id: the run's id, as in its checkpoints; `None` without training and in early versions.
     """
@@ -81,6 +82,8 @@ class RunSettings:
     system_prompt: Opening | None = None
     chat_template: str | dict[str, str] | None = None
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    harness: str | None = None
+    harness_seconds: float | None = None
     history: str = "kept"
     compaction_tokens: int | None = None
     max_turn_tokens: int | None = None
@@ -127,6 +130,8 @@ class RunSettings:
             system_prompt=_opening(rows_to_check(trainer.train_dataset)["prompt"]),
             chat_template=player.chat.chat_template,
             chat_template_kwargs=args.chat_template_kwargs or {},
+            harness=args.harness,
+            harness_seconds=args.harness_seconds if args.harness else None,
             history=args.history,
             compaction_tokens=player.rules.compaction_tokens,
             max_turn_tokens=player.rules.max_turn_tokens,
