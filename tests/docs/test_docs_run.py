@@ -68,6 +68,10 @@ def pages() -> dict[str, list[str]]:
 
 
 PAGES = pages()
+AGENT = dict(
+    re.findall(r"```python\n# (\S+)\n(.*?)\n```\n", (ROOT / "docs/harness.md").read_text(), re.DOTALL)
+)
+"""The agent of harness.md."""
 
 AGENTBENCH = {
     **{"description": "How many medals has Chad?", "type": ["counting"], "label": ["1"]},
@@ -120,7 +124,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for model in (Path(TINY), Path(MULTI, "model")):  # whose context is as long as a large one's
         config = json.loads((model / "config.json").read_text())
         (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 32_768}))
-    for name, text in FILES.items():
+    for name, text in (FILES | AGENT).items():
         Path(name).write_text(text)
     Path("pairs.jsonl").write_text(TASK)
     Path("dev.jsonl").write_text(json.dumps(AGENTBENCH))
@@ -131,7 +135,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     Path("questions.csv").write_text("question,answer\nHow many orders are there?,8\n")
     benchmarks()
     yield tmp_path
-    for name in FILES:  # other tests have modules of these names
+    for name in FILES | AGENT:  # other tests have modules of these names
         sys.modules.pop(Path(name).stem, None)
 
 

@@ -36,6 +36,7 @@ def compare(
     protocol: opt.ProtocolName = None,
     chat_template: opt.ChatTemplate = None,
     grader: opt.RunsGrader = None,
+    harness: opt.Harness = None,
     system_prompt: opt.SystemPrompt = None,
     chat_template_kwargs: opt.TemplateKwargs = None,
     max_turns: opt.MaxTurns = None,

@@ -88,6 +88,10 @@ ProtocolName = Annotated[str | None, typer.Option(help="text (default), tools or
 RunsGrader = Annotated[
     str | None, typer.Option(help="Judges all answers: a name or a dotted path; else each task's own.")
 ]
+Harness = Annotated[
+    str | None,
+    typer.Option(help="A program that plays: a function's dotted path, file.py:name, or a command line."),
+]
 MaxTurns = Annotated[int | None, typer.Option(min=1, help="Turns of an episode (default: 3).")]
 MaxTurnTokens = Annotated[int | None, typer.Option(min=1, help="Tokens of a turn (default: 512).")]
 MaxCompletionLength = Annotated[
@@ -157,7 +161,7 @@ Scorer = Annotated[
 HtmlFile = Annotated[Path | None, typer.Option("--html", help="Writes a page with figures and transcripts.")]
 
 SETTINGS_OPTIONS = (
-    *("protocol", "grader", "dtype", "max_turns", "max_turn_tokens", "max_completion_length"),
+    *("protocol", "harness", "grader", "dtype", "max_turns", "max_turn_tokens", "max_completion_length"),
     *("chat_template", "chat_template_kwargs", "system_prompt", "observation_characters"),
     *("few_shot", "few_shot_memory", "few_shot_by"),
 )
