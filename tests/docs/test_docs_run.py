@@ -40,7 +40,7 @@ TINY = "recipes/tiny/model"
 MULTI = "recipes/tiny_multi"
 REPLACED = {
     **{"Qwen/Qwen2.5-7B-Instruct": TINY, "docker": "sqlite", "auto": "sqlite"},
-    **{"HuggingFaceTB/SmolLM2-135M-Instruct": TINY, "1200": "40"},
+    **{"HuggingFaceTB/SmolLM2-135M-Instruct": TINY, "3200": "40"},
     **{"1000": "40", "10000": "40", "500": "40", "200": "12", "8": "2", "40": "1"},
 }
 ON_A_CPU = {"use_cpu": "true", "bf16": "false", "gradient_checkpointing": "false", "dtype": "float32"}

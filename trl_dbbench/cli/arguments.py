@@ -120,7 +120,7 @@ class DatabaseArguments:
         default_factory=lambda: "auto",
         metadata={
             "help": "auto, docker, local, sqlite or mysql+pymysql://user:password@host:port; several servers "
-            "as a list of URLs, or as {local: 2}, on the command line local:2."
+            "as a list of URLs, or as {local: 2}, on the command line local:2; or the dotted path of a class."
         },
     )
     docker_image: str | None = field(
@@ -159,8 +159,8 @@ class RewardArguments:
     reward_funcs: list[str] = field(
         default_factory=lambda: ["outcome"],
         metadata={
-            "help": "outcome, execution, format, executes, state_progress, answer_seen, model:PATH, "
-            "prm:PATH, or dotted paths of functions that take `episode`."
+            "help": "outcome, execution, efficiency, format, executes, state_progress, answer_seen, query_cost, "
+            "model:PATH, prm:PATH, or dotted paths of functions that take `episode`."
         },
     )
     outcome_preset: str = field(

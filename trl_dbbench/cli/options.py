@@ -24,7 +24,8 @@ TaskFormatName = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="own, agentbench, lifelong, verl or the dotted path of your own; recognised if left out.",
+        help="own, agentbench, lifelong, verl, spider, bird, critic, spider2 or the dotted path of your own; "
+        "recognised if left out.",
     ),
 ]
 GraderName = Annotated[
@@ -84,7 +85,9 @@ AdapterName = Annotated[str | None, typer.Option(help="A LoRA adapter's folder o
 TrainedRun = Annotated[
     Path | None, typer.Argument(help="A training run's output_dir, or a checkpoint in it.")
 ]
-ProtocolName = Annotated[str | None, typer.Option(help="text (default), tools or a dotted path.")]
+ProtocolName = Annotated[
+    str | None, typer.Option(help="text (default), tools, text_sql, tools_sql or a dotted path.")
+]
 RunsGrader = Annotated[
     str | None, typer.Option(help="Judges all answers: a name or a dotted path; else each task's own.")
 ]

@@ -45,7 +45,7 @@ Save = Annotated[Path | None, typer.Option(help="The folder that episodes are ad
 Tell = Annotated[bool, typer.Option("--tell", help="MCP: submit says whether the answer was right.")]
 RewardName = Annotated[
     str | None,
-    typer.Option("--reward", help="OpenEnv: what episodes are worth, a name as in rewards: [outcome]."),
+    typer.Option("--reward", help="OpenEnv: what episodes are worth, the name of a reward, such as outcome."),
 ]
 IdleSeconds = Annotated[
     float, typer.Option(min=0.1, help="Seconds without a call after which an episode ends, as not right.")

@@ -63,7 +63,7 @@ class DBBenchGRPOConfig(GRPOConfig):
     # --- episodes ---
     protocol: str = option(
         "text",
-        "How agent and database talk: text, tools, or the dotted path of your own "
+        "How agent and database talk: text, tools, text_sql, tools_sql, or the dotted path of your own "
         "(episode.protocol.AgentProtocol).",
     )
     chat_template: str | None = option(

@@ -2,7 +2,7 @@
 
 ```
 rollouts, rewards, policy loss   as in DBBenchGRPOTrainer; one sample of a prompt is enough
-advantages                       `gae`: of each sampled token, by a critic (credit/gae.py)
+advantages                       `gae`: of each sampled token, by a critic (advantages/gae.py)
 critic                           a head on the policy's trunk, or a trunk of its own (critic.py)
 loss                             the policy's, plus value_loss_weight times the values'
 ```
