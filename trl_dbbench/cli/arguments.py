@@ -159,8 +159,8 @@ class RewardArguments:
     reward_funcs: list[str] = field(
         default_factory=lambda: ["outcome"],
         metadata={
-            "help": "outcome, execution, efficiency, format, executes, state_progress, answer_seen, query_cost, "
-            "model:PATH, prm:PATH, or dotted paths of functions that take `episode`."
+            "help": "outcome, execution, efficiency, query_cost, format, executes, state_progress, "
+            "answer_seen, model:PATH, prm:PATH, or dotted paths of functions that take `episode`."
         },
     )
     outcome_preset: str = field(
