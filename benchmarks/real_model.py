@@ -46,7 +46,7 @@ LIMITS = [
     for word in (f"--{key.replace('_', '-')}", str(RECIPE[key]))
 ]
 EVERYDAY = ("select", "where_single_condition", "where_multiple_conditions", "insert", "update")
-"""Skills of the tasks to learn from; those of DB-Bench's tasks."""
+"""Skills of level plain that are demonstrated. What orders and limits rows is left to GRPO."""
 
 
 def shuffled_outcome(episode: Sequence[Episode], trainer_state: Any, **_: object) -> list[float | None]:
@@ -64,13 +64,14 @@ def run(*words: str | Path, log: Path) -> None:
     print(f"  {time.time() - started:.0f} s", flush=True)
 
 
-def generated(plain: int, full: int, seed: int, split: str) -> list[Task]:
+def generated(
+    plain: int, full: int, seed: int, split: str, skills: Sequence[str] | None = None
+) -> list[Task]:
     """Tasks of levels plain and full. An answer of one column is one of labels in both.
 
     Not with several numbers, one of them fractional: AgentBench's grader compares texts, and the agent
     sees 8.0 for the label 8.
     """
-    skills = EVERYDAY if split == "train" else None
     asked = generate_tasks(plain, seed, skills, split=split, level="plain")
     for task in generate_tasks(full, seed, split=split):
         answer = task.gold.answer
@@ -92,7 +93,9 @@ class Chain:
 
     def tasks(self) -> None:
         """Make the tasks for the warm start, for GRPO and to measure on."""
-        self._kept("sft_tasks.jsonl", lambda: [*generated(2500, 400, 11, "train"), *self._demonstrable()])
+        self._kept(
+            "sft_tasks.jsonl", lambda: [*generated(2500, 400, 11, "train", EVERYDAY), *self._demonstrable()]
+        )
         self._kept("grpo_tasks.jsonl", lambda: [*generated(800, 200, 13, "train"), *self._standard()])
         self._kept("held_out.jsonl", lambda: generated(100, 100, 12, "test"))
 

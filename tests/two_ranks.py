@@ -295,6 +295,30 @@ def in_parts(model: str, folder: Path, rank: int) -> dict:
     return seen
 
 
+def played_by_a_program(model: str, folder: Path, rank: int) -> dict:
+    """A group of four samples on both ranks, by our own rollout, by the SDK's loop that speaks its protocol, and by
+    one that leaves out turns, so that each episode is several sequences."""
+    agent = f"{Path(__file__).parent / 'harness' / 'sdk_loop.py'}:run"
+    seen = {}
+    ways: dict[str, dict[str, Any]] = {
+        "own": {},
+        "program": {"harness": agent},
+        "forgets": {"compaction_tokens": 1},
+    }
+    for way, settings in ways.items():
+        with open_database("sqlite") as database:
+            trainer = make_trainer(
+                *(model, database, TASKS, folder / way),
+                **{"reward_funcs": [varied], "greedy_eval": "off", "per_device_train_batch_size": 2},
+                **{"max_turn_tokens": 12, "max_steps": 2, **settings},
+            )
+            trainer.train()
+            several = sum(episode.follows is not None for episode in trainer.batch.episodes)
+        weights = {name: float(weight.double().sum()) for name, weight in adapter_of(trainer).items()}
+        seen[way] = {"weights": weights, "several": several}
+    return seen
+
+
 def reward_fails(model: str, folder: Path, rank: int) -> dict:
     """In the second step, on rank 1."""
 

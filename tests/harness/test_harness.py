@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes import RULES, BrokenDatabase, ScriptedEngine
+from launching import TWO_RANKS, fork_ranks, seen
 from training import make_trainer, varied
 from transformers import PreTrainedTokenizerBase
 
@@ -423,3 +424,14 @@ def test_a_run_is_evaluated_and_replayed(tiny_model, sqlite_database, demo_tasks
 def test_what_cannot_be(tiny_model, sqlite_database, demo_tasks, tmp_path, settings, message) -> None:
     with pytest.raises(ConfigError, match=message):
         make_trainer(tiny_model, sqlite_database, demo_tasks[:1], tmp_path, **settings)
+
+
+def test_two_ranks(tiny_model: str, tmp_path: Path) -> None:
+    status, output = fork_ranks(TWO_RANKS, "played_by_a_program", tiny_model, tmp_path)
+    assert status == 0, output
+    first, second = seen(tmp_path, "played_by_a_program")
+    for way in ("own", "program", "forgets"):
+        assert first[way]["weights"] == second[way]["weights"]
+    assert first["program"]["weights"] == pytest.approx(first["own"]["weights"], abs=1e-6)
+    assert first["own"]["several"] == 0 < first["forgets"]["several"]
+    assert first["forgets"]["weights"] != first["own"]["weights"]
