@@ -151,13 +151,21 @@ def floods(task: HarnessTask) -> list[int]:
 
 
 def leaves_a_caller(task: HarnessTask) -> str:
-    """A process of its own goes on calling after the end; it writes what it gets."""
-    calls = (
-        "import sys, time, json; sys.path.insert(0, sys.argv[1]); from sdk_loop import status_of; time.sleep(0.5);"
-        "open(sys.argv[4], 'w').write(str(status_of(sys.argv[2], sys.argv[3], b'{\"sql\": \"SELECT 1\"}')))"
-    )
-    here, seen = str(Path(__file__).parent), json.loads(task.question)["seen"]
-    subprocess.Popen(
-        [sys.executable, "-c", calls, here, task.sql_url, task.api_key, seen], start_new_session=True
-    )
+    """A process of its own goes on calling after the end, and writes what it gets. Or waits until one has."""
+    told = json.loads(task.question)
+    seen = Path(told["seen"])
+    if told["stays"]:
+        while not (seen.exists() and seen.read_text()):
+            time.sleep(0.05)
+        return "stayed"
+    calls = """if True:
+        import sys, time
+        sys.path.insert(0, sys.argv[1])
+        from sdk_loop import status_of
+        time.sleep(1.5)
+        status = status_of(sys.argv[2], sys.argv[3], b'{"sql": "SELECT 1"}')
+        open(sys.argv[4], "w").write(str(status))
+    """
+    words = (str(Path(__file__).parent), task.sql_url, task.api_key, str(seen))
+    subprocess.Popen([sys.executable, "-c", calls, *words], start_new_session=True)
     return "left"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,8 +28,8 @@ from trl_dbbench.database import Database
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.protocol import Answer, Operation, Reply, get_protocol
 from trl_dbbench.episode.templates import load_chat_template
-from trl_dbbench.episode.types import Episode, Rules, Status
-from trl_dbbench.errors import ConfigError
+from trl_dbbench.episode.types import Completion, Episode, Request, Rules, Status
+from trl_dbbench.errors import ConfigError, EngineError
 from trl_dbbench.evaluation.evaluate import evaluate, open_model, player_of
 from trl_dbbench.harness.player import HarnessPlayer
 from trl_dbbench.rewards.outcome import OutcomeReward
@@ -135,6 +138,7 @@ def sequences(episode: Episode) -> list[list[int]]:
 def test_thoughts_that_the_template_drops(
     late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
 ) -> None:
+    tokenizer = copy.deepcopy(tokenizer)
     tokenizer.chat_template = load_chat_template("qwen3")
     sql = "Action: Operation\n```sql\nSELECT COUNT(*) FROM orders WHERE late = 1\n```"
     turns = [thinking("All.", sql), thinking("Once more.", sql), "Action: Answer\nFinal Answer: [(2,)]"]
@@ -255,7 +259,10 @@ def test_a_program_that_never_ends(
 ) -> None:
     """It is ended with all that it has started."""
     episode = play_one("never_ends", late_orders, [], tokenizer, sqlite_database, seconds=1)
-    assert (episode.status, episode.fault) == (Status.HARNESS_FAULT, "it did not end in time")
+    assert (episode.status, episode.fault) == (
+        Status.HARNESS_FAULT,
+        "it did not end within 1 s of its own (harness_seconds)",
+    )
     assert not alive(int(re.search(r"child (\d+)", episode.output)[1]))
 
 
@@ -274,19 +281,100 @@ def test_a_program_that_floods(
 def test_calls_after_the_end(
     late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database, tmp_path: Path
 ) -> None:
-    """The key has ended with its episode, while others' go on."""
+    """The key has ended with its episode, while another goes on."""
     seen = tmp_path / "seen"
-    first = replace(late_orders, question=json.dumps({"seen": str(seen)}))
-    slow = "sleep 3; echo late"
+    tasks = [
+        replace(late_orders, question=json.dumps({"seen": str(seen), "stays": stays}))
+        for stays in (False, True)
+    ]
+    (left, stayed), _ = play("leaves_a_caller", tasks, [[], []], tokenizer, sqlite_database)
+    assert left.status == Status.ANSWERED and not left.right
+    assert (stayed.turns[-1].text, seen.read_text()) == ('"stayed"', "401")
+
+
+def test_programs_that_end_at_different_times(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    """Each keeps its answer and its output."""
+    tasks = [replace(late_orders, question=str(number)) for number in range(24)]
+    program = 'sleep 0.$((DBBENCH_QUESTION % 7)); echo "output $DBBENCH_QUESTION" >&2; echo $DBBENCH_QUESTION'
+    episodes, _ = play(program, tasks, [[]] * 24, tokenizer, sqlite_database)
+    assert [episode.turns[-1].text for episode in episodes] == [f'"{number}"' for number in range(24)]
+    assert [episode.output for episode in episodes] == [f"output {number}\n" for number in range(24)]
+
+
+class SlowEngine(ScriptedEngine):
+    """Takes longer for a turn than a program may take in all."""
+
+    async def generate(self, request: Request) -> Completion:
+        await asyncio.sleep(2)
+        return await super().generate(request)
+
+
+def test_what_a_program_waits_for_is_not_its_own_time(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    player = Player.of(tokenizer, sqlite_database, protocol="text", rules=RULES, history="template")
+    player = HarnessPlayer.like(player, harness_of("texts"), 1.5)
+    (episode,) = player.play_all(
+        [player.start(late_orders)], SlowEngine(tokenizer, {0: ["Final Answer: [(2,)]"]})
+    )
+    assert episode.right, episode.fault
+
+
+def test_a_signal_to_the_training_is_not_for_the_programs(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    """The step goes on, and a checkpoint is saved after it."""
+    player = Player.of(tokenizer, sqlite_database, protocol="text", rules=RULES)
+    player = HarnessPlayer.like(player, "sleep 1; echo '[(2,)]'", 30)
+    timers = [
+        threading.Timer(0.5, player.programs._zygote.send_signal, [each])
+        for each in (signal.SIGINT, signal.SIGTERM)
+    ]
+    for timer in timers:
+        timer.start()
+    (episode,) = player.play_all([player.start(late_orders)], ScriptedEngine(tokenizer, {}))
+    assert episode.right
+
+
+def test_a_dead_starter_is_no_fault_of_the_program(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    player = Player.of(tokenizer, sqlite_database, protocol="text", rules=RULES)
+    player = HarnessPlayer.like(player, "sleep 60", 60)
+    threading.Timer(0.5, player.programs._zygote.kill).start()
+    for _ in range(2):  # the second time it is dead from the start
+        (episode,) = player.play_all([player.start(late_orders)], ScriptedEngine(tokenizer, {}))
+        assert (episode.status, episode.fault) == (
+            Status.ENVIRONMENT_FAULT,
+            "the process that starts the programs of the harness is dead",
+        )
+
+
+def test_an_answer_without_end(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    episode = play_one("head -c 30000000 /dev/zero | tr '\\0' x", late_orders, [], tokenizer, sqlite_database)
+    assert (episode.status, episode.fault) == (
+        Status.HARNESS_FAULT,
+        "its answer is longer than 1048576 bytes",
+    )
+
+
+class DeadEngine(ScriptedEngine):
+    async def generate(self, request: Request) -> Completion:
+        raise EngineError("no server answers")
+
+
+def test_an_engine_that_fails_ends_the_rollout(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    """With its own error, whatever the program makes of it."""
     player = Player.of(tokenizer, sqlite_database, protocol="tools", rules=RULES)
-    both = HarnessPlayer.like(player, harness_of("leaves_a_caller"), 30)
-    (episode,) = both.play_all([both.start(first)], ScriptedEngine(tokenizer, {}))
-    assert episode.status == Status.ANSWERED and not episode.right
-    for _ in range(100):
-        if seen.exists():
-            break
-        time.sleep(0.1)
-    assert not seen.exists() or seen.read_text() in ("", "401"), slow
+    player = HarnessPlayer.like(player, harness_of("run"), 60)
+    with pytest.raises(EngineError, match="no server answers"):
+        player.play_all([player.start(late_orders)] * 3, DeadEngine(tokenizer, {}))
 
 
 def test_a_database_that_fails_is_no_fault_of_the_program(
@@ -417,7 +505,10 @@ def test_a_run_is_evaluated_and_replayed(tiny_model, sqlite_database, demo_tasks
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"harness": "a:b", "advantage": "prime"}, "harness .* advantage: prime knows nothing"),
+        (
+            {"harness": "a:b", "advantage": "prime"},
+            "harness makes an episode several sequences, of which advantage: prime knows",
+        ),
         ({"harness": "a:b", "harness_seconds": 0}, "harness_seconds must be above 0, is 0"),
     ],
 )

@@ -158,7 +158,8 @@ def note(episodes: Sequence[Episode], values: torch.Tensor) -> list[float]:
         given = value[: len(turns)]
         sampled = turns != NO_TURN
         episode.advantage = given[sampled].mean().item() if sampled.any() else 0.0
-        means = [given[turns == number].mean().item() for number in range(len(episode.turns))]
+        of_turns = [given[turns == number] for number in range(len(episode.turns))]
+        means = [each.mean().item() if len(each) else 0.0 for each in of_turns]  # an SQL call has no tokens
         if any(mean != means[0] for mean in means):
             for turn, mean in zip(episode.turns, means, strict=True):
                 turn.advantage = mean

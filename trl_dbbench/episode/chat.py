@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -190,9 +191,7 @@ class ChatFormat:
 
     def _client_message(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return a message as templates read it: arguments of calls as objects, content as one text."""
-        message, content = dict(message), message.get("content")
-        if isinstance(content, list):
-            content = "".join(part.get("text", "") for part in content if isinstance(part, dict))
+        message, content = dict(message), content_of(message)
         if content is not None:
             message["content"] = content if message.get("role") == "system" else self._as_data(content)
         if calls := message.get("tool_calls"):
@@ -285,10 +284,12 @@ class ChatFormat:
         opened, closed = next(pair for pair in THOUGHTS if pair[1] in self.chat_template)
         return message | {"content": f"{opened}\n{thought}\n{closed}\n\n{content}"}
 
-    @staticmethod
-    def _before_thought(text: str) -> str:
-        """Drop the mark that opens a thought at the end: it is the turn's own."""
-        return split_prompt(text)[0]
+    def _before_thought(self, text: str) -> str:
+        """Return what is rendered before a turn's own ids.
+
+        A mark that opens its thought is among these, if the prompt does not end in it.
+        """
+        return split_prompt(text)[0] + self._begun
 
     def _unended_ids(self, turn: Turn) -> list[int]:
         ids = turn.completion.ids
@@ -297,8 +298,14 @@ class ChatFormat:
     def _content_ids(self, turn: Turn) -> list[int]:
         """Return the sampled ids after the turn's thought; tokenise its text if none begins there."""
         ids, content = self._unended_ids(turn), self._content(turn)
-        for start in range(len(ids)):
-            if self.tokenizer.decode(ids[start:], clean_up_tokenization_spaces=False) == content:
+
+        def text(start: int) -> str:
+            return self.tokenizer.decode(ids[start:], clean_up_tokenization_spaces=False)
+
+        # the text gets shorter token by token
+        first = bisect_left(range(len(ids)), -len(content), key=lambda start: -len(text(start)))
+        for start in range(max(0, first - 2), min(len(ids), first + 3)):
+            if text(start) == content:
                 return ids[start:]
         return self._encode(content)
 
@@ -535,6 +542,14 @@ class ChatFormat:
 
     def _refusal(self, problem: str, remedy: str = _REMEDY) -> ConfigError:
         return ConfigError(f"the chat template of '{self.tokenizer.name_or_path}' {problem}. {remedy}")
+
+
+def content_of(message: dict[str, Any]) -> str | None:
+    """Return the text of a client's message; parts that are no text are left out."""
+    content = message.get("content")
+    if isinstance(content, list):
+        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return None if content is None else str(content)
 
 
 def _with_object(call: dict[str, Any]) -> dict[str, Any]:

@@ -295,8 +295,10 @@ class Episode:
         Reward functions get them as `completions`; reward models read them after the prompt.
         """
         messages = []
+        by_program = any(isinstance(turn.action, Reply) for turn in self.turns)
         for turn in self.turns:
-            messages.append({"role": "assistant", "content": turn.text})
+            if not by_program or isinstance(turn.action, Reply):  # a program's SQL is not the model's text
+                messages.append({"role": "assistant", "content": turn.text})
             read = turn.observation_ids or turn is not self.turns[-1]
             if turn.observation is not None and read:
                 messages.append({"role": self.observation_role, "content": turn.observation})

@@ -288,7 +288,7 @@ def showing(
         tasks = [start.task for start in starts]
         shown = shots.show(tasks, [chat.protocol.messages(task, system_prompt) for task in tasks], round=0)
         return [
-            replace(start, prompt_ids=chat.prompt_ids(messages), shots=ids)
+            replace(start, prompt_ids=chat.prompt_ids(messages), shots=ids, messages=messages)
             for start, (messages, ids) in zip(starts, shown, strict=True)
         ]
 

@@ -23,14 +23,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from trl_dbbench.errors import EnvironmentFault, ServerCrash
-from trl_dbbench.harness.session import Refused, Said, Session
+from trl_dbbench.harness.session import Failed, Refused, Said, Session
 
 MAX_BODY = 8 << 20
 """Bytes of a request at most."""
 
-MAX_CHOICES = 16
-"""Replies to one call at most (`n`)."""
+REQUESTS_PER_CALL = 50
+"""Requests of an episode at most, refused ones included, for each call of the chat API that it has."""
 
 
 class Endpoint:
@@ -48,7 +47,8 @@ class Endpoint:
                 Route("/sql", self._sql, methods=["POST"]),
             ]
         )
-        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
+        quiet: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "off"}
+        config = uvicorn.Config(app, timeout_graceful_shutdown=1, **quiet)
         self._server = uvicorn.Server(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
 
@@ -75,20 +75,14 @@ class Endpoint:
     async def _chat(self, request: Request) -> Response:
         try:
             session, body = await self._asked(request)
-            messages = body.get("messages")
-            if not isinstance(messages, list) or not messages:
-                raise _error(400, "messages must be a list of at least one message")
-            stop = body.get("stop") or []
-            count = body.get("n") or 1
-            if not 1 <= count <= MAX_CHOICES:
-                raise _error(400, f"n must be from 1 to {MAX_CHOICES}")
-            most = body.get("max_completion_tokens") or body.get("max_tokens")
-            arguments = (messages, body.get("tools"), most, [stop] if isinstance(stop, str) else stop)
-            heard = [await session.reply(*arguments) for _ in range(count)]
+            asked = _checked(body)
+            heard = [await session.reply(*asked) for _ in range(_count(body, session))]
         except _Answered as early:
             return early.response
         except Refused as refused:
             return _error(400, str(refused)).response
+        except Failed:
+            return _error(503, "the engine has failed; the episode is over").response
         usage = {"prompt_tokens": heard[0][1], "completion_tokens": sum(s.turn.tokens for s, _ in heard)}
         usage["total_tokens"] = sum(usage.values())
         choices = [_choice(place, said) for place, (said, _) in enumerate(heard)]
@@ -109,8 +103,7 @@ class Endpoint:
             return early.response
         except Refused as refused:
             return _error(400, str(refused)).response
-        except (EnvironmentFault, ServerCrash) as fault:
-            session.fault = session.fault or fault
+        except Failed:
             return _error(503, "the database has failed; the episode is over").response
         answer = {"rows": result.rows, "error": result.error, "affected": result.affected, "text": text}
         return Response(json.dumps(answer, default=str), media_type="application/json")
@@ -121,6 +114,9 @@ class Endpoint:
         session = self._sessions.get(key)
         if session is None:
             raise _error(401, "this key is none of an open episode; use the task's api_key")
+        session.requests += 1
+        if session.requests > REQUESTS_PER_CALL * session.max_calls:
+            raise _error(429, f"an episode has {REQUESTS_PER_CALL} requests for each call of its own")
         body = b""
         async for part in request.stream():
             body += part
@@ -146,6 +142,38 @@ def _error(status: int, message: str) -> _Answered:
     """As OpenAI's API says what is wrong."""
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
     return _Answered(JSONResponse({"error": error}, status))
+
+
+def _checked(body: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the arguments of `Session.reply`."""
+    messages, tools, stop = body.get("messages"), body.get("tools"), body.get("stop") or []
+    if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
+        raise _error(400, "messages must be a list of at least one message, an object each")
+    if not all(isinstance(message.get("tool_calls") or [], list) for message in messages):
+        raise _error(400, "tool_calls must be a list")
+    calls = [call for message in messages for call in message.get("tool_calls") or []]
+    if not all(isinstance(call, dict) and isinstance(call.get("function"), dict) for call in calls):
+        raise _error(400, "a tool call must be an object with a function")
+    named = isinstance(tools or [], list) and all(
+        isinstance(tool, dict) and isinstance((tool.get("function") or {}).get("name"), str)
+        for tool in tools or []
+    )
+    if not named:
+        raise _error(400, "tools must be a list of functions, each with a name")
+    stop = [stop] if isinstance(stop, str) else stop
+    if not isinstance(stop, list) or not all(isinstance(text, str) for text in stop):
+        raise _error(400, "stop must be a text, or a list of texts")
+    most = body.get("max_completion_tokens") or body.get("max_tokens")
+    if most is not None and (not isinstance(most, int) or most < 1):
+        raise _error(400, "max_tokens must be a number of at least 1")
+    return messages, tools, most, stop
+
+
+def _count(body: dict[str, Any], session: Session) -> int:
+    count = body.get("n") or 1
+    if not isinstance(count, int) or not 1 <= count <= max(1, session.calls_left):
+        raise _error(400, f"n must be from 1 to {session.calls_left}, the calls that are left")
+    return count
 
 
 def _choice(place: int, said: Said) -> dict[str, Any]:

@@ -15,18 +15,21 @@ from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.protocol import Answer, given_answer
 from trl_dbbench.episode.types import Completion, Engine, Episode, Start, Status, Turn
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.harness import DEFAULT_SECONDS
 from trl_dbbench.harness.endpoint import Endpoint
 from trl_dbbench.harness.program import End, Programs
 from trl_dbbench.harness.session import Session
 from trl_dbbench.harness.task import HarnessTask
 
+POLL_SECONDS = 0.25
+"""Seconds between two looks at a program's time limit."""
+
 
 @dataclass
 class _Served:
-    """What the episodes of an event loop share."""
+    """The endpoint of an event loop, and how many episodes use it."""
 
     endpoint: Endpoint
-    programs: Programs
     episodes: int = 0
 
 
@@ -41,14 +44,16 @@ class HarnessPlayer(Player):
     """
 
     harness: str = ""
-    seconds: float = 300.0
+    seconds: float = DEFAULT_SECONDS
+    programs: Programs = field(init=False, repr=False, compare=False)
     _served: dict[asyncio.AbstractEventLoop, _Served] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not self.harness:
+        if not self.harness.strip():
             raise ConfigError("harness is empty; name a function, such as my_agent:run, or a command line.")
         if self.seconds <= 0:
             raise ConfigError(f"harness_seconds must be above 0, is {self.seconds}.")
+        object.__setattr__(self, "programs", Programs(self.harness))
 
     @classmethod
     def like(cls, player: Player, harness: str, seconds: float) -> HarnessPlayer:
@@ -63,18 +68,11 @@ class HarnessPlayer(Player):
         """Run the program of one episode to its end, then judge.
 
         What goes wrong with the program is `Status.HARNESS_FAULT`. Nothing that it does makes this raise.
-
-        Raises:
-            ConfigError: if the harness cannot be imported.
         """
         assert isinstance(self.chat, ChatFormat)
-        task, protocol = start.task, self.chat.protocol
-        episode = Episode(
-            *(task, start.prompt_ids, start.sampling),
-            observation_role=protocol.observation_role,
-            shots=start.shots,
-        )
-        async with self._serving() as served:
+        task, role = start.task, self.chat.protocol.observation_role
+        episode = Episode(task, start.prompt_ids, start.sampling, observation_role=role, shots=start.shots)
+        async with self._serving() as endpoint:
             with noting_faults(episode):
                 opening = self.database.in_thread(self.database.sandbox, task)
                 session = Session(
@@ -87,23 +85,37 @@ class HarnessPlayer(Player):
                     rules=self.rules,
                 )
                 try:
-                    with served.endpoint.session(session) as key:
-                        end = await served.programs.run(self._told(start, served.endpoint.url, key))
+                    with endpoint.session(session) as key:
+                        end = await self._run(session, self._told(start, endpoint.url, key))
                     await session.close()
                     if session.fault is not None:
                         raise session.fault
                     episode.output = end.output
-                    answer = self._answer(episode, end)
-                    if answer is not None:
+                    if (answer := self._answer(episode, end)) is not None:
                         episode.verdict = await self.database.in_thread(
-                            self.judge, task, answer, await opening, protocol.grader, episode.statements
+                            *(self.judge, task, answer, await opening, self.chat.protocol.grader),
+                            episode.statements,
                         )
                 finally:
-                    await session.close()
+                    session.closed = True
                     sandbox = await opening
                     await self.database.in_thread(sandbox.close)
                     episode.retries = sandbox.retries
         return episode
+
+    async def _run(self, session: Session, told: dict[str, Any]) -> End:
+        """Run the program to its end, or to that of its time, which does not count what it waits for."""
+        running = self.programs.start(told)
+        try:
+            while (end := await running.end(min(POLL_SECONDS, self.seconds))) is None:
+                if session.fault is not None:
+                    running.stop("the database or the engine has failed")
+                elif session.own_seconds > self.seconds:
+                    running.stop(f"it did not end within {self.seconds:g} s of its own (harness_seconds)")
+        except BaseException:
+            running.stop("the rollout was ended")
+            raise
+        return end
 
     def _answer(self, episode: Episode, end: End) -> Answer | None:
         """Note how the program ended; return its answer."""
@@ -134,18 +146,17 @@ class HarnessPlayer(Player):
         )
 
     @asynccontextmanager
-    async def _serving(self) -> AsyncIterator[_Served]:
-        """Give what the loop's episodes share: there from the first one that is playing to the last."""
+    async def _serving(self) -> AsyncIterator[Endpoint]:
+        """Give the loop's endpoint, which is there from the first episode that is playing to the last."""
         loop = asyncio.get_running_loop()
         served = self._served.get(loop)
         if served is None:
-            served = self._served[loop] = _Served(Endpoint(), Programs(self.harness, self.seconds))
+            served = self._served[loop] = _Served(Endpoint())
         served.episodes += 1
         try:
-            yield served
+            yield served.endpoint
         finally:
             served.episodes -= 1
             if served.episodes == 0:
                 del self._served[loop]
-                await served.programs.close()
                 await served.endpoint.close()

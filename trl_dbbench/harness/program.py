@@ -6,16 +6,24 @@ import asyncio
 import itertools
 import json
 import os
+import subprocess
 import sys
 import tempfile
+import threading
+import weakref
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trl_dbbench.errors import ConfigError
+from trl_dbbench.errors import ConfigError, EnvironmentFault
 
 OUTPUT_CHARACTERS = 4_000
 """Characters kept of a program's output, its last ones."""
+
+END_SECONDS = 10
+"""Seconds for the process that starts the programs to end them."""
 
 
 @dataclass(frozen=True)
@@ -27,88 +35,124 @@ class End:
     output: str
 
 
+class Running:
+    """A program that runs. `end` is its end; `stop` ends it."""
+
+    def __init__(self, programs: Programs, name: str, log: Path):
+        self._programs, self._name, self._log = programs, name, log
+        self._ended: Future[dict[str, Any] | None] = Future()  # `None`: nobody knows
+
+    def stop(self, why: str) -> None:
+        """End it and all that it has started; `why` becomes its fault."""
+        self._programs.ask({"id": self._name, "why": why})
+
+    async def end(self, seconds: float) -> End | None:
+        """Wait for its end; `None` if it has not ended after these seconds.
+
+        Raises:
+            EnvironmentFault: if the process that starts the programs is dead.
+        """
+        waiting = asyncio.wrap_future(self._ended)
+        with suppress(TimeoutError):
+            return self._read(await asyncio.wait_for(asyncio.shield(waiting), seconds))
+        return None
+
+    def _read(self, end: dict[str, Any] | None) -> End:
+        if end is None:
+            raise EnvironmentFault("the process that starts the programs of the harness is dead")
+        output = ""
+        with suppress(FileNotFoundError), self._log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 4 * OUTPUT_CHARACTERS))
+            output = file.read().decode("utf-8", errors="replace")[-OUTPUT_CHARACTERS:]
+        for ending in ("", ".answer", ".answer.text"):
+            Path(f"{self._log}{ending}").unlink(missing_ok=True)
+        return End(end["answer"], end["fault"], output)
+
+
 class Programs:
-    """The processes of a harness, for one event loop. Started by the first one, ended by `close`.
+    """The processes of a harness. They end with `close`, with this object, and with this process.
 
     Args:
         harness: the dotted path of a function, `file.py:name`, or a command line.
-        seconds: time limit of a process.
+
+    Raises:
+        ConfigError: if it cannot be imported.
     """
 
-    def __init__(self, harness: str, seconds: float):
-        self._harness, self._seconds = harness, seconds
+    def __init__(self, harness: str):
+        self._harness = harness
         self._numbers = itertools.count()
-        self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}
-        self._zygote: asyncio.subprocess.Process | None = None
-        self._starting = asyncio.Lock()
-        self._reading: asyncio.Task[None] | None = None
-        self._folder = tempfile.TemporaryDirectory(prefix="dbbench-harness-")
+        self._running: dict[str, Running] = {}
+        self._lock = threading.Lock()
+        self._folder = tempfile.TemporaryDirectory(prefix="dbbench-harness-", ignore_cleanup_errors=True)
+        path = os.pathsep.join(
+            filter(None, [str(Path.cwd()), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")])
+        )
+        self._zygote = subprocess.Popen(
+            (sys.executable, "-m", "trl_dbbench.harness.zygote", harness),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,  # a signal to the training is not for the programs
+        )
+        assert self._zygote.stdout is not None
+        first = self._zygote.stdout.readline()
+        fault = json.loads(first)["fault"] if first else "its process ended at once"
+        if fault is not None:
+            self._zygote.wait()
+            raise ConfigError(f"the harness {harness!r} cannot be started: {fault}")
+        self.close = weakref.finalize(self, _end, self._zygote, self._folder)
+        threading.Thread(target=_read, args=(weakref.ref(self), self._zygote.stdout), daemon=True).start()
 
-    async def run(self, task: dict[str, Any]) -> End:
-        """Run the program of an episode to its end.
-
-        Raises:
-            ConfigError: if the harness cannot be imported.
-        """
-        zygote = await self._started()
+    def start(self, task: dict[str, Any]) -> Running:
+        """Start the program of an episode."""
         name = str(next(self._numbers))
-        log = Path(self._folder.name) / name
-        self._waiting[name] = asyncio.get_running_loop().create_future()
-        self._ask(zygote, {"id": name, "task": task, "log": str(log), "seconds": self._seconds})
-        try:
-            end = await self._waiting[name]
-        except asyncio.CancelledError:
-            self._ask(zygote, {"id": name})
-            raise
-        finally:
-            self._waiting.pop(name, None)
-        output = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-        for file in Path(self._folder.name).glob(f"{name}*"):
-            file.unlink(missing_ok=True)
-        return End(end["answer"], end["fault"], output[-OUTPUT_CHARACTERS:])
+        running = Running(self, name, Path(self._folder.name) / name)
+        with self._lock:
+            self._running[name] = running
+        self.ask({"id": name, "task": task, "log": str(running._log)})
+        if self._zygote.poll() is not None:
+            self.lose()
+        return running
 
-    def _ask(self, zygote: asyncio.subprocess.Process, line: dict[str, Any]) -> None:
-        assert zygote.stdin is not None
-        if not zygote.stdin.is_closing():
-            zygote.stdin.write(json.dumps(line).encode() + b"\n")
+    def ask(self, line: dict[str, Any]) -> None:
+        assert self._zygote.stdin is not None
+        with self._lock, suppress(BrokenPipeError, ValueError):
+            self._zygote.stdin.write(json.dumps(line).encode() + b"\n")
+            self._zygote.stdin.flush()
 
-    async def _started(self) -> asyncio.subprocess.Process:
-        async with self._starting:
-            if self._zygote is None:
-                here = str(Path(__file__).parents[2])
-                path = os.pathsep.join(filter(None, [str(Path.cwd()), here, os.environ.get("PYTHONPATH")]))
-                self._zygote = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "trl_dbbench.harness.zygote", self._harness),
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    env={**os.environ, "PYTHONPATH": path},
-                    limit=1 << 24,
-                )
-                assert self._zygote.stdout is not None
-                first = await self._zygote.stdout.readline()
-                fault = json.loads(first)["fault"] if first else "its process ended at once"
-                if fault is not None:
-                    raise ConfigError(f"the harness {self._harness!r} cannot be started: {fault}")
-                self._reading = asyncio.create_task(self._read(self._zygote.stdout))
-            return self._zygote
+    def note(self, end: dict[str, Any]) -> None:
+        """Tell an episode how its program ended."""
+        with self._lock:
+            running = self._running.pop(end["id"], None)
+        if running is not None and not running._ended.done():
+            running._ended.set_result(end)
 
-    async def _read(self, ends: asyncio.StreamReader) -> None:
-        while line := await ends.readline():
-            end = json.loads(line)
-            waiting = self._waiting.get(end["id"])
-            if waiting is not None and not waiting.done():
-                waiting.set_result(end)
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_result(
-                    {"answer": None, "fault": "the process that starts the programs was killed"}
-                )
+    def lose(self) -> None:
+        """Tell all that the process which starts the programs is dead."""
+        with self._lock:
+            lost, self._running = list(self._running.values()), {}
+        for running in lost:
+            if not running._ended.done():
+                running._ended.set_result(None)
 
-    async def close(self) -> None:
-        """End all processes."""
-        if self._zygote is not None and self._zygote.stdin is not None:
-            self._zygote.stdin.close()
-            await self._zygote.wait()
-        if self._reading is not None:
-            await self._reading
-        self._folder.cleanup()
+
+def _read(programs: weakref.ref[Programs], ends: Any) -> None:
+    for line in ends:
+        if (there := programs()) is None:
+            return
+        there.note(json.loads(line))
+    if (there := programs()) is not None:
+        there.lose()
+
+
+def _end(zygote: subprocess.Popen[bytes], folder: tempfile.TemporaryDirectory[str]) -> None:
+    assert zygote.stdin is not None
+    with suppress(BrokenPipeError):
+        zygote.stdin.close()
+    try:
+        zygote.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        zygote.kill()
+        zygote.wait()
+    folder.cleanup()

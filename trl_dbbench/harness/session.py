@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from trl_dbbench.database import Database, QueryResult, Sandbox
-from trl_dbbench.episode.chat import ChatFormat
+from trl_dbbench.episode.chat import ChatFormat, content_of
 from trl_dbbench.episode.protocol import Operation, Reply
 from trl_dbbench.episode.templates import TEMPLATE_ERRORS
 from trl_dbbench.episode.token_tree import TokenTree
@@ -27,6 +29,10 @@ STATEMENTS_PER_CALL = 20
 
 class Refused(Exception):
     """A call that cannot be answered; its text is for the program's author."""
+
+
+class Failed(Exception):
+    """A call that the database or the engine has failed at: no fault of the program's."""
 
 
 @dataclass
@@ -69,7 +75,31 @@ class Session:
         self._one = asyncio.Lock()  # an episode has one row of the engine's cache
         self.closed = False
         self.fault: Exception | None = None
-        """What the database failed with, if it did."""
+        """What the database or the engine failed with, if one did."""
+        self._began, self._waited = time.monotonic(), 0.0
+        self._open = 0  # calls that are being answered, and since when
+        self._since = 0.0
+        self.requests = 0
+
+    @property
+    def own_seconds(self) -> float:
+        """Seconds since the start, without those in which a call was being answered."""
+        now = time.monotonic()
+        return now - self._began - self._waited - (now - self._since if self._open else 0.0)
+
+    @asynccontextmanager
+    async def _answering(self) -> AsyncIterator[None]:
+        """Answer calls one after the other."""
+        if self._open == 0:
+            self._since = time.monotonic()
+        self._open += 1
+        try:
+            async with self._one:
+                yield
+        finally:
+            self._open -= 1
+            if self._open == 0:
+                self._waited += time.monotonic() - self._since
 
     async def close(self) -> None:
         """Refuse calls from now on; wait for the one that is being answered."""
@@ -84,15 +114,19 @@ class Session:
 
         Raises:
             Refused: if the episode is over, or has executed too many.
-            EnvironmentFault, ServerCrash: as the sandbox.
+            Failed: if the database fails.
         """
-        async with self._one:
+        async with self._answering():
             most = STATEMENTS_PER_CALL * self.max_calls
             if self.closed or self._statements == most:
                 raise Refused("the episode is over" if self.closed else f"{most} statements were executed")
             self._statements += 1
-            sandbox = await self._opening
-            result = await self._database.in_thread(sandbox.execute, sql)
+            try:
+                sandbox = await self._opening
+                result = await self._database.in_thread(sandbox.execute, sql)
+            except Exception as error:
+                self.fault = self.fault or error
+                raise Failed from error
             text = self.chat.protocol.observe(result)
             turn = Turn(Completion([], []), sql, Operation(sql), result, observation=text)
             self.episode.turns.append(turn)
@@ -103,6 +137,10 @@ class Session:
     @property
     def max_calls(self) -> int:
         return self._rules.turns(self.episode.task)
+
+    @property
+    def calls_left(self) -> int:
+        return self.max_calls - len(self._said)
 
     async def reply(
         self,
@@ -115,8 +153,9 @@ class Session:
 
         Raises:
             Refused: if the episode is over, its limits are reached, or the messages cannot be rendered.
+            Failed: if the engine fails.
         """
-        async with self._one:
+        async with self._answering():
             number = len(self._said)
             if self.closed or number == self.max_calls:
                 raise Refused("the episode is over" if self.closed else f"it has had its {number} calls")
@@ -129,7 +168,12 @@ class Session:
             if budget < 1:
                 raise Refused("no token is left: max_completion_length or the model's context is reached")
             request = Request(tuple(ids), budget, self.episode.sampling, self._row, number, len(ids) + room)
-            completion, stopped = _until(await self._engine.generate(request), stop, self.chat)
+            try:
+                completion = await self._engine.generate(request)
+            except Exception as error:
+                self.fault = self.fault or error
+                raise Failed from error
+            completion, stopped = _until(completion, stop, self.chat)
             said = self._heard(completion, number, tools, stopped)
             self._place(ids, said.turn)
             self._said.append(said)
@@ -166,15 +210,10 @@ class Session:
             if message.get("role") != "assistant":
                 continue
             calls = {call.get("id"): call for call in message.get("tool_calls") or ()}
+            content = content_of(message) or ""
             for said in reversed(self._said):
-                same = calls.keys() == said.calls.keys() and (message.get("content") or "") == (
-                    said.content or ""
-                )
-                if (
-                    said.known
-                    and same
-                    and all(_written(call) == said.calls[id] for id, call in calls.items())
-                ):
+                same = said.known and calls.keys() == said.calls.keys() and content == (said.content or "")
+                if same and all(_written(call) == said.calls[id] for id, call in calls.items()):
                     found[place] = said.turn
                     break
         return found
@@ -200,22 +239,31 @@ class Session:
                 called = None  # the program sees what was written
             if called is not None:
                 arguments = json.dumps(called[1], ensure_ascii=False)
-                calls[f"call_{number}"] = (meant_tool(called[0], names), arguments)
+                calls[f"{number:09d}"] = (meant_tool(called[0], names), arguments)
         finish = "tool_calls" if calls else "stop" if ended else "length"
         return Said(turn, None if calls else content, calls, finish)
 
 
 def _written(call: dict[str, Any]) -> tuple[str, str]:
+    """Return a call's name and arguments, as `Said` has them."""
     function = call.get("function") or {}
-    return function.get("name", ""), function.get("arguments", "")
+    arguments = function.get("arguments", "")
+    with suppress(ValueError, TypeError):
+        arguments = json.dumps(json.loads(arguments), ensure_ascii=False)
+    return function.get("name", ""), arguments
 
 
 def _until(completion: Completion, stop: Sequence[str], chat: ChatFormat) -> tuple[Completion, str | None]:
     """Return a completion up to the token in which a stop text ends, and that text, if there is one."""
-    text = chat.text(completion.ids)
-    places = {text.find(end): end for end in reversed(stop) if end and end in text}
+    begun = chat.text([])
+
+    def text(count: int) -> str:
+        return chat.text(completion.ids[:count]).removeprefix(begun)
+
+    whole = text(len(completion.ids))
+    places = {whole.find(end): end for end in reversed(stop) if end and end in whole}
     if not places:
         return completion, None
     first = places[min(places)]
-    count = next(n for n in range(1, len(completion.ids) + 1) if first in chat.text(completion.ids[:n]))
+    count = next(count for count in range(1, len(completion.ids) + 1) if first in text(count))
     return Completion(completion.ids[:count], completion.logprobs[:count]), first

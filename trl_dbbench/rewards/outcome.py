@@ -117,4 +117,5 @@ def format_reward(episode: Sequence[Episode], **kwargs: object) -> list[float | 
 def _readable_share(episode: Episode) -> float | None:
     if episode.status == Status.ENVIRONMENT_FAULT:
         return None
-    return sum(not isinstance(turn.action, Invalid) for turn in episode.turns) / len(episode.turns)
+    read = sum(not isinstance(turn.action, Invalid) for turn in episode.turns)
+    return read / max(1, len(episode.turns))

@@ -18,7 +18,7 @@ from typing import Any
 
 from trl_dbbench.database import Database, State
 from trl_dbbench.episode.judge import Judge
-from trl_dbbench.episode.protocol import Answer, Invalid
+from trl_dbbench.episode.protocol import Answer, Invalid, Reply
 from trl_dbbench.episode.table_states import for_each_episode, states_along
 from trl_dbbench.episode.types import Episode, Status, Turn
 from trl_dbbench.grading.rows import cell_key
@@ -40,7 +40,7 @@ def executes(episode: Sequence[Episode], **kwargs: object) -> StepValues:
 
 
 def _executed(turn: Turn) -> float | None:
-    if isinstance(turn.action, Answer):
+    if isinstance(turn.action, Answer | Reply):
         return None
     return float(not isinstance(turn.action, Invalid) and turn.result is not None and not turn.result.error)
 

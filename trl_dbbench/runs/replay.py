@@ -109,7 +109,7 @@ def _check(record: EpisodeRecord) -> None:
         return
     if record["status"] not in tuple(Status):
         raise ValueError(f"unknown status {record['status']!r}")
-    if not record["turns"]:
+    if not record["turns"] and record["status"] != Status.HARNESS_FAULT:
         raise ValueError("no turns")
     for key in ("prompt_tokens", "seed"):
         if not isinstance(record.get(key, 0), int):
@@ -238,6 +238,7 @@ class _Replayer:
         protocol, cut, most = self._protocol, self._was_cut(saved), self._settings.max_turns
         if self._settings.harness is not None:
             saved, protocol, cut = _acts(saved), _ProgramsTurns(protocol), False
+            replayed = Replayed(line, saved)
             most = len(saved["turns"])
             if not most:  # it neither executed a statement nor answered
                 return replayed

@@ -68,11 +68,10 @@ def with_tokens(
         ConfigError: if a needed tokenizer cannot be loaded, an endpoint played an episode, or episodes are
             several sequences.
     """
-    if settings.history != "kept" or settings.compaction_tokens:
+    if settings.history != "kept" or settings.compaction_tokens or settings.harness:
         raise ConfigError(
-            "the episodes are several sequences each (history: template, or compaction_tokens), and their "
-            "saved tokens are read as one. Export their texts, as with --to preference, or sample with "
-            "history: kept."
+            "the episodes are several sequences each (history: template, compaction_tokens or harness), and "
+            "saved tokens are read as one. Sample with a protocol and history: kept."
         )
     again = _Again()
     for record, task in played:

@@ -90,7 +90,7 @@ class Forwards:
             compute: TRL's loss of the micro-batch, whose values are computed by `score`.
         """
         tokens, trainer = Tokens.of(batch), self.trainer
-        shared = trainer.shares_prompts(model) and not trainer.aux_loss_enabled
+        shared = trainer.shares_prompts(model) and not trainer.aux_loss_enabled and tokens.follows is None
         with self._divided(tokens, None, shared, together=True) as parts:
             if parts and trainer.top_entropy_quantile < 1:
                 with torch.no_grad():  # the quantile is that of all rows

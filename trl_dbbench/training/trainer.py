@@ -246,12 +246,18 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         self._add_callbacks()
 
     def _check_sequences(self) -> None:
+        if self.player.rewrites and self.aux_loss_enabled:
+            raise ConfigError(
+                "the load-balancing loss of experts is of plain rows, and history: template, "
+                "compaction_tokens and harness make an episode several sequences; set output_router_logits: "
+                "false in the model's config, or leave them out."
+            )
         rewritten = self.player.rewrites and not self.shares_prompts(self.model)
         if rewritten and forward_is_collective(self.accelerator):
             raise ConfigError(
-                "history: template and compaction_tokens need one forward pass a sequence with this model "
-                "(shared_prefix), and ranks that share the weights must have as many passes each. Leave them "
-                "out, or train without FSDP and ZeRO-3."
+                "history: template, compaction_tokens and harness need one forward pass a sequence with "
+                "this model (shared_prefix), and ranks that share the weights must have as many passes "
+                "each. Leave them out, or train without FSDP and ZeRO-3."
             )
 
     def _play_ahead(self) -> AsyncRollouts | None:
@@ -554,6 +560,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             return (*in_one_row, None) if in_one_row else usual(*batch, **options)
 
         tokens = Tokens(input_ids, attention_mask, logits_to_keep, self._follows)
+        shared = shared and tokens.follows is None  # a tree computes its own prompt
         return self.forwards.score("logprobs", run, tokens, batch_size, shared=shared)
 
     def _score_trees(

@@ -314,20 +314,37 @@ def _class_of(name_or_path: str, args: GRPOConfig) -> type[PreTrainedModel] | No
 
 
 def check_history(args: Any) -> None:
-    """Raise ConfigError where what is asked computes plain rows, and histories are rewritten."""
-    rewritten = {
+    """Raise ConfigError where what is asked computes plain rows, and an episode is several sequences."""
+    harness = args.harness is not None
+    several = {
         "history: template": args.history == "template",
-        "compaction_tokens": args.compaction_tokens,
-        "harness": args.harness,
+        "compaction_tokens": args.compaction_tokens is not None,
+        "harness": harness,
     }
     plain = {
         "advantage: prime": args.advantage == "prime",
         "PPO": args.advantage == "gae",
         "use_liger_kernel": args.use_liger_kernel,
     }
-    for name in (name for name, given in rewritten.items() if given):
+    for name in (name for name, given in several.items() if given):
         for other in (other for other, given in plain.items() if given):
             raise ConfigError(
                 f"{name} makes an episode several sequences, of which {other} knows nothing; leave one of "
                 "them out."
             )
+    if not harness:
+        return
+    if args.advantage in BY_TURN:
+        raise ConfigError(
+            f"advantage: {args.advantage} goes by our own protocol's turns, which a harness does not have; "
+            "take grpo, rloo, reinforce, reinforce_pp or weighted."
+        )
+    without_effect = {**several, "harness": False, "few_shot": bool(args.few_shot)}
+    for name in (name for name, given in without_effect.items() if given):
+        raise ConfigError(
+            f"{name} has no effect on a harness, which writes its own messages; leave one of them out."
+        )
+
+
+BY_TURN = ("vine", "tree", "state", "turn", "token_wise", "process_avg_unique")
+"""Advantages that differ between the turns of an episode."""
