@@ -100,6 +100,24 @@ def features(task: HarnessTask) -> str:
     )
 
 
+def smolagent(task: HarnessTask) -> object:
+    """An agent of smolagents, as it comes."""
+    from smolagents import OpenAIModel, ToolCallingAgent, tool
+
+    @tool
+    def sql(query: str) -> str:
+        """Executes one MySQL statement.
+
+        Args:
+            query: the statement
+        """
+        return task.execute(query)["text"]
+
+    model = OpenAIModel(model_id=task.model, api_base=task.base_url, api_key=task.api_key)
+    agent = ToolCallingAgent(tools=[sql], model=model, max_steps=task.max_calls)
+    return agent.run(task.messages[-1]["content"])
+
+
 # --- programs that do harm ----------------------------------------------------------------------------
 
 

@@ -218,6 +218,26 @@ def test_a_shell_script(
     assert (episode.turns[-1].action, episode.right) == (Answer("[(2,)]"), True), episode.output
 
 
+def test_an_agent_of_smolagents(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    turns = [
+        '<tool_call>\n{"name": "sql", "arguments": {"query": "SELECT COUNT(*) FROM orders WHERE late = 1"}}\n</tool_call>',
+        '<tool_call>\n{"name": "final_answer", "arguments": {"answer": "[(2,)]"}}\n</tool_call>',
+    ]
+    episodes, engine = play("smolagent", [late_orders], [turns], tokenizer, sqlite_database)
+    (episode,) = episodes
+    assert episode.right, episode.output
+    assert [type(turn.action) for turn in episode.turns] == [Reply, Operation, Reply, Answer]
+    # smolagents writes its calls anew into the history, as a text: the second turn is a sequence of its own
+    assert episode.follows is not None
+    assert "Calling tools:" in tokenizer.decode(engine.requests[1].ids)
+    replies = [turn for turn in episode.turns if isinstance(turn.action, Reply)]
+    assert sequences(episode) == [
+        [*request.ids, *reply.completion.ids] for request, reply in zip(engine.requests, replies, strict=True)
+    ]
+
+
 # --- programs that fail, and such as do harm ----------------------------------------------------------
 
 
