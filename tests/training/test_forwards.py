@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from fakes import BrokenDatabase
 from hypothesis import given
 from hypothesis import strategies as st
-from test_loss import LOSS_TYPES, generation, gradient
+from test_loss import LOSS_TYPES, SAMPLES, generation, gradient
 from test_shared_prompts import padded, random_model
 from training import adapter_of, equal, make_trainer, scored_batch, varied
 
@@ -85,7 +85,7 @@ def test_any_rows(prompts, drawn, bound, count, shared, random):
 
 def test_a_part_has_no_column_that_none_of_its_rows_uses():
     batch = tokens((A, [31]), (B, [41, 42, 43]), (B, [51, 52]))
-    ids, mask, completion = Part.of(0, rows_of(batch)[1:], torch.device("cpu")).cut(batch)
+    ids, mask, completion, _ = Part.of(0, rows_of(batch)[1:], torch.device("cpu")).cut(batch)
     assert ids.tolist() == [[21, 22, 41, 42, 43], [21, 22, 51, 52, 0]]
     assert mask.tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]
     assert completion == 3
@@ -112,11 +112,14 @@ def test_a_loss_by_hand():
         "prompt_mask": torch.ones(3, 1).long(),
         "completion_ids": torch.tensor([[10, 0, 0], [11, 12, 13], [11, 12, 0]]),
         "completion_mask": torch.tensor([[1, 0, 0], [1, 1, 1], [1, 1, 0]]),
+        "advantages": torch.ones(3),
     }
     trainer = SimpleNamespace(
         accelerator=Accelerator(cpu=True),
         shares_prompts=lambda model: False,
         aux_loss_enabled=False,
+        beta=0.0,
+        _entropy_bonus_enabled=False,
         top_entropy_quantile=1.0,
         _entropy_window_stats=None,
         _metrics={"train": defaultdict(list)},
@@ -142,6 +145,50 @@ def test_a_loss_by_hand():
     assert loss.item() == pytest.approx(2 * factors.sum().item() / 6)
     assert weight.grad == pytest.approx(10 / 6)
     assert trainer._metrics["train"]["loss"] == [pytest.approx(20 / 6)], "logged once"
+
+
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+def test_rows_without_an_advantage_keep_nothing_for_a_backward_pass(
+    tiny_model, demo_tasks, tmp_path, loss_type: str
+) -> None:
+    """Loss, gradient and metrics are those of the whole batch; half of its rows are computed without gradients."""
+    trainer, batches = generation(tiny_model, demo_tasks, tmp_path, SAMPLES, set(), loss_type=loss_type)
+    (batch,) = ragged(batches)
+    batch["advantages"][[0, 2, 3, 6]] = 0.0
+    found = {}
+    for by_advantages in (False, True):
+        trainer.forwards.by_advantages = by_advantages
+        graded: list[tuple[int, bool]] = []
+        hook = trainer.model.register_forward_pre_hook(
+            lambda module, args, given, graded=graded: graded.append(
+                (len(given["input_ids"]), torch.is_grad_enabled())
+            ),
+            with_kwargs=True,
+        )
+        trainer.args.shared_prefix = "off"
+        found[by_advantages] = seen(trainer, batches, None), graded
+        hook.remove()
+    (usual, whole), (ours, parts) = found[False], found[True]
+    assert (whole, parts) == ([(8, True)], [(4, False), (4, True)])
+    assert ours["losses"] == pytest.approx(usual["losses"], abs=1e-6)
+    assert (ours["gradient"] - usual["gradient"]).norm() <= 1e-5 * usual["gradient"].norm()
+    assert ours["logged"].keys() == usual["logged"].keys()
+    for name, values in usual["logged"].items():
+        assert ours["logged"][name] == pytest.approx(values, rel=1e-5, abs=1e-6), name
+
+
+def test_a_batch_without_any_advantage(tiny_model, demo_tasks, tmp_path) -> None:
+    """One row is there for the backward pass."""
+    trainer, batches = generation(tiny_model, demo_tasks, tmp_path, SAMPLES, set())
+    batches[0]["advantages"][:] = 0.0
+    assert seen(trainer, batches, None)["gradient"].abs().max() == 0
+
+
+@pytest.mark.parametrize("settings", [{"beta": 0.1}, {"entropy_coef": 0.05}], ids=["KL", "entropy bonus"])
+def test_where_rows_without_an_advantage_have_a_gradient(tiny_model, demo_tasks, tmp_path, settings) -> None:
+    trainer, (batch,) = generation(tiny_model, demo_tasks, tmp_path, SAMPLES, set(), **settings)
+    batch["advantages"][:4] = 0.0
+    assert trainer.forwards._idle(batch) == frozenset()
 
 
 def ragged(batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -371,9 +418,13 @@ def test_scoring_without_gradients(tiny_model, demo_tasks, tmp_path):
         lambda module, args, given: passes.append(given["input_ids"].numel()), with_kwargs=True
     )
     with torch.no_grad():
-        whole = trainer._get_per_token_logps_and_entropies(trainer.model, *tokens, 4, compute_entropy=True)
+        whole = trainer._get_per_token_logps_and_entropies(
+            trainer.model, *tokens[:3], 4, compute_entropy=True
+        )
         trainer.forwards.bound = tokens.input_ids.numel() // 3
-        divided = trainer._get_per_token_logps_and_entropies(trainer.model, *tokens, 4, compute_entropy=True)
+        divided = trainer._get_per_token_logps_and_entropies(
+            trainer.model, *tokens[:3], 4, compute_entropy=True
+        )
     assert passes[:2] == [tokens.input_ids.numel() // 2] * 2, "as TRL asks for"
     assert max(passes[2:]) <= trainer.forwards.bound
     for ours, theirs in zip(divided[:2], whole[:2], strict=True):

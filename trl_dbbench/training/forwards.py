@@ -56,6 +56,8 @@ class Forwards:
         self.trainer, self.bound = trainer, bound
         self.count_shared = True
         """Whether a prompt that a pass computes once is counted once."""
+        self.by_advantages = True
+        """Whether a loss is a row's advantage times something: without one a row has no gradient."""
         self._parts: list[Part] = []  # of the batch that is under way, if it is divided
         self._part: Part | None = None  # what goes through the model
         self._known: dict[tuple[str, int], torch.Tensor] = {}  # (B, T), of the parts before it
@@ -91,16 +93,34 @@ class Forwards:
         """
         tokens, trainer = Tokens.of(batch), self.trainer
         shared = trainer.shares_prompts(model) and not trainer.aux_loss_enabled and tokens.follows is None
-        with self._divided(tokens, None, shared, together=True) as parts:
-            if parts and trainer.top_entropy_quantile < 1:
-                with torch.no_grad():  # the quantile is that of all rows
-                    for self._part in parts:
-                        trainer._get_per_token_logps_and_entropies(model, *tokens[:3], compute_entropy=True)
-            for self._part in parts[:-1]:
+        with self._divided(tokens, None, shared, together=True, idle=self._idle(batch)) as parts:
+            known = parts if trainer.top_entropy_quantile < 1 else [part for part in parts if part.idle]
+            with torch.no_grad():  # the quantile is that of all rows
+                for self._part in known:
+                    trainer._get_per_token_logps_and_entropies(model, *tokens[:3], compute_entropy=True)
+            taught = [part for part in parts if not part.idle]
+            for self._part in taught[:-1]:
                 with self._unfinished(model):
                     self._backward(compute())
-            self._part = parts[-1] if parts else None
+            self._part = taught[-1] if taught else None
             return compute()
+
+    def _idle(self, batch: dict[str, Any]) -> frozenset[int]:
+        """Return the rows without an advantage, as those of a group whose rewards are equal.
+
+        Their values are computed for the metrics, and nothing is kept of them for a backward pass.
+        """
+        trainer = self.trainer
+        more = trainer.beta != 0 or trainer._entropy_bonus_enabled or trainer.aux_loss_enabled
+        if (
+            more or not self.by_advantages or trainer.accelerator.num_processes > 1
+        ):  # where ranks may need each other's passes
+            return frozenset()
+        nothing = (batch["advantages"].reshape(len(batch["advantages"]), -1) == 0).all(dim=1)
+        idle = nothing.nonzero()[:, 0].tolist()
+        return frozenset(
+            idle[1:] if len(idle) == len(nothing) else idle
+        )  # one is there for the backward pass
 
     @contextmanager
     def _unfinished(self, model: nn.Module) -> Iterator[None]:
@@ -187,17 +207,29 @@ class Forwards:
 
     @contextmanager
     def _divided(
-        self, tokens: Tokens, batch_size: int | None, shared: bool, together: bool
+        self,
+        tokens: Tokens,
+        batch_size: int | None,
+        shared: bool,
+        together: bool,
+        idle: frozenset[int] = frozenset(),
     ) -> Iterator[list[Part]]:
         """Give the parts that a batch goes through the model in; none if it can as it is.
 
         Args:
             together: whether all ranks must have as many.
+            idle: rows that are in parts of their own.
         """
         shared = shared and self.count_shared
         bound = self.bound
-        rows = [] if bound is None else self._rows(tokens, batch_size, shared, bound, together)
-        self._parts = [Part.of(place, each, tokens.input_ids.device) for place, each in enumerate(rows)]
+        if idle:
+            every = rows_of(tokens)
+            two = [[row for row in every if (row.place in idle) == of] for of in (False, True)]
+            rows = [part for some in two for part in pack(some, bound or tokens_of(some, shared), shared)]
+        else:
+            rows = [] if bound is None else self._rows(tokens, batch_size, shared, bound, together)
+        device = tokens.input_ids.device
+        self._parts = [Part.of(place, each, device, each[0].place in idle) for place, each in enumerate(rows)]
         try:
             yield self._parts
         finally:

@@ -146,11 +146,14 @@ class Part:
     rows: torch.Tensor  # (n,)
     prompt: int  # columns of prompts, which are padded on the left
     completion: int  # columns of completions, which are padded on the right
+    idle: bool = False
+    """Whether its rows have no gradient."""
 
     @classmethod
-    def of(cls, number: int, rows: Sequence[Row], device: torch.device) -> Part:
+    def of(cls, number: int, rows: Sequence[Row], device: torch.device, idle: bool = False) -> Part:
         places = torch.tensor([row.place for row in rows], device=device)
-        return cls(number, places, _longest(rows, "prompt_tokens"), _longest(rows, "completion_tokens"))
+        columns = _longest(rows, "prompt_tokens"), _longest(rows, "completion_tokens")
+        return cls(number, places, *columns, idle)
 
     def cut(self, tokens: Tokens) -> Tokens:
         start = tokens.input_ids.shape[1] - tokens.completion

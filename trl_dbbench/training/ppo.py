@@ -107,6 +107,7 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
         self.critic = Critic(self.model, self.args.critic).to(self.accelerator.device)
         self.critic.share(self.accelerator)
         self.forwards.count_shared = False  # the critic's passes share nothing
+        self.forwards.by_advantages = False  # values are learned from every row
         if self.critic.trunk is not None and self.args.gradient_checkpointing:
             self.critic.trunk.gradient_checkpointing_enable(self.args.gradient_checkpointing_kwargs)
 
