@@ -1,7 +1,7 @@
 """Memory and time of an update by the tokens of a forward pass (`max_tokens_per_forward`).
 
     python benchmarks/updates.py MODEL [--bounds auto 1024 none] [--prompts 4] [--samples 8] [--prompt 300]
-        [--completion 200] [--rounds 3] [--full] [--float32] [--checkpointing]
+        [--completion 200] [--equal 0] [--rounds 3] [--full] [--float32] [--checkpointing]
 
 One micro-batch of random tokens, with LoRA (r 32, all linear layers) unless `--full`, in bfloat16 unless
 `--float32`. Completions have from half of `--completion` tokens to all. Each bound has a process of its own,
@@ -39,13 +39,15 @@ def micro_batch(args: argparse.Namespace, vocabulary: int) -> dict[str, Any]:
     prompts = torch.randint(10, vocabulary, (args.prompts, args.prompt), generator=random)
     lengths = torch.randint(width // 2, width + 1, (rows, 1), generator=random)
     mask = (torch.arange(width) < lengths).long()
+    advantages = torch.randn(rows, generator=random)
+    advantages[: args.equal * args.samples] = 0.0
     return {
         "prompt_ids": prompts.repeat_interleave(args.samples, dim=0),
         "prompt_mask": torch.ones(rows, args.prompt).long(),
         "completion_ids": torch.randint(10, vocabulary, (rows, width), generator=random),
         "completion_mask": mask,
         "tool_mask": mask,
-        "advantages": torch.randn(rows, generator=random),
+        "advantages": advantages,
         "num_items_in_batch": mask.sum(),
     }
 
@@ -93,6 +95,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--prompt", type=int, default=300, help="tokens")
     parser.add_argument("--completion", type=int, default=200, help="tokens at most")
+    parser.add_argument("--equal", type=int, default=0, help="prompts whose samples have equal rewards")
     parser.add_argument("--rounds", type=int, default=3)
     for flag in ("--full", "--float32", "--checkpointing"):
         parser.add_argument(flag, action="store_true")
