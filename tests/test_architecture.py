@@ -221,7 +221,7 @@ def normal(name: str) -> str:
 
 OF_PARTS = {
     "report": {"evaluation.report"},
-    "harness": {"harness.endpoint"},
+    "harness": {"harness.endpoint", "harness.mysql"},
     "mcp": {"integrations.serving", "integrations.serving.mcp"},
     "openenv": {"integrations.serving", "integrations.serving.openenv"},
     "vllm": {"engines.vllm.cpu", "engines.vllm.in_process", "engines.vllm.loaded"},

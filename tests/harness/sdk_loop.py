@@ -59,6 +59,27 @@ def texts(task: HarnessTask) -> str | None:
     return None
 
 
+def alchemy(task: HarnessTask) -> list[str]:
+    """SQL by SQLAlchemy: reflection, parameters, an error, a change, and a second connection."""
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.exc import OperationalError, ProgrammingError
+
+    engine = create_engine(task.database_url)
+    with engine.begin() as connection:
+        found = connection.execute(
+            text("SELECT COUNT(*) AS n FROM orders WHERE late = :late"), {"late": 1}
+        ).one()
+        assert found.n == 2, found
+        connection.execute(text("UPDATE orders SET late = 1 WHERE id = 1"))
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT COUNT(*) FROM orders WHERE late = 1")).scalar() == 3
+        try:
+            connection.execute(text("SELECT nothing FROM orders"))
+        except (OperationalError, ProgrammingError) as error:
+            assert error.orig.args[0] == 1054, error.orig
+    return [f"({found.n},)"]
+
+
 def two_conversations(task: HarnessTask) -> str:
     """A sub-agent is asked in between; the first conversation goes on after it."""
     client = OpenAI(base_url=task.base_url, api_key=task.api_key)

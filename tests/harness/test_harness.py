@@ -24,7 +24,7 @@ from training import make_trainer, varied
 from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench import DBBenchGRPOTrainer
-from trl_dbbench.database import Database
+from trl_dbbench.database import Database, open_database
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.protocol import Answer, Operation, Reply, get_protocol
 from trl_dbbench.episode.templates import load_chat_template
@@ -235,6 +235,20 @@ def test_an_agent_of_smolagents(
     replies = [turn for turn in episode.turns if isinstance(turn.action, Reply)]
     assert sequences(episode) == [
         [*request.ids, *reply.completion.ids] for request, reply in zip(engine.requests, replies, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "local"])
+def test_a_client_of_its_own(kind: str, late_orders: Task, tokenizer: PreTrainedTokenizerBase) -> None:
+    """SQLAlchemy, whose statements are recorded like others; what it says for itself is not."""
+    with open_database(kind) as database:
+        episode = play_one("alchemy", late_orders, [], tokenizer, database)
+    assert episode.right, episode.output
+    assert episode.statements == [
+        "SELECT COUNT(*) AS n FROM orders WHERE late = 1",
+        "UPDATE orders SET late = 1 WHERE id = 1",
+        "SELECT COUNT(*) FROM orders WHERE late = 1",
+        "SELECT nothing FROM orders",
     ]
 
 

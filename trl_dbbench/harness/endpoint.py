@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from trl_dbbench.harness.mysql import Databases
 from trl_dbbench.harness.session import Failed, Refused, Said, Session
 
 MAX_BODY = 8 << 20
@@ -50,6 +51,7 @@ class Endpoint:
         quiet: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "off"}
         config = uvicorn.Config(app, timeout_graceful_shutdown=1, **quiet)
         self._server = uvicorn.Server(config)
+        self.databases = Databases(self._sessions)
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
 
     @contextmanager
@@ -62,7 +64,11 @@ class Endpoint:
         finally:
             del self._sessions[key]
 
+    async def start(self) -> None:
+        await self.databases.start()
+
     async def close(self) -> None:
+        self.databases.close()
         self._server.should_exit = self._server.force_exit = True
         await self._serving
         self._socket.close()

@@ -30,6 +30,7 @@ class _Served:
     """The endpoint of an event loop, and how many episodes use it."""
 
     endpoint: Endpoint
+    started: asyncio.Task[None] = field(init=False)
     episodes: int = 0
 
 
@@ -86,7 +87,7 @@ class HarnessPlayer(Player):
                 )
                 try:
                     with endpoint.session(session) as key:
-                        end = await self._run(session, self._told(start, endpoint.url, key))
+                        end = await self._run(session, self._told(start, endpoint, key))
                     await session.close()
                     if session.fault is not None:
                         raise session.fault
@@ -130,16 +131,17 @@ class HarnessPlayer(Player):
         episode.turns.append(Turn(Completion([], []), text, answer))
         return answer
 
-    def _told(self, start: Start, url: str, key: str) -> dict[str, Any]:
+    def _told(self, start: Start, endpoint: Endpoint, key: str) -> dict[str, Any]:
         task, protocol = start.task, self.chat.protocol
         return asdict(
             HarnessTask(
                 question=task.question,
                 tables=[table.name for table in task.tables],
                 messages=list(start.messages) or protocol.messages(task),
-                base_url=f"{url}/v1",
+                base_url=f"{endpoint.url}/v1",
                 api_key=key,
-                sql_url=f"{url}/sql",
+                sql_url=f"{endpoint.url}/sql",
+                database_url=endpoint.databases.url(key),
                 max_calls=self.rules.turns(task),
                 tools=protocol.tools or [],
             )
@@ -152,8 +154,10 @@ class HarnessPlayer(Player):
         served = self._served.get(loop)
         if served is None:
             served = self._served[loop] = _Served(Endpoint())
+            served.started = asyncio.create_task(served.endpoint.start())
         served.episodes += 1
         try:
+            await asyncio.shield(served.started)
             yield served.endpoint
         finally:
             served.episodes -= 1

@@ -21,6 +21,8 @@ class HarnessTask:
         api_key: this episode's own; it ends with the episode.
         model: the name to ask for.
         sql_url: where SQL is executed, by a POST of `{"sql": ...}` with the key; see `execute`.
+        database_url: the episode's database for a MySQL client of the program's own, such as SQLAlchemy. Each
+            statement takes effect at once.
         max_calls: most calls of the chat API.
     """
 
@@ -30,6 +32,7 @@ class HarnessTask:
     base_url: str
     api_key: str
     sql_url: str
+    database_url: str
     model: str = "policy"
     max_calls: int = 3
     tools: list[dict[str, Any]] = field(default_factory=list)

@@ -197,6 +197,7 @@ def environment(task: dict[str, Any]) -> dict[str, str]:
         "OPENAI_BASE_URL": task["base_url"],
         "OPENAI_API_KEY": task["api_key"],
         "DBBENCH_SQL_URL": task["sql_url"],
+        "DATABASE_URL": task["database_url"],
         "DBBENCH_QUESTION": task["question"],
         "DBBENCH_TASK": json.dumps(task, ensure_ascii=False),
         "no_proxy": here,

@@ -1,0 +1,102 @@
+"""The episodes' databases as a MySQL server, for programs with a client of their own, such as SQLAlchemy.
+
+Statements go to the episode's sandbox like those of `/sql`, whatever database it is on: limits, the record
+and the judge are the same. What a client says for itself, such as `SET NAMES` or `COMMIT`, is answered here and
+changes nothing: each statement takes effect at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from mysql_mimic import IdentityProvider, MysqlServer, NativePasswordAuthPlugin, User
+from mysql_mimic import Session as Connected
+from mysql_mimic.errors import MysqlError
+
+from trl_dbbench.harness.session import Failed, Refused, Session
+
+DATABASE = "dbbench"
+"""The name of the database in the URL."""
+
+USER_CHARACTERS = 16
+"""Characters of a key that are its user's name."""
+
+ACCESS_DENIED, LIMIT_REACHED, SHUTDOWN = 1045, 1226, 1053
+"""MySQL's numbers of the errors that are made here."""
+
+_OF_THE_CLIENT = re.compile(
+    r"\s*(?:SET\s+(?!@\w)|SELECT\s+(?:@@|VERSION\s*\(|DATABASE\s*\(|CONNECTION_ID\s*\()|USE\s|COMMIT\b|ROLLBACK\b"
+    r"|BEGIN\b|START\s+TRANSACTION\b|SHOW\s+(?:SESSION\s+|GLOBAL\s+)?(?:VARIABLES|WARNINGS)\b)",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"^\d+ \(\w+\): ")
+
+
+class Databases:
+    """The server. Each episode's user is the first characters of its key, which is the password.
+
+    Args:
+        sessions: the open ones, by key.
+    """
+
+    def __init__(self, sessions: Mapping[str, Session]):
+        self._server = MysqlServer(lambda: _Connection(sessions), identity_provider=_Users(sessions))
+        self._port = 0
+
+    async def start(self) -> None:
+        await self._server.start_server(host="127.0.0.1", port=0)
+        self._port = self._server.sockets()[0].getsockname()[1]
+
+    def url(self, key: str) -> str:
+        """Return the URL of an episode's database, as SQLAlchemy reads it."""
+        return f"mysql+pymysql://{key[:USER_CHARACTERS]}:{key}@127.0.0.1:{self._port}/{DATABASE}"
+
+    def close(self) -> None:
+        self._server.close()
+
+
+def _key_of(sessions: Mapping[str, Session], user: str | None) -> str | None:
+    return next((key for key in sessions if user and key[:USER_CHARACTERS] == user), None)
+
+
+class _Users(IdentityProvider):
+    def __init__(self, sessions: Mapping[str, Session]):
+        self._sessions = sessions
+
+    async def get_user(self, username: str) -> User | None:
+        key = _key_of(self._sessions, username)
+        if key is None:
+            return None
+        password = NativePasswordAuthPlugin.create_auth_string(key)
+        return User(username, auth_string=password, auth_plugin=NativePasswordAuthPlugin.name)
+
+
+class _Connection(Connected):
+    """A client's connection."""
+
+    def __init__(self, sessions: Mapping[str, Session]):
+        super().__init__()
+        self._sessions = sessions
+
+    async def handle_query(self, sql: str, attrs: dict[str, str]) -> Any:
+        session = self._sessions.get(_key_of(self._sessions, self.username) or "")
+        if session is None:
+            raise _error("the episode is over", ACCESS_DENIED)
+        if _OF_THE_CLIENT.match(sql):
+            return await super().handle_query(sql, attrs)
+        try:
+            result, _ = await session.execute(sql)
+        except Refused as refused:
+            raise _error(str(refused), LIMIT_REACHED) from None
+        except Failed:
+            raise _error("the database has failed; the episode is over", SHUTDOWN) from None
+        if result.error is not None:
+            raise _error(_NUMBER.sub("", result.error), result.error_code or 0)
+        return ([], []) if result.rows is None else (result.rows, result.columns or ())
+
+
+def _error(text: str, code: int) -> MysqlError:
+    made: Any = MysqlError  # its type names a few numbers; any goes into the packet
+    return made(text, code)
