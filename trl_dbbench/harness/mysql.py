@@ -1,8 +1,8 @@
 """The episodes' databases as a MySQL server, for programs with a client of their own, such as SQLAlchemy.
 
 Statements go to the episode's sandbox like those of `/sql`, whatever database it is on: limits, the record
-and the judge are the same. What a client says for itself, such as `SET NAMES` or `COMMIT`, is answered here and
-changes nothing: each statement takes effect at once.
+and the judge are the same. What a client says for itself, such as `SET NAMES` or `COMMIT`, is answered here
+and changes nothing: each statement takes effect at once.
 """
 
 from __future__ import annotations
