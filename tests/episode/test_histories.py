@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerBase
 from trl_dbbench.database import Database
 from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.judge import Judge
-from trl_dbbench.episode.player import Player
-from trl_dbbench.episode.protocol import Invalid, get_protocol
+from trl_dbbench.episode.player import AFTER_A_SUMMARY, ASK_FOR_A_SUMMARY, Player
+from trl_dbbench.episode.protocol import Answer, Invalid, Operation, Reply, get_protocol
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.episode.token_tree import NOTHING, TokenTree, paths
 from trl_dbbench.episode.types import Completion, Episode, Rules, Sampling, Turn
@@ -147,6 +147,58 @@ def test_the_oldest_turns_are_left_out(
     common = next(place for place, (a, b) in enumerate(zip(one, two, strict=False)) if a != b)
     assert episode.turns[1].follows is None
     assert episode.turns[2].follows == len(episode.prompt_ids) - 1 + common
+
+
+class Numbered(ScriptedEngine):
+    """Says `turns[turn]`; a summary's number is that of the turn after it, and 1000."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, turns: dict[int, str]):
+        super().__init__(tokenizer, {0: turns})
+
+
+def test_a_summary_in_the_place_of_the_turns(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    """Before turn 3, whose prompt and turns would be more than 150 tokens, the agent sums up."""
+    rules = replace(RULES, compaction_tokens=150, compaction="summary")
+    player = Player.of(tokenizer, sqlite_database, rules=rules)
+    engine = Numbered(tokenizer, {0: TURNS[0], 1: TURNS[1], 1002: "Two of three are late.", 2: TURNS[2]})
+    (episode,) = player.play_all([player.start(late_orders, system_prompt="Rules.")], engine)
+    assert episode.right
+    assert [turn.action for turn in episode.turns] == [
+        Operation("SELECT COUNT(*) FROM orders"),
+        Operation("SELECT COUNT(*) FROM orders WHERE late = 1"),
+        Reply("Two of three are late."),
+        Answer("[(2,)]"),
+    ]
+    shown = [tokenizer.decode(request.ids) for request in engine.requests]
+    question = served(episode, tokenizer, 0).removesuffix("<|im_start|>assistant\n")
+    assert shown[2] == served(episode, tokenizer, 2).replace("[(2,)]", f"[(2,)]\n\n{ASK_FOR_A_SUMMARY}")
+    assert shown[3] == (
+        f"{question}<|im_start|>assistant\nTwo of three are late.<|im_end|>\n"
+        f"<|im_start|>user\n{AFTER_A_SUMMARY}<|im_end|>\n<|im_start|>assistant\n"
+    )
+    # each turn's path in the tree is what it was sampled after, and its own tokens
+    assert sequences(episode) == [
+        [*request.ids, *turn.completion.ids]
+        for request, turn in zip(engine.requests, episode.turns, strict=True)
+    ]
+
+
+def sequences(episode: Episode) -> list[list[int]]:
+    ids = [*episode.prompt_ids, *episode.completion_ids]
+    first = len(episode.prompt_ids)
+    follows = [*range(-1, first - 1), *(episode.follows or range(first - 1, len(ids) - 1))]
+    found, end = [], first
+    for turn in episode.turns:
+        end += len(turn.completion.ids)
+        path, place = [], end - 1
+        while place != NOTHING:
+            path.append(ids[place])
+            place = follows[place]
+        found.append(path[::-1])
+        end += len(turn.observation_ids)
+    return found
 
 
 def test_an_unknown_history(tokenizer: PreTrainedTokenizerBase, sqlite_database: Database) -> None:

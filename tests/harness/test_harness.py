@@ -20,7 +20,7 @@ import pytest
 import torch
 from fakes import RULES, BrokenDatabase, ScriptedEngine
 from launching import TWO_RANKS, fork_ranks, seen
-from training import make_trainer, varied
+from training import adapter_of, equal, make_trainer, varied
 from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench import DBBenchGRPOTrainer
@@ -505,6 +505,20 @@ def test_it_trains_as_our_own_rollout(tiny_model, sqlite_database, demo_tasks, t
         torch.testing.assert_close(other, one, rtol=0, atol=1e-7)
         moved += float(one.detach().abs().sum()) if "lora_B" in name else 0.0
     assert moved > 0
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(
+    tiny_model, sqlite_database, demo_tasks, tmp_path
+) -> None:
+    """To the bit."""
+    settings = {"harness": harness_of("run"), "max_steps": 4, "save_steps": 2, "save_strategy": "steps"}
+    whole = train(tiny_model, sqlite_database, demo_tasks, tmp_path, **settings)
+    resumed = make_trainer(
+        *(tiny_model, sqlite_database, demo_tasks[:1], tmp_path),
+        **{"max_turn_tokens": 12, "greedy_eval": "off", "reward_funcs": [varied], **settings},
+    )
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert equal(adapter_of(resumed), adapter_of(whole))
 
 
 def test_a_run_is_evaluated_and_replayed(tiny_model, sqlite_database, demo_tasks, tmp_path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from test_loss import gradient
-from training import make_trainer
+from training import adapter_of, equal, make_trainer, varied
 
 from trl_dbbench import DBBenchGRPOTrainer
 from trl_dbbench.database import Database
@@ -97,6 +97,29 @@ def test_the_loss_by_hand(tiny_model, sqlite_database, demo_tasks, tmp_path, los
     assert (ours - theirs).norm() <= 1e-4 * theirs.norm()
 
 
+def test_summaries_are_trained(tiny_model, sqlite_database, demo_tasks, tmp_path) -> None:
+    """With the log-probabilities that they were sampled with. A replay leaves them out."""
+    trainer = prepared(
+        *(tiny_model, sqlite_database, demo_tasks, tmp_path), compaction_tokens=200, compaction="summary"
+    )
+    (batch,) = trainer._buffered_inputs
+    for episode in trainer.batch.episodes:
+        assert [type(turn.action).__name__ for turn in episode.turns] == [
+            *("Invalid", "Reply", "Invalid", "Reply", "Invalid")
+        ]
+        assert sum(episode.mask) == sum(len(turn.completion.ids) for turn in episode.turns)
+    ids, mask = (
+        torch.cat([batch[f"prompt_{of}"], batch[f"completion_{of}"]], dim=1) for of in ("ids", "mask")
+    )
+    trainer._follows = batch[FOLLOWS]
+    with torch.no_grad():
+        logps, *_ = trainer._get_per_token_logps_and_entropies(
+            trainer.model, ids, mask, batch["completion_ids"].shape[1]
+        )
+    sampled = batch["tool_mask"].bool()
+    torch.testing.assert_close(logps[sampled], batch["sampling_per_token_logps"][sampled], rtol=0, atol=1e-4)
+
+
 def test_a_run_with_micro_batches_and_several_iterations(
     tiny_model, sqlite_database, demo_tasks, tmp_path
 ) -> None:
@@ -108,6 +131,21 @@ def test_a_run_with_micro_batches_and_several_iterations(
     trainer.train()
     ratios = [line["clip_ratio/region_mean"] for line in trainer.state.log_history if "loss" in line]
     assert len(ratios) == 4 and all(line["kl"] >= 0 for line in trainer.state.log_history if "kl" in line)
+
+
+@pytest.mark.parametrize("compaction", ["drop", "summary"])
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(
+    tiny_model, sqlite_database, demo_tasks, tmp_path, compaction: str
+) -> None:
+    """To the bit."""
+    settings = {"compaction_tokens": 200, "compaction": compaction, "max_steps": 4, "save_steps": 2}
+    settings |= {"save_strategy": "steps", "reward_funcs": [varied]}
+    whole = make_trainer(tiny_model, sqlite_database, demo_tasks[:2], tmp_path / "whole", **settings)
+    whole.train()
+    resumed = make_trainer(tiny_model, sqlite_database, demo_tasks[:2], tmp_path / "whole", **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    assert equal(adapter_of(resumed), adapter_of(whole))
+    assert any(episode.follows is not None for episode in resumed.batch.episodes)
 
 
 @pytest.mark.parametrize(

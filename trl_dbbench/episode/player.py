@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,7 @@ from trl_dbbench.episode.dataset import rows_to_check, task_in, tasks_to_check
 from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.play import Dialogue, play
 from trl_dbbench.episode.prompts import Opening
-from trl_dbbench.episode.protocol import AgentProtocol, get_protocol
+from trl_dbbench.episode.protocol import AgentProtocol, Reply, get_protocol
 from trl_dbbench.episode.token_tree import TokenTree
 from trl_dbbench.episode.types import Chat, Engine, Episode, Request, Rules, Sampling, Start, Turn
 from trl_dbbench.errors import TaskError
@@ -41,6 +41,14 @@ from trl_dbbench.tasks import Task
 
 DEFAULT_RULES = Rules()
 DEFAULT_SAMPLING = Sampling()
+
+ASK_FOR_A_SUMMARY = (
+    "The conversation is getting long. Write a summary of what matters for the task: what you have found and "
+    "changed, and what is left to do. You will go on from your summary alone."
+)
+AFTER_A_SUMMARY = "Go on from your summary."
+SUMMARY_SEED = 1_000
+"""Added to a turn's number for the random numbers of the summary before it."""
 
 TEMPLATE_TOKENS = 1_000
 """Upper bound on the tokens that a chat template adds to a prompt without tools."""
@@ -66,7 +74,10 @@ class TokenDialogue:
         self._chat = chat
         self._max_turn_tokens = rules.max_turn_tokens
 
-    async def next_turn(self, number: int) -> Turn:
+    async def next_turn(self, number: int) -> Turn | None:
+        return await self._sample(number)
+
+    async def _sample(self, number: int) -> Turn:
         budget = min(self._max_turn_tokens, self._end - len(self._ids))
         request = Request(tuple(self._ids), budget, self._sampling, self._row, number, self._end)
         completion = await self._engine.generate(request)
@@ -91,7 +102,7 @@ class TokenDialogue:
 
 
 class RewrittenDialogue(TokenDialogue):
-    """A dialogue whose earlier turns are shown otherwise than they were written, or are left out.
+    """A dialogue whose earlier turns are shown otherwise than they were written, left out, or summed up.
 
     What a turn is sampled after is made anew each time; see `token_tree`.
     """
@@ -104,11 +115,14 @@ class RewrittenDialogue(TokenDialogue):
         self._tree = TokenTree(episode.prompt_ids)
         self._place = len(self._tree.ids) - 1  # of the last token that the next turn is sampled after
         self._follows: int | None = None
-        for turn in episode.turns:
+        self._first = 0  # the turn from which on turns are shown; a summary, after one
+        self._full = False
+        """Whether the next turn is a summary."""
+        for number, turn in enumerate(episode.turns):
             if turn.follows is not None:
                 self._place = turn.follows
             self._place = self._tree.add(turn.completion.ids, self._place)
-            self._read(turn)
+            self._read(episode.turns[: number + 1])
 
     def _room(self) -> int:
         rules, used = self._rules, len(self._tree.ids) - len(self._episode.prompt_ids)
@@ -117,9 +131,19 @@ class RewrittenDialogue(TokenDialogue):
             rooms.append(rules.context - len(self._ids))
         return min(rooms)
 
-    async def next_turn(self, number: int) -> Turn:
+    async def next_turn(self, number: int) -> Turn | None:
+        if self._full:
+            summary = await self._sample(SUMMARY_SEED + number)
+            summary.action, summary.observation = Reply(summary.text), AFTER_A_SUMMARY
+            self._episode.turns.append(summary)
+            self._first = len(self._episode.turns) - 1
+            if not self.tell(summary):
+                return None
+        return await self._sample(number)
+
+    async def _sample(self, number: int) -> Turn:
         self._end = len(self._ids) + self._room()
-        turn = await super().next_turn(number)
+        turn = await super()._sample(number)
         turn.follows = self._follows
         self._place = self._tree.add(turn.completion.ids, self._place)
         return turn
@@ -129,20 +153,27 @@ class RewrittenDialogue(TokenDialogue):
         return self._room() <= 0
 
     def tell(self, turn: Turn) -> bool:
-        new = self._read(turn)
+        new = self._read(self._episode.turns)
         if self._room() <= 0:
             return False
         turn.observation_ids = new
         return True
 
-    def _read(self, turn: Turn) -> list[int]:
-        """Take in what is read before the turn after this one; return the ids that no turn has read."""
-        turns = self._episode.turns[: self._episode.turns.index(turn) + 1]
-        self._ids = self._chat.context_ids(self._episode.prompt_ids, turns)
-        most = self._rules.compaction_tokens
-        while most is not None and len(self._ids) > most and len(turns) > 1:
-            turns = turns[1:]
-            self._ids = self._chat.context_ids(self._episode.prompt_ids, turns)
+    def _read(self, turns: Sequence[Turn]) -> list[int]:
+        """Take in what is read after these turns; return the ids that no turn has read."""
+        shown, most = list(turns[self._first :]), self._rules.compaction_tokens
+        self._ids = self._chat.context_ids(self._episode.prompt_ids, shown)
+        if most is not None and self._rules.compaction == "summary":
+            # a summary says all that there is before it
+            self._full = len(self._ids) > most and not isinstance(shown[-1].action, Reply)
+            if self._full:
+                last = replace(shown[-1], observation=f"{shown[-1].observation}\n\n{ASK_FOR_A_SUMMARY}")
+                self._ids = self._chat.context_ids(self._episode.prompt_ids, [*shown[:-1], last])
+        while most is not None and len(self._ids) > most and len(shown) > 1 and not self._full:
+            if isinstance(shown[0].action, Reply):
+                break
+            shown = shown[1:]
+            self._ids = self._chat.context_ids(self._episode.prompt_ids, shown)
         known, place = self._tree.find(self._ids)
         self._follows = None if place == len(self._tree.ids) - 1 else place
         new = self._ids[known:]

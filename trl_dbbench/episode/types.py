@@ -295,9 +295,10 @@ class Episode:
         Reward functions get them as `completions`; reward models read them after the prompt.
         """
         messages = []
+        # a program's SQL is not the model's text; it follows a reply and has no tokens
         by_program = any(isinstance(turn.action, Reply) for turn in self.turns)
         for turn in self.turns:
-            if not by_program or isinstance(turn.action, Reply):  # a program's SQL is not the model's text
+            if turn.completion.ids or not by_program:
                 messages.append({"role": "assistant", "content": turn.text})
             read = turn.observation_ids or turn is not self.turns[-1]
             if turn.observation is not None and read:
@@ -311,7 +312,8 @@ class Rules:
 
     `max_completion_length` bounds all ids after the prompt, observations included; `max_turn_tokens` one
     turn; `context` prompt and completion together. Beyond `compaction_tokens`, prompt included, the oldest
-    turns are left out of what the agent reads.
+    turns are left out of what the agent reads (`compaction="drop"`), or the agent sums up all turns before it
+    goes on ("summary").
     """
 
     max_turns: int = 3
@@ -319,6 +321,7 @@ class Rules:
     max_completion_length: int = 2048
     context: int | None = None
     compaction_tokens: int | None = None
+    compaction: str = "drop"
 
     def turns(self, task: Task) -> int:
         """Return the turn limit of a task: its own `max_turns` if it has one."""

@@ -235,6 +235,10 @@ class _Replayer:
             found = f"one of {len(tasks)} with this id and question" if tasks else f"not in {TASKS_FILE}"
             replayed.differences.append(Difference("task", saved["task_id"], found))
             return replayed
+        if self._settings.compaction == "summary":  # nothing is executed in one
+            turns_read = [turn for turn in saved["turns"] if turn["action"] != "reply"]
+            saved = {**saved, "turns": turns_read}
+            replayed = Replayed(line, saved)
         protocol, cut, most = self._protocol, self._was_cut(saved), self._settings.max_turns
         if self._settings.harness is not None:
             saved, protocol, cut = _acts(saved), _ProgramsTurns(protocol), False

@@ -86,6 +86,7 @@ class RunSettings:
     harness_seconds: float | None = None
     history: str = "kept"
     compaction_tokens: int | None = None
+    compaction: str | None = None
     max_turn_tokens: int | None = None
     quantized: dict[str, Any] | None = None
     training: dict[str, Any] = field(default_factory=dict)
@@ -134,6 +135,7 @@ class RunSettings:
             harness_seconds=args.harness_seconds if args.harness else None,
             history=args.history,
             compaction_tokens=player.rules.compaction_tokens,
+            compaction=player.rules.compaction if player.rules.compaction_tokens else None,
             max_turn_tokens=player.rules.max_turn_tokens,
             quantized=quantization_of(model.config),
             training=training_of(args),
@@ -149,10 +151,11 @@ class RunSettings:
     @property
     def rules(self) -> Rules:
         """The limits of an episode, without the model's context."""
-        limits = {
+        limits: dict[str, Any] = {
             "max_turn_tokens": self.max_turn_tokens,
             "max_completion_length": self.max_completion_length,
             "compaction_tokens": self.compaction_tokens,
+            "compaction": self.compaction,
         }
         return Rules(self.max_turns, **{name: limit for name, limit in limits.items() if limit is not None})
 

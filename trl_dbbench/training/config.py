@@ -33,6 +33,7 @@ from trl_dbbench.utils.lookup import check_choice
 
 CHOICES = {
     "history": HISTORIES,
+    "compaction": ("drop", "summary"),
     "greedy_eval": ("batch", "separate", "off"),
     "shared_prefix": ("auto", "off"),
     "kl_reference": ("base", "rollout"),
@@ -90,9 +91,13 @@ class DBBenchGRPOConfig(GRPOConfig):
         CHOICES["history"],
     )
     compaction_tokens: int | None = option(
-        None,
-        "Tokens of prompt and earlier turns; beyond them the oldest turns are left out of what the agent "
-        "reads. Left out: all is read.",
+        None, "Tokens of prompt and earlier turns beyond which they are compacted; left out, all is read."
+    )
+    compaction: str = option(
+        "drop",
+        "With compaction_tokens: leaves the oldest turns out of what the agent reads (drop), or lets it "
+        "write a summary, which is trained too, and go on from that (summary).",
+        CHOICES["compaction"],
     )
     max_turns: int = option(3, "Turns of an episode at most.")
     max_turn_tokens: int = option(512, "Tokens that the agent may write in one turn.")

@@ -218,7 +218,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             grader=args.grader,
             rules=Rules(
                 *(args.max_turns, args.max_turn_tokens, args.max_completion_length),
-                *(min(contexts, default=None), args.compaction_tokens),
+                *(min(contexts, default=None), args.compaction_tokens, args.compaction),
             ),
             history="template" if args.harness else args.history,
         )

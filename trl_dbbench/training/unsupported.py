@@ -332,13 +332,14 @@ def check_history(args: Any) -> None:
                 f"{name} makes an episode several sequences, of which {other} knows nothing; leave one of "
                 "them out."
             )
+    summary = args.compaction_tokens is not None and args.compaction == "summary"
+    if (harness or summary) and args.advantage in BY_TURN:
+        raise ConfigError(
+            f"advantage: {args.advantage} goes by turns that the protocol reads; those of a harness and "
+            "summaries (compaction: summary) are none. Take grpo, rloo, reinforce, reinforce_pp or weighted."
+        )
     if not harness:
         return
-    if args.advantage in BY_TURN:
-        raise ConfigError(
-            f"advantage: {args.advantage} goes by our own protocol's turns, which a harness does not have; "
-            "take grpo, rloo, reinforce, reinforce_pp or weighted."
-        )
     without_effect = {**several, "harness": False, "few_shot": bool(args.few_shot)}
     for name in (name for name, given in without_effect.items() if given):
         raise ConfigError(
