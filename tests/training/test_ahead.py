@@ -102,6 +102,20 @@ def test_a_batch_is_of_weights_that_are_so_many_updates_older(ahead, trainer_on,
     assert all(entry["ahead/waited_seconds"] >= 0 for entry in logged if "reward" in entry)
 
 
+def test_a_program_plays_ahead_on_servers(trainer_on, fakes):
+    """The SDK's loop, whose calls a server of vLLM answers."""
+    (server,) = fakes(1)
+    agent = f"{Path(__file__).parents[1] / 'harness' / 'sdk_loop.py'}:texts"
+    trainer = trainer_on(server, rollouts_ahead=1, harness=agent, greedy_eval="off")
+    trainer.train()
+    episodes = episodes_in(trainer.args.output_dir)
+    assert len(episodes) == 8 * STEPS
+    assert all(episode["policy_step"] == max(0, episode["step"] - 1) for episode in episodes)
+    replies = [turn for episode in episodes for turn in episode["turns"] if turn["action"] == "reply"]
+    assert len(replies) == len(server.turns) >= 8 * STEPS
+    assert all(turn["tokens"] > 0 for turn in replies)
+
+
 class Wait(TrainerCallback):
     """At the end of a step, until a batch is asked for that is trained on later."""
 

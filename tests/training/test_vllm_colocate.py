@@ -29,6 +29,7 @@ from trl_dbbench.engines.vllm.loaded import AdapterFolder, lora_options
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.types import Rules
 from trl_dbbench.evaluation.evaluate import evaluate
+from trl_dbbench.training.packing import FOLLOWS
 
 pytestmark = pytest.mark.vllm_in_process
 
@@ -80,6 +81,34 @@ def test_three_steps_each_with_the_weights_before_its_update(trainer_with):
     assert from_base[0] < NOISE, "a fresh LoRA adapter changes nothing"
     assert min(from_base[1:]) > 100 * NOISE
     assert any(not torch.equal(before[name], weight) for name, weight in adapter_of(trainer).items())
+
+
+def test_a_program_plays(trainer_with):
+    """The SDK's loop of `harness/sdk_loop.py`: its calls are answered by vLLM, each as it comes."""
+    agent = f"{Path(__file__).parents[1] / 'harness' / 'sdk_loop.py'}:run"
+    trainer = trainer_with(harness=agent, max_steps=2)
+    with closing(trainer.backend):
+        played = train_and_look(trainer, lambda batch: (distance(trainer, batch), trainer.batch.episodes))
+    for from_own, episodes in played:
+        assert len(from_own) > 100
+        assert from_own.max() < NOISE
+        assert {episode.status for episode in episodes} <= {"answered", "harness_fault"}
+        assert all("Error" not in (episode.output or "") for episode in episodes)
+
+
+def test_summaries(trainer_with):
+    """An episode is several sequences, whose log-probabilities are computed as a tree."""
+    trainer = trainer_with(compaction_tokens=200, compaction="summary", max_steps=1)
+
+    def look(batch):
+        trainer._follows = batch[FOLLOWS]
+        return distance(trainer, batch)
+
+    with closing(trainer.backend):
+        (from_own,) = train_and_look(trainer, look)
+    assert all(episode.follows is not None for episode in trainer.batch.episodes)
+    assert len(from_own) > 200
+    assert from_own.max() < NOISE
 
 
 def test_log_probabilities_of_another_temperature_are_the_policys_too(trainer_with):
