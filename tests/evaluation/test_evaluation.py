@@ -503,4 +503,5 @@ def test_statuses_are_all_that_an_episode_can_end_in() -> None:
         "out_of_tokens",
         "server_crash",
         "environment_fault",
+        "harness_fault",
     ]
