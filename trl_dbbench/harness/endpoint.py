@@ -48,8 +48,8 @@ class Endpoint:
                 Route("/sql", self._sql, methods=["POST"]),
             ]
         )
-        quiet: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "off"}
-        config = uvicorn.Config(app, timeout_graceful_shutdown=1, **quiet)
+        quiet: dict[str, Any] = {"log_config": None, "log_level": "warning", "access_log": False}
+        config = uvicorn.Config(app, lifespan="off", timeout_graceful_shutdown=1, **quiet)
         self._server = uvicorn.Server(config)
         self.databases = Databases(self._sessions)
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
