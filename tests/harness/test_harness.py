@@ -33,7 +33,10 @@ from trl_dbbench.errors import ConfigError, EngineError
 from trl_dbbench.evaluation.evaluate import evaluate, open_model, player_of
 from trl_dbbench.harness.player import HarnessPlayer
 from trl_dbbench.rewards.outcome import OutcomeReward
+from trl_dbbench.runs.export import sft_dataset
+from trl_dbbench.runs.records import record_with_ids
 from trl_dbbench.runs.replay import replay
+from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import find_trained
 from trl_dbbench.tasks import Task
 
@@ -574,3 +577,28 @@ def test_two_ranks(tiny_model: str, tmp_path: Path) -> None:
     assert first["program"]["weights"] == pytest.approx(first["own"]["weights"], abs=1e-6)
     assert first["own"]["several"] == 0 < first["forgets"]["several"]
     assert first["forgets"]["weights"] != first["own"]["weights"]
+
+
+def test_right_episodes_are_fine_tuned_on(
+    late_orders: Task,
+    tiny_model: str,
+    tokenizer: PreTrainedTokenizerBase,
+    sqlite_database: Database,
+    tmp_path: Path,
+) -> None:
+    """A row for each sequence; each sampled token is learned once, and nothing else is."""
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.chat_template = load_chat_template("qwen3")
+    sql = "Action: Operation\n```sql\nSELECT COUNT(*) FROM orders WHERE late = 1\n```"
+    turns = [thinking("All.", sql), "Action: Answer\nFinal Answer: [(2,)]"]
+    episode = play_one("texts", late_orders, turns, tokenizer, sqlite_database, "text")
+    record = record_with_ids(episode, "train", 0)
+    (tmp_path / "episodes.jsonl").write_text(json.dumps(record) + "\n")
+    (tmp_path / "tasks.jsonl").write_text(late_orders.to_json() + "\n")
+    settings = RunSettings("text", 800, 3, harness=harness_of("texts"), chat_template=tokenizer.chat_template)
+    settings.write(tmp_path)
+    dataset = sft_dataset(tmp_path, tokenizer, [tokenizer.eos_token_id], [])
+    assert len(dataset) == 2
+    learned = [[id for id in row["labels"] if id != -100] for row in dataset]
+    assert [tokenizer.decode(ids) for ids in learned] == [f"{turn}<|im_end|>" for turn in turns]
+    assert "<think>" not in tokenizer.decode(dataset[1]["input_ids"])

@@ -13,6 +13,7 @@ from datasets import Dataset, concatenate_datasets
 
 from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.protocol import AgentProtocol, get_protocol
+from trl_dbbench.episode.token_tree import paths
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.tasks import Task
 
@@ -130,6 +131,23 @@ def tasks_to_check(*datasets: Dataset | None) -> Iterator[Task]:
 def rows_to_check(dataset: Dataset) -> Dataset:
     """Return the rows that are checked before a run: all, or a sample of fresh ones."""
     return Dataset.from_dict(dataset[:_FRESH_CHECKED]) if is_fresh(dataset) else dataset
+
+
+def sft_rows(episode: Episode) -> list[dict[str, Any]]:
+    """Return `sft_row`, or for an episode that is several sequences one such row for each.
+
+    A sampled token is learned in the first sequence that it is in.
+    """
+    if (follows := episode.follows) is None:
+        return [sft_row(episode)]
+    prompt = len(episode.prompt_ids)
+    ids, mask = [*episode.prompt_ids, *episode.completion_ids], [0] * prompt + episode.mask
+    rows, learned = [], set[int]()
+    for path in paths([*range(-1, prompt - 1), *follows]):
+        labels = [ids[place] if mask[place] and place not in learned else -100 for place in path]
+        learned.update(path)
+        rows.append({"input_ids": [ids[place] for place in path], "labels": labels})
+    return rows
 
 
 def sft_row(episode: Episode, imitate_errors: bool = True) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.episode.chat import ChatFormat
-from trl_dbbench.episode.dataset import sft_row
+from trl_dbbench.episode.dataset import sft_row, sft_rows
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.runs.conversations import (
@@ -141,11 +141,20 @@ class _Export:
 
     def sft(self, episodes: Sequence[Played]) -> Rows:
         chosen = self._first(to_learn_from(episodes), lambda record: ())
-        tokens = with_tokens(chosen, self._settings, self._notes, self._chat)
+        tokens = self._in_one_row(chosen)
         return [
             {**self._messages(played), **sft_row(episode)}
             for played, (_, episode) in zip(chosen, tokens, strict=True)
         ]
+
+    def _in_one_row(self, chosen: Sequence[Played]) -> Iterator[tuple[EpisodeRecord, Episode]]:
+        if self._settings.harness or self._settings.history != "kept" or self._settings.compaction_tokens:
+            raise ConfigError(
+                "a row has one sequence, and these episodes have several (history: template, "
+                "compaction_tokens or harness). Fine-tune on their folder: recipes/sft_dbbench.py "
+                "--episodes FOLDER."
+            )
+        yield from with_tokens(chosen, self._settings, self._notes, self._chat)
 
     def preference(self, episodes: Sequence[Played]) -> Rows:
         return preference_pairs(episodes, self._settings, per_task=self._max_per_task or PAIRS_PER_TASK)
@@ -159,7 +168,7 @@ class _Export:
     def prm(self, episodes: Sequence[Played]) -> Rows:
         chosen = self._first(episodes, lambda record: ())
         chat = self._chat or chat_of(self._settings)
-        tokens = with_tokens(chosen, self._settings, self._notes, self._chat)
+        tokens = self._in_one_row(chosen)
         return [
             {**_steps(episode, step_labels(record, self._label_by), chat), "task_id": record["task_id"]}
             for record, episode in tokens
@@ -251,7 +260,8 @@ def sft_dataset(
     if not played:
         raise ConfigError(f"'{source}' has no right episodes to learn from. {' '.join(notes)}".rstrip())
     chat = chat_with(settings, tokenizer, eos_token_ids)
-    return Dataset.from_list([sft_row(each) for _, each in with_tokens(played, settings, notes, chat)])
+    tokens = with_tokens(played, settings, notes, chat)
+    return Dataset.from_list([row for _, episode in tokens for row in sft_rows(episode)])
 
 
 def settings_of(source: str) -> RunSettings | None:

@@ -68,6 +68,8 @@ class TurnRecord(TypedDict):
     """Of `ids`, in nats; `None` if the engine did not know them."""
     observation_ids: NotRequired[list[int]]
     """Ids between this turn and the next."""
+    follows: NotRequired[int]
+    """Place of the token that the turn, or what is read before it, follows, if that is not the last one."""
 
 
 class EpisodeRecord(TypedDict):
@@ -159,6 +161,8 @@ def record_with_ids(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
         kept["ids"] = turn.completion.ids
         kept["logprobs"] = None if any(map(math.isnan, logprobs)) else logprobs
         kept["observation_ids"] = turn.observation_ids
+        if turn.follows is not None:
+            kept["follows"] = turn.follows
     return record
 
 

@@ -68,17 +68,18 @@ def with_tokens(
         ConfigError: if a needed tokenizer cannot be loaded, an endpoint played an episode, or episodes are
             several sequences.
     """
-    if settings.history != "kept" or settings.compaction_tokens or settings.harness:
-        raise ConfigError(
-            "the episodes are several sequences each (history: template, compaction_tokens or harness), and "
-            "saved tokens are read as one. Sample with a protocol and history: kept."
-        )
     again = _Again()
     for record, task in played:
         if (endpoint := record.get("endpoint")) is not None:
             raise no_ids(task.id, endpoint)
         if (kept := _kept(record, task)) is not None and (chat is None or _reads(chat, kept)):
             yield record, kept
+        elif settings.history != "kept" or settings.compaction_tokens or settings.harness:
+            raise ConfigError(
+                f"the episode of task '{task.id}' is several sequences (history: template, "
+                "compaction_tokens or harness), whose texts cannot be tokenised again, and has no ids of this "
+                "tokenizer. Take the episodes of trl-dbbench sample, and the model that played them."
+            )
         else:
             chat = chat or chat_of(settings)
             yield record, again.tokenised(record, task, settings, chat)
@@ -102,6 +103,7 @@ def _episode(
     for turn, (sampled, observation_ids) in zip(record["turns"], ids, strict=True):
         completion = Completion(sampled, turn.get("logprobs") or [math.nan] * len(sampled))
         made = Turn(completion, turn["text"], action_in(turn), observation_ids=observation_ids)
+        made.follows = turn.get("follows")
         episode.turns.append(made)
     return episode
 
@@ -111,7 +113,8 @@ def _reads(chat: ChatFormat, episode: Episode) -> bool:
     known = len(chat.tokenizer)
     if any(id >= known for id in (*episode.prompt_ids, *episode.completion_ids)):
         return False
-    return all(chat.text(turn.completion.ids) == turn.text for turn in episode.turns)
+    sampled = [turn for turn in episode.turns if turn.completion.ids]  # a program's SQL is not
+    return all(chat.text(turn.completion.ids) == turn.text for turn in sampled)
 
 
 class _Again:
