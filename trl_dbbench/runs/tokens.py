@@ -77,8 +77,8 @@ def with_tokens(
         elif settings.history != "kept" or settings.compaction_tokens or settings.harness:
             raise ConfigError(
                 f"the episode of task '{task.id}' is several sequences (history: template, "
-                "compaction_tokens or harness), whose texts cannot be tokenised again, and has no ids of this "
-                "tokenizer. Take the episodes of trl-dbbench sample, and the model that played them."
+                "compaction_tokens or harness), whose texts cannot be tokenised again, and has no ids of "
+                "this tokenizer. Take the episodes of trl-dbbench sample, and the model that played them."
             )
         else:
             chat = chat or chat_of(settings)
