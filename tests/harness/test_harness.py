@@ -7,6 +7,7 @@ import copy
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 import torch
 from fakes import RULES, BrokenDatabase, ScriptedEngine
 from launching import TWO_RANKS, fork_ranks, seen
+from required import lacking
 from training import adapter_of, equal, make_trainer, varied
 from transformers import PreTrainedTokenizerBase
 
@@ -29,7 +31,7 @@ from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.protocol import Answer, Operation, Reply, get_protocol
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.episode.types import Completion, Episode, Request, Rules, Status
-from trl_dbbench.errors import ConfigError, EngineError
+from trl_dbbench.errors import ConfigError, DatabaseError, EngineError
 from trl_dbbench.evaluation.evaluate import evaluate, open_model, player_of
 from trl_dbbench.harness.player import HarnessPlayer
 from trl_dbbench.rewards.outcome import OutcomeReward
@@ -216,6 +218,8 @@ def test_a_shell_script(
     late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
 ) -> None:
     """What it writes to standard output is its answer."""
+    if shutil.which("curl") is None:
+        lacking("curl", "no curl here")
     turns = ["SELECT COUNT(*) FROM orders WHERE late = 1"]
     episode = play_one(SHELL, late_orders, turns, tokenizer, sqlite_database, "text")
     assert (episode.turns[-1].action, episode.right) == (Answer("[(2,)]"), True), episode.output
@@ -244,7 +248,11 @@ def test_an_agent_of_smolagents(
 @pytest.mark.parametrize("kind", ["sqlite", "local"])
 def test_a_client_of_its_own(kind: str, late_orders: Task, tokenizer: PreTrainedTokenizerBase) -> None:
     """SQLAlchemy, whose statements are recorded like others; what it says for itself is not."""
-    with open_database(kind) as database:
+    try:
+        opened = open_database(kind)
+    except DatabaseError as error:
+        lacking(kind, f"no '{kind}' database here: {error}")
+    with opened as database:
         episode = play_one("alchemy", late_orders, [], tokenizer, database)
     assert episode.right, episode.output
     assert episode.statements == [
