@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from databases import opened
 from fakes import RULES, BrokenDatabase, ScriptedEngine
 from launching import TWO_RANKS, fork_ranks, seen
 from required import lacking
@@ -26,12 +27,12 @@ from training import adapter_of, equal, make_trainer, varied
 from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench import DBBenchGRPOTrainer
-from trl_dbbench.database import Database, open_database
+from trl_dbbench.database import Database
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.protocol import Answer, Operation, Reply, get_protocol
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.episode.types import Completion, Episode, Request, Rules, Status
-from trl_dbbench.errors import ConfigError, DatabaseError, EngineError
+from trl_dbbench.errors import ConfigError, EngineError
 from trl_dbbench.evaluation.evaluate import evaluate, open_model, player_of
 from trl_dbbench.harness.player import HarnessPlayer
 from trl_dbbench.rewards.outcome import OutcomeReward
@@ -245,14 +246,10 @@ def test_an_agent_of_smolagents(
     ]
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "local"])
+@pytest.mark.parametrize("kind", ["sqlite", "local", "docker"])
 def test_a_client_of_its_own(kind: str, late_orders: Task, tokenizer: PreTrainedTokenizerBase) -> None:
     """SQLAlchemy, whose statements are recorded like others; what it says for itself is not."""
-    try:
-        opened = open_database(kind)
-    except DatabaseError as error:
-        lacking(kind, f"no '{kind}' database here: {error}")
-    with opened as database:
+    with opened(kind) as database:
         episode = play_one("alchemy", late_orders, [], tokenizer, database)
     assert episode.right, episode.output
     assert episode.statements == [
