@@ -34,6 +34,7 @@ from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.episode.types import Completion, Episode, Request, Rules, Status
 from trl_dbbench.errors import ConfigError, EngineError
 from trl_dbbench.evaluation.evaluate import evaluate, open_model, player_of
+from trl_dbbench.harness import played_by
 from trl_dbbench.harness.player import HarnessPlayer
 from trl_dbbench.rewards.outcome import OutcomeReward
 from trl_dbbench.runs.export import sft_dataset
@@ -447,6 +448,16 @@ def test_a_harness_that_is_none(
     with pytest.raises(ConfigError, match=message):
         own = HarnessPlayer.like(player, harness, 5)
         own.play_all([own.start(late_orders)], ScriptedEngine(tokenizer, {}))
+
+
+def test_without_its_packages(
+    tokenizer: PreTrainedTokenizerBase, sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mysql_mimic", None)
+    for name in ("player", "endpoint", "mysql"):
+        monkeypatch.delitem(sys.modules, f"trl_dbbench.harness.{name}")
+    with pytest.raises(ConfigError, match=r"harness needs the package mysql_mimic.*trl-dbbench\[harness\]"):
+        played_by(Player.of(tokenizer, sqlite_database), "echo 1")
 
 
 KILLED = """

@@ -25,7 +25,8 @@ from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.types import Episode, Sampling, Start, Status
 from trl_dbbench.errors import ConfigError, DatabaseError, one_line
-from trl_dbbench.harness import DEFAULT_SECONDS
+from trl_dbbench.harness import played_by
+from trl_dbbench.harness.task import DEFAULT_SECONDS
 from trl_dbbench.runs.few_shot import DEFAULT_WAY, Memory, Shots, check_few_shot, load_memory
 from trl_dbbench.runs.journal import GREEDY, Journal
 from trl_dbbench.runs.records import (
@@ -361,9 +362,7 @@ def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Da
     )
     if settings.harness is None:
         return player
-    from trl_dbbench.harness.player import HarnessPlayer  # needs a web server
-
-    return HarnessPlayer.like(player, settings.harness, settings.harness_seconds or DEFAULT_SECONDS)
+    return played_by(player, settings.harness, settings.harness_seconds or DEFAULT_SECONDS)
 
 
 def check_few_shot_of(settings: RunSettings, update: bool = False) -> None:

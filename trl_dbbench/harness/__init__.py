@@ -9,5 +9,27 @@ mysql.py      the episode's database, for clients of MySQL
 ```
 """
 
-DEFAULT_SECONDS = 300.0
-"""Time limit of a program, in seconds."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.harness.task import DEFAULT_SECONDS
+
+if TYPE_CHECKING:
+    from trl_dbbench.episode.player import Player
+
+
+def played_by(player: Player, harness: str, seconds: float = DEFAULT_SECONDS) -> Player:
+    """Return a player with the same settings whose episodes this program plays.
+
+    Raises:
+        ConfigError: if the extra `harness` is not installed, or the program cannot be imported.
+    """
+    try:
+        from trl_dbbench.harness.player import HarnessPlayer
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"harness needs the package {error.name}, which is not there: pip install 'trl-dbbench[harness]'."
+        ) from None
+    return HarnessPlayer.like(player, harness, seconds)

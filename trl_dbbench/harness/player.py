@@ -15,11 +15,10 @@ from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.protocol import Answer, given_answer
 from trl_dbbench.episode.types import Completion, Engine, Episode, Start, Status, Turn
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.harness import DEFAULT_SECONDS
 from trl_dbbench.harness.endpoint import Endpoint
 from trl_dbbench.harness.program import End, Programs
 from trl_dbbench.harness.session import Session
-from trl_dbbench.harness.task import HarnessTask
+from trl_dbbench.harness.task import DEFAULT_SECONDS, HarnessTask
 
 POLL_SECONDS = 0.25
 """Seconds between two looks at a program's time limit."""

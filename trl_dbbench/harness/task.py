@@ -7,6 +7,9 @@ import urllib.request
 from dataclasses import dataclass, field
 from typing import Any
 
+DEFAULT_SECONDS = 300.0
+"""Time limit of a program, in seconds of its own."""
+
 
 @dataclass(frozen=True)
 class HarnessTask:

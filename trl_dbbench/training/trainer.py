@@ -51,6 +51,7 @@ from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.episode.types import Engine, Episode, Rules, Sampling, Start
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.harness import played_by
 from trl_dbbench.rewards.registry import (
     describe_reward,
     gives_no_steps,
@@ -223,9 +224,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             history="template" if args.harness else args.history,
         )
         if args.harness is not None:
-            from trl_dbbench.harness.player import HarnessPlayer  # needs a web server
-
-            self.player = HarnessPlayer.like(self.player, args.harness, args.harness_seconds)
+            self.player = played_by(self.player, args.harness, args.harness_seconds)
         assert isinstance(self.player.chat, ChatFormat)
         self._tokenizer.chat_template = self.player.chat.chat_template  # the saved model has it too
         prepare_reward_models(self, self.player.chat.protocol)
