@@ -19,6 +19,7 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -46,7 +47,12 @@ class Endpoint:
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
                 Route("/v1/models", self._models),
                 Route("/sql", self._sql, methods=["POST"]),
-            ]
+            ],
+            exception_handlers={
+                HTTPException: lambda _, error: _said(error.status_code, error.detail),
+                Refused: lambda _, refused: _said(400, str(refused)),
+                Failed: lambda _, failed: _said(503, str(failed)),
+            },
         )
         quiet: dict[str, Any] = {"log_config": None, "log_level": "warning", "access_log": False}
         config = uvicorn.Config(app, lifespan="off", timeout_graceful_shutdown=1, **quiet)
@@ -79,16 +85,9 @@ class Endpoint:
         return JSONResponse({"object": "list", "data": [{"id": "policy", "object": "model"}]})
 
     async def _chat(self, request: Request) -> Response:
-        try:
-            session, body = await self._asked(request)
-            asked = _checked(body)
-            heard = [await session.reply(*asked) for _ in range(_count(body, session))]
-        except _Answered as early:
-            return early.response
-        except Refused as refused:
-            return _error(400, str(refused)).response
-        except Failed:
-            return _error(503, "the engine has failed; the episode is over").response
+        session, body = await self._asked(request)
+        asked = _checked(body)
+        heard = [await session.reply(*asked) for _ in range(_count(body, session))]
         usage = {"prompt_tokens": heard[0][1], "completion_tokens": sum(s.turn.tokens for s, _ in heard)}
         usage["total_tokens"] = sum(usage.values())
         choices = [_choice(place, said) for place, (said, _) in enumerate(heard)]
@@ -100,17 +99,10 @@ class Endpoint:
         return JSONResponse({**common, "object": "chat.completion", "choices": choices, "usage": usage})
 
     async def _sql(self, request: Request) -> Response:
-        try:
-            session, body = await self._asked(request)
-            if not isinstance(body.get("sql"), str):
-                raise _error(400, "sql must be a text: one statement")
-            result, text = await session.execute(body["sql"])
-        except _Answered as early:
-            return early.response
-        except Refused as refused:
-            return _error(400, str(refused)).response
-        except Failed:
-            return _error(503, "the database has failed; the episode is over").response
+        session, body = await self._asked(request)
+        if not isinstance(body.get("sql"), str):
+            raise HTTPException(400, "sql must be a text: one statement")
+        result, text = await session.execute(body["sql"])
         answer = {"rows": result.rows, "error": result.error, "affected": result.affected, "text": text}
         return Response(json.dumps(answer, default=str), media_type="application/json")
 
@@ -119,66 +111,59 @@ class Endpoint:
         key = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
         session = self._sessions.get(key)
         if session is None:
-            raise _error(401, "this key is none of an open episode; use the task's api_key")
+            raise HTTPException(401, "this key is none of an open episode; use the task's api_key")
         session.requests += 1
         if session.requests > REQUESTS_PER_CALL * session.max_calls:
-            raise _error(429, f"an episode has {REQUESTS_PER_CALL} requests for each call of its own")
+            raise HTTPException(429, f"an episode has {REQUESTS_PER_CALL} requests for each call of its own")
         body = b""
         async for part in request.stream():
             body += part
             if len(body) > MAX_BODY:
-                raise _error(413, f"a request may have {MAX_BODY} bytes")
+                raise HTTPException(413, f"a request may have {MAX_BODY} bytes")
         try:
             asked = json.loads(body)
         except (ValueError, RecursionError):
             asked = None
         if not isinstance(asked, dict):
-            raise _error(400, "the body must be a JSON object")
+            raise HTTPException(400, "the body must be a JSON object")
         return session, asked
 
 
-class _Answered(Exception):
-    """A request that is answered before it is understood."""
-
-    def __init__(self, response: Response):
-        self.response = response
-
-
-def _error(status: int, message: str) -> _Answered:
-    """As OpenAI's API says what is wrong."""
+def _said(status: int, message: str) -> Response:
+    """Return an error as OpenAI's API words it."""
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
-    return _Answered(JSONResponse({"error": error}, status))
+    return JSONResponse({"error": error}, status)
 
 
 def _checked(body: dict[str, Any]) -> tuple[Any, ...]:
     """Return the arguments of `Session.reply`."""
     messages, tools, stop = body.get("messages"), body.get("tools"), body.get("stop") or []
     if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
-        raise _error(400, "messages must be a list of at least one message, an object each")
+        raise HTTPException(400, "messages must be a list of at least one message, an object each")
     if not all(isinstance(message.get("tool_calls") or [], list) for message in messages):
-        raise _error(400, "tool_calls must be a list")
+        raise HTTPException(400, "tool_calls must be a list")
     calls = [call for message in messages for call in message.get("tool_calls") or []]
     if not all(isinstance(call, dict) and isinstance(call.get("function"), dict) for call in calls):
-        raise _error(400, "a tool call must be an object with a function")
+        raise HTTPException(400, "a tool call must be an object with a function")
     named = isinstance(tools or [], list) and all(
         isinstance(tool, dict) and isinstance((tool.get("function") or {}).get("name"), str)
         for tool in tools or []
     )
     if not named:
-        raise _error(400, "tools must be a list of functions, each with a name")
+        raise HTTPException(400, "tools must be a list of functions, each with a name")
     stop = [stop] if isinstance(stop, str) else stop
     if not isinstance(stop, list) or not all(isinstance(text, str) for text in stop):
-        raise _error(400, "stop must be a text, or a list of texts")
+        raise HTTPException(400, "stop must be a text, or a list of texts")
     most = body.get("max_completion_tokens") or body.get("max_tokens")
     if most is not None and (not isinstance(most, int) or most < 1):
-        raise _error(400, "max_tokens must be a number of at least 1")
+        raise HTTPException(400, "max_tokens must be a number of at least 1")
     return messages, tools, most, stop
 
 
 def _count(body: dict[str, Any], session: Session) -> int:
     count = body.get("n") or 1
     if not isinstance(count, int) or not 1 <= count <= max(1, session.calls_left):
-        raise _error(400, f"n must be from 1 to {session.calls_left}, the calls that are left")
+        raise HTTPException(400, f"n must be from 1 to {session.calls_left}, the calls that are left")
     return count
 
 

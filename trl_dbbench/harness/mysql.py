@@ -90,8 +90,8 @@ class _Connection(Connected):
             result, _ = await session.execute(sql)
         except Refused as refused:
             raise _error(str(refused), LIMIT_REACHED) from None
-        except Failed:
-            raise _error("the database has failed; the episode is over", SHUTDOWN) from None
+        except Failed as failed:
+            raise _error(str(failed), SHUTDOWN) from None
         if result.error is not None:
             raise _error(_NUMBER.sub("", result.error), result.error_code or 0)
         return ([], []) if result.rows is None else (result.rows, result.columns or ())
