@@ -20,7 +20,7 @@ from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config, get_quantiz
 from trl_dbbench import ConfigError, DatabaseArguments, TaskArguments, get_protocol
 from trl_dbbench.cli.arguments import read_template_kwargs
 from trl_dbbench.cli.start import load_tokenizer, model_init_kwargs, start
-from trl_dbbench.data.demonstrations import Teacher, demonstrate, gold_actions, to_sft_dataset, with_mistakes
+from trl_dbbench.data.demonstrations import Teacher, demonstrate, to_sft_dataset, with_mistakes
 from trl_dbbench.engines.policy import eos_token_ids
 from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.templates import load_chat_template
@@ -132,8 +132,7 @@ def main(
                 chat,
                 database,
                 system_prompt=opening,
-                teacher=teacher
-                or (with_mistakes(mistakes, training_args.seed) if mistakes else gold_actions),
+                teacher=teacher or with_mistakes(mistakes, training_args.seed),
             )
             played = played_as(
                 script_args.protocol,

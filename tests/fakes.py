@@ -56,6 +56,24 @@ def play_script(
     return episode
 
 
+def sequences(episode: Episode) -> list[list[int]]:
+    """Each sampled turn's ids, and before them the ids that it was sampled after, by the places that they follow."""
+    ids = [*episode.prompt_ids, *episode.completion_ids]
+    first = len(episode.prompt_ids)
+    follows = [*range(-1, first - 1), *(episode.follows or range(first - 1, len(ids) - 1))]
+    found, end = [], first
+    for turn in episode.turns:
+        end += len(turn.completion.ids)
+        if turn.completion.ids:
+            path, place = [], end - 1
+            while place >= 0:
+                path.append(ids[place])
+                place = follows[place]
+            found.append(path[::-1])
+        end += len(turn.observation_ids)
+    return found
+
+
 class BrokenSandbox(Sandbox):
     def execute(self, sql: str, limits: Limits | None = None) -> QueryResult:
         raise EnvironmentFault("2013: lost connection")

@@ -6,7 +6,7 @@ import copy
 from dataclasses import replace
 
 import pytest
-from fakes import RULES, ScriptedEngine
+from fakes import RULES, ScriptedEngine, sequences
 from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.database import Database
@@ -54,7 +54,7 @@ def played(
 
 
 def served(episode: Episode, tokenizer: PreTrainedTokenizerBase, turns: int, first: int = 0) -> str:
-    """What a server of the model shows it before a turn, given the whole conversation."""
+    """The prompt that a server shows the model before a turn."""
     messages = get_protocol("text").messages(episode.task, "Rules.")
     for turn in episode.turns[first:turns]:
         messages += [
@@ -105,21 +105,13 @@ def test_each_turn_of_the_tree_is_its_request_and_its_tokens(
     late_orders: Task, qwen3: PreTrainedTokenizerBase, sqlite_database: Database
 ) -> None:
     episode, engine = played(late_orders, qwen3, sqlite_database)
-    ids = [*episode.prompt_ids, *episode.completion_ids]
-    follows = [place - 1 for place in range(len(episode.prompt_ids))] + (episode.follows or [])
-    ends, end = [], len(episode.prompt_ids)
-    for turn in episode.turns:
-        end += len(turn.completion.ids)
-        ends.append(end - 1)
-        end += len(turn.observation_ids)
-    for turn, request, place in zip(episode.turns, engine.requests, ends, strict=True):
-        path = []
-        while place != NOTHING:
-            path.append(ids[place])
-            place = follows[place]
-        assert path[::-1] == [*request.ids, *turn.completion.ids]
+    assert sequences(episode) == [
+        [*request.ids, *turn.completion.ids]
+        for request, turn in zip(engine.requests, episode.turns, strict=True)
+    ]
     # a first turn with a thought is read by no other; the second one reads its SQL, and the third both
-    assert len(ids) < sum(len(request.ids) for request in engine.requests)
+    tokens = len(episode.prompt_ids) + len(episode.completion_ids)
+    assert tokens < sum(len(request.ids) for request in engine.requests)
 
 
 def test_a_template_that_keeps_all_is_played_as_before(
@@ -150,7 +142,7 @@ def test_the_oldest_turns_are_left_out(
 
 
 class Numbered(ScriptedEngine):
-    """Says `turns[turn]`; a summary's number is that of the turn after it, and 1000."""
+    """Says `turns[number]`; the summary before turn 2 has the number 1002."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, turns: dict[int, str]):
         super().__init__(tokenizer, {0: turns})
@@ -183,22 +175,6 @@ def test_a_summary_in_the_place_of_the_turns(
         [*request.ids, *turn.completion.ids]
         for request, turn in zip(engine.requests, episode.turns, strict=True)
     ]
-
-
-def sequences(episode: Episode) -> list[list[int]]:
-    ids = [*episode.prompt_ids, *episode.completion_ids]
-    first = len(episode.prompt_ids)
-    follows = [*range(-1, first - 1), *(episode.follows or range(first - 1, len(ids) - 1))]
-    found, end = [], first
-    for turn in episode.turns:
-        end += len(turn.completion.ids)
-        path, place = [], end - 1
-        while place != NOTHING:
-            path.append(ids[place])
-            place = follows[place]
-        found.append(path[::-1])
-        end += len(turn.observation_ids)
-    return found
 
 
 def test_an_unknown_history(tokenizer: PreTrainedTokenizerBase, sqlite_database: Database) -> None:

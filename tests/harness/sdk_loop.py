@@ -97,7 +97,7 @@ def two_conversations(task: HarnessTask) -> str:
 
 
 def features(task: HarnessTask) -> str:
-    """What else the API has: several choices, a stop text, streaming, usage."""
+    """Several choices, a stop text, streaming and usage."""
     client = OpenAI(base_url=task.base_url, api_key=task.api_key)
     asked: Any = {
         "model": client.models.list().data[0].id,

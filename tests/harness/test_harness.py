@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 import torch
 from databases import opened
-from fakes import RULES, BrokenDatabase, ScriptedEngine
+from fakes import RULES, BrokenDatabase, ScriptedEngine, sequences
 from launching import TWO_RANKS, fork_ranks, seen
 from required import lacking
 from training import adapter_of, equal, make_trainer, varied
@@ -124,24 +124,6 @@ def thinking(thought: str, said: str) -> str:
     return f"<think>\n{thought}\n</think>\n\n{said}"
 
 
-def sequences(episode: Episode) -> list[list[int]]:
-    """The ids of each sampled turn with all that they were sampled after, by the places that they follow."""
-    ids = [*episode.prompt_ids, *episode.completion_ids]
-    first = len(episode.prompt_ids)
-    follows = [*range(-1, first - 1), *(episode.follows or range(first - 1, len(ids) - 1))]
-    found, end = [], first
-    for turn in episode.turns:
-        end += len(turn.completion.ids)
-        if turn.completion.ids:
-            path, place = [], end - 1
-            while place >= 0:
-                path.append(ids[place])
-                place = follows[place]
-            found.append(path[::-1])
-        end += len(turn.observation_ids)
-    return found
-
-
 def test_thoughts_that_the_template_drops(
     late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
 ) -> None:
@@ -219,7 +201,7 @@ curl -s "$DBBENCH_SQL_URL" -H "Authorization: Bearer $OPENAI_API_KEY" -d "{\\"sq
 def test_a_shell_script(
     late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
 ) -> None:
-    """What it writes to standard output is its answer."""
+    """Its standard output is its answer."""
     if shutil.which("curl") is None:
         lacking("curl", "no curl here")
     turns = ["SELECT COUNT(*) FROM orders WHERE late = 1"]
@@ -595,6 +577,28 @@ def test_two_ranks(tiny_model: str, tmp_path: Path) -> None:
     assert first["forgets"]["weights"] != first["own"]["weights"]
 
 
+def saved_run(folder: Path, task: Task, episode: Episode, harness: str, template: str | None = None) -> None:
+    (folder / "episodes.jsonl").write_text(json.dumps(record_with_ids(episode, "train", 0)) + "\n")
+    (folder / "tasks.jsonl").write_text(task.to_json() + "\n")
+    RunSettings("text", 800, 3, harness=harness, chat_template=template).write(folder)
+
+
+@pytest.mark.parametrize("name", ["exits", "alchemy"])
+def test_a_replay_executes_what_there_is(
+    late_orders: Task,
+    tokenizer: PreTrainedTokenizerBase,
+    sqlite_database: Database,
+    tmp_path: Path,
+    name: str,
+) -> None:
+    """Nothing, where the program failed before it executed anything."""
+    episode = play_one(name, late_orders, [], tokenizer, sqlite_database, "text")
+    saved_run(tmp_path, late_orders, episode, harness_of(name))
+    (replayed,) = replay(tmp_path, sqlite_database)
+    assert replayed.differences == []
+    assert (replayed.episode is None) == (name == "exits")
+
+
 def test_right_episodes_are_fine_tuned_on(
     late_orders: Task,
     tiny_model: str,
@@ -608,11 +612,7 @@ def test_right_episodes_are_fine_tuned_on(
     sql = "Action: Operation\n```sql\nSELECT COUNT(*) FROM orders WHERE late = 1\n```"
     turns = [thinking("All.", sql), "Action: Answer\nFinal Answer: [(2,)]"]
     episode = play_one("texts", late_orders, turns, tokenizer, sqlite_database, "text")
-    record = record_with_ids(episode, "train", 0)
-    (tmp_path / "episodes.jsonl").write_text(json.dumps(record) + "\n")
-    (tmp_path / "tasks.jsonl").write_text(late_orders.to_json() + "\n")
-    settings = RunSettings("text", 800, 3, harness=harness_of("texts"), chat_template=tokenizer.chat_template)
-    settings.write(tmp_path)
+    saved_run(tmp_path, late_orders, episode, harness_of("texts"), tokenizer.chat_template)
     dataset = sft_dataset(tmp_path, tokenizer, [tokenizer.eos_token_id], [])
     assert len(dataset) == 2
     learned = [[id for id in row["labels"] if id != -100] for row in dataset]

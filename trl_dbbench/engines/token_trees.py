@@ -5,8 +5,9 @@ is: a token sees those before it in its sequences, by a mask, and its position i
 Log-probabilities and gradients are those of one forward a sequence up to rounding. Models whose forward
 cannot share prompts get just that: one forward a sequence.
 
-Shapes: B rows of L columns, the last T of which are completions. `follows` (B, T) is the column of the token
-before each, counted from the first completion's: -1 is the prompt's last token. `NOTHING_BEFORE` means none.
+Shapes: B rows of L columns; the last T columns are completions. For each of their tokens, `follows` (B, T)
+has the column of the token before it. Columns are counted from the first completion's: -1 is the prompt's last
+token. `NOTHING_BEFORE` stands for none.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ def follows_of(episodes: Sequence[Episode], columns: int) -> torch.Tensor | None
     known = [episode.follows for episode in episodes]
     if all(places is None for places in known):
         return None
-    follows = torch.arange(-1, columns - 1).repeat(len(episodes), 1)
-    for row, (episode, places) in enumerate(zip(episodes, known, strict=True)):
-        for column, place in enumerate(places or ()):
-            own = NOTHING_BEFORE if place == NOTHING else place - len(episode.prompt_ids)
-            follows[row, column] = own
-    return follows
+    rows = []
+    for episode, places in zip(episodes, known, strict=True):
+        prompt = len(episode.prompt_ids)
+        row = [NOTHING_BEFORE if place == NOTHING else place - prompt for place in places or ()]
+        rows.append([*row, *range(len(row) - 1, columns - 1)])
+    return torch.tensor(rows)
 
 
 @dataclass(frozen=True)
@@ -140,9 +141,8 @@ def score_sequences(
         ids[number, longest - len(columns) :] = input_ids[row, columns]
         mask[number, longest - len(columns) :] = 1
     values = usual(ids, mask, longest - 1, batch_size)
-    first: dict[
-        tuple[int, int], tuple[int, int]
-    ] = {}  # a token's value is that of the first sequence it is in
+    # a token's value is taken from the first sequence that has it
+    first: dict[tuple[int, int], tuple[int, int]] = {}
     for number, (row, columns) in enumerate(sequences):
         for place, column in enumerate(columns):
             if place and column >= width:

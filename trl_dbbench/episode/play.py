@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Protocol
 
@@ -61,27 +61,38 @@ async def play(
         dialogue: starts the agent's side of an episode, after the turns in `start.past`.
         protocol: turns text into actions and results into text.
     """
-    task, role = start.task, protocol.observation_role
-    episode = Episode(task, start.prompt_ids, start.sampling, observation_role=role, shots=start.shots)
+    role = protocol.observation_role
+    episode = Episode(start.task, start.prompt_ids, start.sampling, observation_role=role, shots=start.shots)
+    async with judged(episode, protocol, database, judge) as opening:
+        for turn in start.past:
+            await database.in_thread(repeat, turn, await opening, database.dialect)
+            # a copy: the turn has another worth in this episode
+            episode.turns.append(replace(turn, rewards={}, advantage=None, state=None, value=None))
+        episode.status = await _play_turns(episode, dialogue, protocol, database, opening, rules)
+    return episode
+
+
+@asynccontextmanager
+async def judged(
+    episode: Episode, protocol: AgentProtocol, database: Database, judge: Judge
+) -> AsyncIterator[Awaitable[Sandbox]]:
+    """Give the episode's sandbox for the block, in which it is played; then judge its answer.
+
+    The tables are made while the model writes the first turn. A database that fails ends the episode.
+    """
     with noting_faults(episode):
-        # the tables are made while the model writes the first turn
-        opening = database.in_thread(database.sandbox, task)
+        opening = database.in_thread(database.sandbox, episode.task)
         try:
-            for turn in start.past:
-                await database.in_thread(repeat, turn, await opening, database.dialect)
-                # a copy: the turn has another worth in this episode
-                episode.turns.append(replace(turn, rewards={}, advantage=None, state=None, value=None))
-            episode.status = await _play_turns(episode, dialogue, protocol, database, opening, rules)
+            yield opening
             if answer := episode.answer:
                 sandbox = await opening
                 episode.verdict = await database.in_thread(
-                    judge, task, answer, sandbox, protocol.grader, episode.statements
+                    judge, episode.task, answer, sandbox, protocol.grader, episode.statements
                 )
         finally:
             sandbox = await opening
             await database.in_thread(sandbox.close)
             episode.retries = sandbox.retries
-    return episode
 
 
 async def _play_turns(

@@ -113,15 +113,11 @@ class RewrittenDialogue(TokenDialogue):
         super().__init__(episode, row, engine, chat, rules)
         self._episode, self._rules = episode, rules
         self._tree = TokenTree(episode.prompt_ids)
-        self._place = len(self._tree.ids) - 1  # of the last token that the next turn is sampled after
         self._follows: int | None = None
-        self._first = 0  # the turn from which on turns are shown; a summary, after one
-        self._full = False
-        """Whether the next turn is a summary."""
+        self._first = 0  # the first turn that is shown: the last summary, if there is one
+        self._sums_up = False  # before the next turn
         for number, turn in enumerate(episode.turns):
-            if turn.follows is not None:
-                self._place = turn.follows
-            self._place = self._tree.add(turn.completion.ids, self._place)
+            self._tree.write(turn.completion.ids)
             self._read(episode.turns[: number + 1])
 
     def _room(self) -> int:
@@ -132,7 +128,7 @@ class RewrittenDialogue(TokenDialogue):
         return min(rooms)
 
     async def next_turn(self, number: int) -> Turn | None:
-        if self._full:
+        if self._sums_up:
             summary = await self._sample(SUMMARY_SEED + number)
             summary.action, summary.observation = Reply(summary.text), AFTER_A_SUMMARY
             self._episode.turns.append(summary)
@@ -145,7 +141,7 @@ class RewrittenDialogue(TokenDialogue):
         self._end = len(self._ids) + self._room()
         turn = await super()._sample(number)
         turn.follows = self._follows
-        self._place = self._tree.add(turn.completion.ids, self._place)
+        self._tree.write(turn.completion.ids)
         return turn
 
     @property
@@ -165,19 +161,15 @@ class RewrittenDialogue(TokenDialogue):
         self._ids = self._chat.context_ids(self._episode.prompt_ids, shown)
         if most is not None and self._rules.compaction == "summary":
             # a summary says all that there is before it
-            self._full = len(self._ids) > most and not isinstance(shown[-1].action, Reply)
-            if self._full:
+            self._sums_up = len(self._ids) > most and not isinstance(shown[-1].action, Reply)
+            if self._sums_up:
                 last = replace(shown[-1], observation=f"{shown[-1].observation}\n\n{ASK_FOR_A_SUMMARY}")
                 self._ids = self._chat.context_ids(self._episode.prompt_ids, [*shown[:-1], last])
-        while most is not None and len(self._ids) > most and len(shown) > 1 and not self._full:
-            if isinstance(shown[0].action, Reply):
-                break
-            shown = shown[1:]
-            self._ids = self._chat.context_ids(self._episode.prompt_ids, shown)
-        known, place = self._tree.find(self._ids)
-        self._follows = None if place == len(self._tree.ids) - 1 else place
-        new = self._ids[known:]
-        self._place = self._tree.add(new, place)
+        elif most is not None:
+            while len(self._ids) > most and len(shown) > 1:
+                shown = shown[1:]
+                self._ids = self._chat.context_ids(self._episode.prompt_ids, shown)
+        new, self._follows = self._tree.read(self._ids)
         return new
 
 
@@ -292,7 +284,7 @@ class Player:
 
     @property
     def rewrites(self) -> bool:
-        """Whether turns are sampled after other tokens than all that were before."""
+        """Whether a turn may be sampled after a history that was rewritten or shortened."""
         return isinstance(self.chat, ChatFormat) and bool(self.chat.rewrites or self.rules.compaction_tokens)
 
     async def play(self, start: Start, engine: Engine, row: int = 0) -> Episode:

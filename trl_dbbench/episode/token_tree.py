@@ -27,13 +27,14 @@ class TokenTree:
     Attributes:
         ids: the tokens in the order of their coming, the first prompt's first.
         follows: the place in `ids` of the token before each, or `NOTHING`.
+        place: of the last token that was read or written.
     """
 
     def __init__(self, prompt_ids: Sequence[int]):
         self.ids: list[int] = []
         self.follows: list[int] = []
         self._next: dict[tuple[int, int], int] = {}
-        self.add(prompt_ids, NOTHING)
+        self.place = self.add(prompt_ids, NOTHING)
 
     def find(self, ids: Sequence[int]) -> tuple[int, int]:
         """Return how many of these ids are a path from the root, and the place of the last of them."""
@@ -44,6 +45,22 @@ class TokenTree:
                 return count, place
             place = following
         return len(ids), place
+
+    def read(self, ids: Sequence[int]) -> tuple[list[int], int | None]:
+        """Add what the next turn is sampled after.
+
+        Returns:
+            The ids that are new, and the place of the token before them, as `Turn.follows` has it.
+        """
+        known, place = self.find(ids)
+        follows = None if place == len(self.ids) - 1 else place
+        new = list(ids[known:])
+        self.place = self.add(new, place)
+        return new, follows
+
+    def write(self, ids: Sequence[int]) -> None:
+        """Add what was sampled after that."""
+        self.place = self.add(ids, self.place)
 
     def add(self, ids: Sequence[int], after: int) -> int:
         """Append ids that follow the token at `after`; return the place of the last."""

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trl_dbbench.episode.chat import ChatFormat
-from trl_dbbench.episode.play import noting_faults
+from trl_dbbench.episode.play import judged
 from trl_dbbench.episode.player import Player
-from trl_dbbench.episode.protocol import Answer, given_answer
+from trl_dbbench.episode.protocol import given_answer
 from trl_dbbench.episode.types import Completion, Engine, Episode, Start, Status, Turn
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.harness.endpoint import Endpoint
@@ -70,37 +70,33 @@ class HarnessPlayer(Player):
         What goes wrong with the program is `Status.HARNESS_FAULT`. Nothing that it does makes this raise.
         """
         assert isinstance(self.chat, ChatFormat)
-        task, role = start.task, self.chat.protocol.observation_role
-        episode = Episode(task, start.prompt_ids, start.sampling, observation_role=role, shots=start.shots)
-        async with self._serving() as endpoint:
-            with noting_faults(episode):
-                opening = self.database.in_thread(self.database.sandbox, task)
-                session = Session(
-                    episode,
-                    opening,
-                    engine=engine,
-                    row=row,
-                    chat=self.chat,
-                    database=self.database,
-                    rules=self.rules,
-                )
-                try:
-                    with endpoint.session(session) as key:
-                        end = await self._run(session, self._told(start, endpoint, key))
-                    await session.close()
-                    if session.fault is not None:
-                        raise session.fault
-                    episode.output = end.output
-                    if (answer := self._answer(episode, end)) is not None:
-                        episode.verdict = await self.database.in_thread(
-                            *(self.judge, task, answer, await opening, self.chat.protocol.grader),
-                            episode.statements,
-                        )
-                finally:
-                    session.closed = True
-                    sandbox = await opening
-                    await self.database.in_thread(sandbox.close)
-                    episode.retries = sandbox.retries
+        protocol, role = self.chat.protocol, self.chat.protocol.observation_role
+        episode = Episode(
+            start.task, start.prompt_ids, start.sampling, observation_role=role, shots=start.shots
+        )
+        async with (
+            self._serving() as endpoint,
+            judged(episode, protocol, self.database, self.judge) as opening,
+        ):
+            session = Session(
+                episode,
+                opening,
+                engine=engine,
+                row=row,
+                chat=self.chat,
+                database=self.database,
+                rules=self.rules,
+            )
+            try:
+                with endpoint.session(session) as key:
+                    end = await self._run(session, self._told(start, endpoint, key))
+                await session.close()
+            finally:
+                session.closed = True
+            if session.fault is not None:
+                raise session.fault
+            episode.output = end.output
+            _note_end(episode, end)
         return episode
 
     async def _run(self, session: Session, told: dict[str, Any]) -> End:
@@ -116,19 +112,6 @@ class HarnessPlayer(Player):
             running.stop("the rollout was ended")
             raise
         return end
-
-    def _answer(self, episode: Episode, end: End) -> Answer | None:
-        """Note how the program ended; return its answer."""
-        if end.fault is None and end.answer is None and episode.task.is_question:
-            end = End(None, "it gave no answer", end.output)
-        if end.fault is not None:
-            episode.status, episode.fault = Status.HARNESS_FAULT, end.fault
-            return None
-        answer = given_answer(end.answer)
-        episode.status = Status.ANSWERED
-        text = json.dumps(end.answer, ensure_ascii=False)  # which a replay reads
-        episode.turns.append(Turn(Completion([], []), text, answer))
-        return answer
 
     def _told(self, start: Start, endpoint: Endpoint, key: str) -> dict[str, Any]:
         task, protocol = start.task, self.chat.protocol
@@ -163,3 +146,16 @@ class HarnessPlayer(Player):
             if served.episodes == 0:
                 del self._served[loop]
                 await served.endpoint.close()
+
+
+def _note_end(episode: Episode, end: End) -> None:
+    """Note how the program ended, and its answer as the last turn."""
+    fault = end.fault
+    if fault is None and end.answer is None and episode.task.is_question:
+        fault = "it gave no answer"
+    if fault is not None:
+        episode.status, episode.fault = Status.HARNESS_FAULT, fault
+        return
+    text = json.dumps(end.answer, ensure_ascii=False)  # which a replay reads
+    episode.status = Status.ANSWERED
+    episode.turns.append(Turn(Completion([], []), text, given_answer(end.answer)))

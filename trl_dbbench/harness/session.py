@@ -32,7 +32,7 @@ class Refused(Exception):
 
 
 class Failed(Exception):
-    """A call that the database or the engine has failed at: no fault of the program's."""
+    """A call during which the database or the engine failed: no fault of the program's."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Said:
     calls: dict[str, tuple[str, str]]  # id -> name and arguments
     finish: str
     known: bool = True
-    """Whether its sampled ids stand for it when it is sent back."""
+    """Whether its sampled ids are kept when the program sends it back."""
 
 
 class Session:
@@ -75,7 +75,7 @@ class Session:
         self._one = asyncio.Lock()  # an episode has one row of the engine's cache
         self.closed = False
         self.fault: Exception | None = None
-        """What the database or the engine failed with, if one did."""
+        """The error of the database or the engine, if one has failed."""
         self._began, self._waited = time.monotonic(), 0.0
         self._open = 0  # calls that are being answered, and since when
         self._since = 0.0
@@ -126,7 +126,7 @@ class Session:
                 result = await self._database.in_thread(sandbox.execute, sql)
             except Exception as error:
                 self.fault = self.fault or error
-                raise Failed from error
+                raise Failed("the database has failed; the episode is over") from error
             text = self.chat.protocol.observe(result)
             turn = Turn(Completion([], []), sql, Operation(sql), result, observation=text)
             self.episode.turns.append(turn)
@@ -172,7 +172,7 @@ class Session:
                 completion = await self._engine.generate(request)
             except Exception as error:
                 self.fault = self.fault or error
-                raise Failed from error
+                raise Failed("the engine has failed; the episode is over") from error
             completion, stopped = _until(completion, stop, self.chat)
             said = self._heard(completion, number, tools, stopped)
             self._place(ids, said.turn)
@@ -194,13 +194,9 @@ class Session:
         if self._tree is None:
             self.episode.prompt_ids = ids
             self._tree = TokenTree(ids)
-            place = len(ids) - 1
         else:
-            known, place = self._tree.find(ids)
-            turn.follows = None if place == len(self._tree.ids) - 1 else place
-            self.episode.turns[-1].observation_ids = ids[known:]
-            place = self._tree.add(ids[known:], place)
-        self._tree.add(turn.completion.ids, place)
+            self.episode.turns[-1].observation_ids, turn.follows = self._tree.read(ids)
+        self._tree.write(turn.completion.ids)
         self.episode.turns.append(turn)
 
     def _replies_in(self, messages: Sequence[dict[str, Any]]) -> dict[int, Turn]:

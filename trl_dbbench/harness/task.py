@@ -1,4 +1,4 @@
-"""What a harness is given."""
+"""The task as a program gets it."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class _Export:
         ]
 
     def _in_one_row(self, chosen: Sequence[Played]) -> Iterator[tuple[EpisodeRecord, Episode]]:
-        if self._settings.harness or self._settings.history != "kept" or self._settings.compaction_tokens:
+        if self._settings.rewrites:
             raise ConfigError(
                 "a row has one sequence, and these episodes have several (history: template, "
                 "compaction_tokens or harness). Fine-tune on their folder: recipes/sft_dbbench.py "

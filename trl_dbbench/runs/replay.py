@@ -177,24 +177,18 @@ class _SavedTurns:
         return [_TOKEN] * max(1, self._turn["observation_tokens"])
 
 
-def _acts(saved: EpisodeRecord) -> EpisodeRecord:
-    """Return a program's episode without the model's replies: its statements and its answer."""
-    turns = [turn for turn in saved["turns"] if turn["action"] != "reply"]
-    return {**saved, "turns": [{**turn, "text": f"{turn['action']} {turn['text']}"} for turn in turns]}
-
-
 class _ProgramsTurns:
-    """Reads the turns of `_acts`; in all else, the run's protocol."""
+    """The run's protocol, but for the turns of a program: statements, and an answer as JSON at the end."""
 
-    def __init__(self, protocol: AgentProtocol):
+    def __init__(self, protocol: AgentProtocol, turns: Sequence[TurnRecord]):
         self._protocol = protocol
+        self._acts = iter([turn["action"] for turn in turns])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._protocol, name)
 
     def parse(self, text: str) -> Operation | Answer:
-        action, _, said = text.partition(" ")
-        return Operation(said) if action == "operation" else given_answer(json.loads(said))
+        return Operation(text) if next(self._acts) == "operation" else given_answer(json.loads(text))
 
 
 class _Replayer:
@@ -227,6 +221,9 @@ class _Replayer:
                     episode.cancel()
 
     async def _play(self, line: int, saved: EpisodeRecord) -> Replayed:
+        # nothing is executed in a reply: a summary, or what the model said to a program
+        acts = [turn for turn in saved["turns"] if turn.get("action") != "reply"]
+        saved = {**saved, "turns": acts}
         replayed = Replayed(line, saved)
         if saved["status"] in (Status.ENVIRONMENT_FAULT, Status.SERVER_CRASH):
             return replayed
@@ -235,17 +232,11 @@ class _Replayer:
             found = f"one of {len(tasks)} with this id and question" if tasks else f"not in {TASKS_FILE}"
             replayed.differences.append(Difference("task", saved["task_id"], found))
             return replayed
-        if self._settings.compaction == "summary":  # nothing is executed in one
-            turns_read = [turn for turn in saved["turns"] if turn["action"] != "reply"]
-            saved = {**saved, "turns": turns_read}
-            replayed = Replayed(line, saved)
+        if not saved["turns"]:  # a program that neither executed a statement nor answered
+            return replayed
         protocol, cut, most = self._protocol, self._was_cut(saved), self._settings.max_turns
         if self._settings.harness is not None:
-            saved, protocol, cut = _acts(saved), _ProgramsTurns(protocol), False
-            replayed = Replayed(line, saved)
-            most = len(saved["turns"])
-            if not most:  # it neither executed a statement nor answered
-                return replayed
+            protocol, cut, most = _ProgramsTurns(protocol, saved["turns"]), False, len(saved["turns"])
         turns = _SavedTurns(saved, protocol, cut=cut)
         player = Player(turns, self._database, self._judge, turns.rules(most))
         sampling = Sampling(greedy=bool(saved.get("greedy")), seed=saved.get("seed", 0))

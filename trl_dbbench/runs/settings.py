@@ -160,6 +160,11 @@ class RunSettings:
         return Rules(self.max_turns, **{name: limit for name, limit in limits.items() if limit is not None})
 
     @property
+    def rewrites(self) -> bool:
+        """Whether an episode may be several sequences."""
+        return bool(self.harness or self.history != "kept" or self.compaction_tokens)
+
+    @property
     def database_spec(self) -> str:
         """The argument of `open_database` for a database like the run's."""
         return "sqlite" if self.dialect == SQLITE.name else "auto"

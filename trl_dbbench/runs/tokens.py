@@ -74,7 +74,7 @@ def with_tokens(
             raise no_ids(task.id, endpoint)
         if (kept := _kept(record, task)) is not None and (chat is None or _reads(chat, kept)):
             yield record, kept
-        elif settings.history != "kept" or settings.compaction_tokens or settings.harness:
+        elif settings.rewrites:
             raise ConfigError(
                 f"the episode of task '{task.id}' is several sequences (history: template, "
                 "compaction_tokens or harness), whose texts cannot be tokenised again, and has no ids of "
