@@ -6,8 +6,8 @@ Log-probabilities and gradients are those of one forward a sequence up to roundi
 cannot share prompts get just that: one forward a sequence.
 
 Shapes: B rows of L columns; the last T columns are completions. For each of their tokens, `follows` (B, T)
-has the column of the token before it. Columns are counted from the first completion's: -1 is the prompt's last
-token. `NOTHING_BEFORE` stands for none.
+has the column of the token before it. Columns are counted from the first completion's: -1 is the last token
+of the prompt. `NOTHING_BEFORE` stands for none.
 """
 
 from __future__ import annotations
