@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import runpy
@@ -127,9 +128,19 @@ def fork_ranks(script: Path, *arguments: object) -> tuple[int, str]:
         return next((status for status in statuses if status), 0), output.read()
 
 
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_PORTS = itertools.cycle(range(20_000 + 1_000 * _WORKER, 21_000 + 1_000 * _WORKER))
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+    """A port for a server that starts later. No other test gets it before then.
+
+    The kernel may give the same port twice if it chooses, as long as nobody listens there. So these are below its own.
+    """
+    for port in _PORTS:
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("a cycle has no end")
 
 
 def seen(folder: Path, scenario: str) -> list[dict[str, Any]]:
