@@ -4,12 +4,12 @@ transformers restores weights, optimizer, schedule and random generators, and fi
 Here is the rest that a GRPO run needs to end with the same weights:
 
 ```
-a kill while a checkpoint is written   ->  it is marked until it is whole; a marked one is never used
-a checkpoint that was damaged later    ->  the sizes of its files are noted, and it is passed over
-a checkpoint between two steps of one  ->  the rollouts still to be trained on are saved, a file for each
-rank, generation                                 and TRL's count of micro-steps is restored a checkpoint in
-the middle of a step   ->  holds the state before the step, which is repeated as a whole a kill after the last
-step             ->  no further step is done
+a kill while a checkpoint is written    it is marked until it is whole; a marked one is never used
+a checkpoint that was damaged later     the sizes of its files are noted, and it is passed over
+a checkpoint between two steps of one   the rollouts still to be trained on are saved, a file for each rank,
+generation                              and TRL's count of micro-steps is restored
+a checkpoint in the middle of a step    holds the state before the step, which is repeated as a whole
+a kill after the last step              no further step is done
 ```
 """
 
