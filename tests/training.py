@@ -114,10 +114,11 @@ def quickstart_trainer(
     lora=False,
     only=None,
     dataset=None,
+    held_out=None,
     **settings,
 ) -> DBBenchGRPOTrainer:
     """The quickstart's model, which writes SQL that mostly works, on a few of its tasks, or only on tasks with this
-    operation, or on another dataset."""
+    operation, or on another dataset, with held-out rows or without."""
     defaults = {
         "output_dir": str(output_dir),
         "max_turns": 3,
@@ -136,6 +137,7 @@ def quickstart_trainer(
         reward_funcs=[OUTCOME_PRESETS["greedy_then_grpo"], *more_rewards],
         args=args,
         train_dataset=dataset or to_dataset(tasks, args.protocol, "Work on the MySQL database."),
+        eval_dataset=held_out,
         processing_class=AutoTokenizer.from_pretrained(RECIPES / "tiny/model"),
         peft_config=LoraConfig(**LORA) if lora else None,
         database=database,

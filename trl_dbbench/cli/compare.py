@@ -67,6 +67,7 @@ def compare(
     notes: list[str] = []
     arms = _saved(context, saved) if saved else _played(context, notes)
     _tell(arms, notes, json_file, html_file)
+    _tell_streams(saved or [])
 
 
 def _tell(arms: list[Arm], notes: list[str], json_file: Path | None, html_file: Path | None) -> None:
@@ -83,6 +84,15 @@ def _tell(arms: list[Arm], notes: list[str], json_file: Path | None, html_file: 
             file.write(to_json(comparison.to_dict()))
     if html_file is not None:
         typer.echo(write_comparison(comparison, html_file))
+
+
+def _tell_streams(saved: list[Path]) -> None:
+    """Print what runs with streams kept and lost."""
+    from trl_dbbench.evaluation.compare.saved import names_of
+    from trl_dbbench.evaluation.compare.streams import stream_figures, streams_text
+
+    if figures := stream_figures(saved, names_of(saved)) if saved else []:
+        typer.echo(f"\nStreams, in points of 100 (docs/lifelong.md):\n{streams_text(figures)}")
 
 
 def _saved(context: typer.Context, paths: list[Path]) -> list[Arm]:

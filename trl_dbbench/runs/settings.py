@@ -33,6 +33,12 @@ TRAINING = (
 )
 """Recorded training settings, named as in a recipe's YAML; `world_size` is the number of devices."""
 
+OF_STREAMS = (
+    *("stream", "stream_order", "stage_steps", "stage_tasks", "stage_accuracy", "kl_reference"),
+    *("replay", "replay_size", "replay_by"),
+)
+"""The same of a run that has a stream."""
+
 PACKAGES = ("trl-dbbench", "trl", "transformers", "peft", "accelerate", "torch", "sqlglot")
 
 
@@ -215,8 +221,9 @@ class RunSettings:
 
 
 def training_of(args: Any) -> dict[str, Any]:
-    """Return the settings of `TRAINING` that a trainer's arguments have."""
-    known = {name: value for name in TRAINING if (value := getattr(args, name, None)) is not None}
+    """Return the settings of `TRAINING` that a trainer's arguments have, and those of a stream."""
+    names = TRAINING + (OF_STREAMS if getattr(args, "stream", None) else ())
+    known = {name: value for name in names if (value := getattr(args, name, None)) is not None}
     return {name: getattr(value, "value", value) for name, value in known.items()}
 
 

@@ -105,7 +105,7 @@ def split_tasks(tasks: Sequence[Task], test_size: float = 0.1, seed: int = 0) ->
             f"the test size is {test_size}; it must be a share above 0 and below 1, such as 0.1."
         )
     statements = [_same_statement(task) for task in tasks]
-    groups = _tied([[*same, *_databases(task)] for same, task in zip(statements, tasks, strict=True)])
+    groups = _tied([[*same, *tables_of(task)] for same, task in zip(statements, tasks, strict=True)])
     shares_tables = max(map(len, groups)) > max(1, test_size * len(tasks))
     if shares_tables:
         groups = _tied(statements)
@@ -122,13 +122,19 @@ def split_tasks(tasks: Sequence[Task], test_size: float = 0.1, seed: int = 0) ->
     )
 
 
-def _databases(task: Task) -> list[Hashable]:
+def tables_of(task: Task) -> list[Hashable]:
+    """Return its tables, or the database that has them: equal ones have the same rows."""
     return list(task.tables) if task.source is None else [task.source]
+
+
+def question_of(task: Task) -> Hashable:
+    """Return what is equal for questions that differ only in layout and case."""
+    return "question", " ".join(task.question.lower().split())
 
 
 def _same_statement(task: Task) -> list[Hashable]:
     """Return what another task must not share that is in the other half."""
-    keys: list[Hashable] = [("question", " ".join(task.question.lower().split()))]
+    keys = [question_of(task)]
     if task.gold.sql:
         keys.append(("sql", normal_form(task.gold.sql)))
     return keys

@@ -18,6 +18,7 @@ from trl_dbbench.episode.protocol import get_protocol
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.few_shot import DEFAULT_WAY, WAYS, check_few_shot
+from trl_dbbench.tasks.stages import ORDERS
 from trl_dbbench.training.alarms import check_alarms
 from trl_dbbench.training.importance_sampling import (
     MODES,
@@ -27,6 +28,7 @@ from trl_dbbench.training.importance_sampling import (
 )
 from trl_dbbench.training.kl import check_reference
 from trl_dbbench.training.samplers import check_task_sampling
+from trl_dbbench.training.stream import REPLAYS, check_stream
 from trl_dbbench.training.unsupported import check_history, check_settings, check_values, use_new_names
 from trl_dbbench.utils.console import shows_bars
 from trl_dbbench.utils.lookup import check_choice
@@ -36,9 +38,11 @@ CHOICES = {
     "compaction": ("drop", "summary"),
     "greedy_eval": ("batch", "separate", "off"),
     "shared_prefix": ("auto", "off"),
-    "kl_reference": ("base", "rollout"),
+    "kl_reference": ("base", "rollout", "stage"),
     "task_sampling": ("shuffle", "skill", "frontier"),
     "rollout_correction": (NO_CORRECTION, *MODES),
+    "stream_order": ORDERS,
+    "replay_by": REPLAYS,
 }
 
 
@@ -195,8 +199,8 @@ class DBBenchGRPOConfig(GRPOConfig):
     )
     kl_reference: str = option(
         "base",
-        "What beta keeps the policy close to: TRL's reference or reference_model_name_or_path (base), or "
-        "the policy that played (rollout).",
+        "What beta keeps the policy close to: TRL's reference or reference_model_name_or_path (base), "
+        "the policy that played (rollout), or with stream the one before the stage (stage).",
         CHOICES["kl_reference"],
     )
     kl_in_reward: bool = option(
@@ -215,6 +219,32 @@ class DBBenchGRPOConfig(GRPOConfig):
     )
     min_tasks_per_skill: int = option(1, "With task_sampling skill: skills with fewer tasks are left out.")
     single_skill: bool = option(False, "With task_sampling skill: only tasks that have one skill.")
+    stream: list[str] | None = option(
+        None,
+        "Train on one stage of tasks after another (docs/lifelong.md): skills, operations, databases, file, "
+        "or names of skills or operations in their order.",
+    )
+    stream_order: str = option(
+        "fixed",
+        "With stream: the order of the stages, fixed, random, by difficulty (fewest skills a task first), or "
+        "mixed: one stage of all tasks.",
+        ORDERS,
+    )
+    stage_steps: int | None = option(None, "With stream: updates of a stage at most.")
+    stage_tasks: int | None = option(
+        None, "With stream: tasks that a stage plays at most; with stream file, its size."
+    )
+    stage_accuracy: float | None = option(
+        None, "With stream: greedy accuracy over the last 32 tasks, 0 to 1, at which a stage ends."
+    )
+    replay: float = option(0.0, "With stream: share of the prompts that are of earlier stages, 0 to 1.")
+    replay_size: int = option(200, "With replay: earlier tasks that are kept, a fair sample of them.")
+    replay_by: str = option(
+        "uniform",
+        "With replay: any of the kept tasks alike (uniform), or rather those solved less often when they "
+        "were played last (accuracy).",
+        REPLAYS,
+    )
     dynamic_sampling: bool = option(
         False, "Play further prompts in the place of groups whose episodes all have the same reward (DAPO)."
     )
@@ -289,6 +319,7 @@ class DBBenchGRPOConfig(GRPOConfig):
             raise ConfigError(f"top_p must be above 0 and at most 1, is {self.top_p}.")
         check_few_shot(self.few_shot, self.few_shot_memory, self.few_shot_by, self.few_shot_update)
         check_task_sampling(self)
+        check_stream(self)
         self.vllm_server_urls = servers_asked(partial(getattr, self))
         if self.vllm_server_urls is not None:
             self.vllm_server_urls = server_addresses(self.vllm_server_urls)

@@ -2,7 +2,7 @@
 
 ```
 task_sampling: shuffle, skill   the rows that the data loader gives
-task_sampling: frontier         tasks chosen by what is known of the agent when the rollout begins
+task_sampling: frontier, stream  tasks chosen by what is known of the agent when the rollout begins
 few_shot                        earlier episodes put into the prompts
 dynamic_sampling: true          groups with one reward for all episodes teach nothing: further prompts are
                                 played in their place, `dynamic_sampling_rounds` times (DAPO, Yu et al., 2025)
@@ -29,8 +29,7 @@ from trl_dbbench.advantages.registry import needs_of
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.runs.few_shot import Shots
 from trl_dbbench.runs.records import EpisodeRecord, episode_record
-from trl_dbbench.training.frontier import Frontier
-from trl_dbbench.training.samplers import Order
+from trl_dbbench.training.samplers import LiveOrder, Order
 from trl_dbbench.utils.ranks import Ranks
 
 Row = dict[str, Any]
@@ -116,7 +115,7 @@ class Chooser:
 
     def choose(self, rows: list[Row], step: int) -> Batch:
         """Return the batch of a micro-step, in the place of the rows that the data loader gave."""
-        if isinstance(self.order, Frontier):
+        if isinstance(self.order, LiveOrder):
             prompts = len(rows) * Ranks().count // self.args.num_generations
             rows = self._share(self._draw(step, 0, prompts, ()))
         if self.shots is not None:
@@ -149,7 +148,7 @@ class Chooser:
             trained, left_out: the episodes that are trained on and the others, those of all ranks.
         """
         values: dict[str, list[float]] = {}
-        if isinstance(self.order, Frontier):
+        if isinstance(self.order, LiveOrder):
             values |= self.order.record([*trained, *left_out])
         if self.args.dynamic_sampling:
             tokens = sum(turn["tokens"] for record in left_out for turn in record["turns"])

@@ -3,6 +3,7 @@
 ```
 kl_reference   base     TRL's reference, the model before the run, or reference_model_name_or_path
                rollout  the policy that played, by its log-probabilities; no further model
+               stage    the policy before the stage of the stream that is under way
 kl_in_reward   false    beta times the KL is in the loss (k3, by token)
                true     beta times the log ratio of an episode's sampled tokens is taken from its reward
 ```
@@ -33,7 +34,7 @@ def check_reference(args: Any) -> None:
     of_rollout = args.kl_reference == "rollout"
     used = {
         "reference_model_name_or_path": bool(args.reference_model_name_or_path),
-        "kl_reference: rollout": of_rollout,
+        f"kl_reference: {args.kl_reference}": args.kl_reference != "base",
         "kl_in_reward": args.kl_in_reward,
     }
     for name in (name for name, given in used.items() if given and args.beta == 0.0):
@@ -47,6 +48,11 @@ def check_reference(args: Any) -> None:
         raise ConfigError(
             "kl_reference: rollout needs no model as its reference; leave reference_model_name_or_path "
             "and sync_ref_model out, or set kl_reference: base."
+        )
+    if args.kl_reference == "stage" and (args.reference_model_name_or_path or args.sync_ref_model):
+        raise ConfigError(
+            "kl_reference: stage has a reference of its own; leave reference_model_name_or_path and "
+            "sync_ref_model out, or set kl_reference: base."
         )
     if of_rollout and args.kl_in_reward:
         raise ConfigError(
@@ -81,6 +87,51 @@ def load_reference(trainer: GRPOTrainer, name_or_path: str) -> PreTrainedModel:
     if trainer.is_fsdp_enabled:
         return prepare_fsdp(model, trainer.accelerator)
     return trainer.accelerator.prepare_model(model, evaluation_mode=True)
+
+
+class StageReference:
+    """The reference of `kl_reference: stage`: a copy of the policy as it was when the stage began.
+
+    It takes the place of TRL's: an adapter named "ref" beside a trained adapter, else `ref_model`.
+    Checkpoints keep it.
+
+    Raises:
+        ConfigError: if ranks share the weights.
+    """
+
+    def __init__(self, trainer: GRPOTrainer):
+        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+            raise ConfigError(
+                "kl_reference: stage copies the policy's weights, of which ranks have parts with DeepSpeed "
+                "and FSDP; take another kl_reference, or train without them."
+            )
+        self._trainer = trainer
+        model = trainer.model
+        if trainer.ref_model is None and "ref" not in model.peft_config:
+            model.add_adapter("ref", model.peft_config["default"])
+            model.set_adapter("default")
+            self.renew()
+
+    def _pairs(self) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
+        """Return the name, the reference's weight and the policy's, for each weight that is trained."""
+        model, other = self._trainer.model, self._trainer.ref_model
+        trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+        if other is not None:
+            of_reference = dict(other.named_parameters())
+            return [(name, of_reference[name], weight) for name, weight in trained]
+        return [(name, model.get_parameter(name.replace(".default.", ".ref.")), w) for name, w in trained]
+
+    def renew(self) -> None:
+        """Take over the policy's weights as they are."""
+        for _, reference, weight in self._pairs():
+            reference.data.copy_(weight.data)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {name: reference.data for name, reference, _ in self._pairs()}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        for name, reference, _ in self._pairs():
+            reference.data.copy_(state[name])
 
 
 def apply_kl(output: dict[str, Any], args: Any, gather: Callable[[torch.Tensor], torch.Tensor]) -> Penalties:

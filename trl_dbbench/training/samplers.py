@@ -11,7 +11,7 @@ Both depend on seed and epoch alone: all ranks agree without talking, and a resu
 of its epoch. TRL's own generator would repeat the order of epoch 0 in a resumed run.
 
 An order also draws further tasks, in the place of groups without spread (`training/dynamic_sampling.py`).
-`training/frontier.py` draws all tasks so, when their batch begins.
+`training/frontier.py` and `training/stream.py` draw all tasks so, when their batch begins.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -30,8 +30,10 @@ from trl.trainer.utils import RepeatSampler
 from trl_dbbench.advantages.registry import needs_of
 from trl_dbbench.episode.dataset import is_fresh, task_in
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.runs.records import EpisodeRecord
 from trl_dbbench.tasks.skills import NAMED
 from trl_dbbench.training.frontier import Frontier
+from trl_dbbench.training.stream import Stream
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +50,24 @@ class Order(Protocol):
         ...
 
 
-def task_order(dataset: Dataset, args: Any) -> Order:
+@runtime_checkable
+class LiveOrder(Order, Protocol):
+    """An order that learns from what was played, and chooses when a batch begins. Checkpoints keep it."""
+
+    def record(self, episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]:
+        """Note a generation's samples, those of all ranks; return values whose means are logged."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def task_order(dataset: Dataset, args: Any, held_out: Dataset | None = None) -> Order:
     """Return the order that the settings ask for, over rows with the column `task`.
+
+    Args:
+        held_out: rows that a stream is measured with.
 
     Raises:
         ConfigError: if the tasks do not fill one batch, or `task_sampling: skill` finds no skill to draw.
@@ -57,6 +75,8 @@ def task_order(dataset: Dataset, args: Any) -> Order:
     _check_number(len(dataset), args)
     if is_fresh(dataset):
         _check_fresh(args)
+    if args.stream is not None:
+        return Stream(dataset, held_out, args)
     if args.task_sampling == "shuffle":
         return Shuffled(len(dataset), args.seed)
     if args.task_sampling == "frontier":

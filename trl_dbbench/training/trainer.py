@@ -77,20 +77,20 @@ from trl_dbbench.training.callbacks import (
 from trl_dbbench.training.config import DBBenchGRPOConfig
 from trl_dbbench.training.dynamic_sampling import Batch, Chooser, Row, put_columns, take_columns
 from trl_dbbench.training.forwards import Forwards
-from trl_dbbench.training.frontier import Frontier
 from trl_dbbench.training.importance_sampling import (
     MODES,
     NO_CORRECTION,
     compares_with_rollout,
     known_logprobs,
 )
-from trl_dbbench.training.kl import apply_kl, load_reference
+from trl_dbbench.training.kl import StageReference, apply_kl, load_reference
 from trl_dbbench.training.loss import SHARES, correct_means, mask_failed, note_shares
 from trl_dbbench.training.memory import check_memory
 from trl_dbbench.training.model_card import refine_card
 from trl_dbbench.training.packing import FOLLOWS, Tokens
 from trl_dbbench.training.resume import ResumableGRPOTrainer, replaced
-from trl_dbbench.training.samplers import TaskSampler, task_order
+from trl_dbbench.training.samplers import LiveOrder, TaskSampler, task_order
+from trl_dbbench.training.stream import Stream, StreamCallback
 from trl_dbbench.training.unsupported import check_arguments
 from trl_dbbench.utils.cpu import spare_page_faults
 from trl_dbbench.utils.ranks import raise_on_all, together
@@ -233,9 +233,15 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         for dataset in filter(None, (train_dataset, eval_dataset)):
             self.player.check_dataset(dataset)
         shots = Shots.of(self)
-        order = task_order(train_dataset, args)
-        if isinstance(order, Frontier):
-            self.stateful["frontier"] = order
+        order = task_order(train_dataset, args, eval_dataset)
+        if isinstance(order, LiveOrder):
+            self.stateful[type(order).__name__.lower()] = order
+        self.stream = order if isinstance(order, Stream) else None
+        if self.stream is not None:
+            args.max_steps = self.stream.max_steps
+        self.stage_reference = StageReference(self) if args.kl_reference == "stage" else None
+        if self.stage_reference is not None:
+            self.stateful["stage_reference"] = self.stage_reference
         self.chooser = Chooser(args, train_dataset, order, shots, self.reward_weights, self._play_and_score)
         self.sharing = SharedPrompts(self.accelerator, compiled=args.torch_compile)
         self._check_sequences()
@@ -285,6 +291,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         if self.args.greedy_eval != "off":
             self.add_callback(GreedyEvalCallback(self.args.greedy_eval_every))
         self.add_callback(HeldOutCallback())
+        if self.stream is not None:
+            self.add_callback(StreamCallback(self))
 
     @property
     def greedy_eval(self) -> GreedyEvalCallback | None:
@@ -382,9 +390,12 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         for name, value in refined_metrics(played, alarms, self.args).items():
             self._metrics[phase][name][-1] = value  # in the place of TRL's
         left_out = batch.left_out_records(step)
-        choice = self.chooser.record(played, left_out) if phase == "train" else {}
+        choice = self.stream.record_greedy(greedy) if self.stream is not None and phase == "train" else {}
+        choice |= self.chooser.record(played, left_out) if phase == "train" else {}
         played, tasks = [*played, *left_out], [*tasks, *(row["task"] for row in batch.left_out)]
         metrics = episode_metrics(played) | alarms | choice
+        if self.stream is not None and phase == "eval":
+            self.stream.count_held_out(played)
         if self.chooser.shots is not None:
             metrics |= self.chooser.shots.record(played, tasks, phase == "train")
         if self.accelerator.is_main_process:
@@ -518,6 +529,12 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     def train(self, *args: Any, **kwargs: Any):
         with self.ahead or nullcontext():
             return super().train(*args, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        metrics = super().evaluate(*args, **kwargs)
+        if self.stream is not None and (measured := self.stream.measured()):
+            self.log(measured)
+        return metrics
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any):
         prepared = super()._prepare_for_training(*args, **kwargs)  # loads a checkpoint's bound

@@ -42,14 +42,15 @@ def saved_arms(paths: Sequence[Path]) -> list[Arm]:
             f"'{paths[0]}' alone has nothing to be compared with. Name two or more files of eval --json or "
             "runs, or one run, whose first and last evaluations are compared."
         )
-    names = _names(paths)
+    names = names_of(paths)
     return [
         _of_run(path, name)[-1] if path.is_dir() else _of_file(path, name)
         for path, name in zip(paths, names, strict=True)
     ]
 
 
-def _names(paths: Sequence[Path]) -> list[str]:
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """Return a short name for each, all different."""
     whole = [path.resolve() for path in paths]
     if len(set(whole)) < len(paths):
         raise ConfigError(f"an evaluation is named twice: {', '.join(map(str, paths))}. Name each once.")

@@ -32,6 +32,7 @@ from trl_dbbench.evaluation.report.curves import (
 from trl_dbbench.evaluation.report.run import Run
 from trl_dbbench.grading.statistics import Share
 from trl_dbbench.runs.records import PHASES, EpisodeRecord, failed_statement, is_void, share
+from trl_dbbench.runs.stream import StreamRecord, measures_text
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.files import shortest_names, write_atomically
 
@@ -332,6 +333,7 @@ def write_report(run: Run, out: str | Path, other: Run | None = None) -> Path:
         settings=_settings([each for _, each in shown]),
         charts=drawn,
         comparison=compared,
+        streams=[(name, stream) for name, each in shown if (stream := _stream(each))],
         counts={
             "flipped": sum(task["flipped"] for task in index["tasks"]),
             "failing": sum(index["episodes"]["failing"]),
@@ -340,6 +342,21 @@ def write_report(run: Run, out: str | Path, other: Run | None = None) -> Path:
         episode_blocks=episode_blocks,
         task_blocks=task_blocks,
     )
+
+
+def _stream(run: Run) -> dict[str, Any] | None:
+    """Return what the page shows of a run's stream; `None` without one that was measured."""
+    record = None if run.path is None else StreamRecord.read(run.path)
+    if record is None or not record.matrix:
+        return None
+    names = ["before the training", *(f"after {stage.name}" for stage in record.stages)]
+    rows = [(name, record.shares(number)) for number, name in enumerate(names[: len(record.matrix)])]
+    return {
+        "groups": record.groups,
+        "rows": rows,
+        "measures": measures_text(record.measures),
+        "prequential": list(zip(record.stages, record.prequential(run.episodes), strict=True)),
+    }
 
 
 def render(template: str, out: str | Path, **shown: Any) -> Path:

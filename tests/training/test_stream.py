@@ -1,0 +1,292 @@
+"""One stage of tasks after another: what is played, when a stage ends, what is measured, and a killed run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from launching import ROOT
+from training import StopAfter, adapter_of, episodes_in, equal, quickstart_trainer, varied
+
+from trl_dbbench import ConfigError, DBBenchGRPOConfig, load_tasks, to_dataset
+from trl_dbbench.runs.stream import StreamRecord
+from trl_dbbench.training.stream import Stream
+
+TINY = ROOT / "recipes" / "tiny"
+OPERATIONS = ["SELECT", "DELETE", "INSERT"]
+
+# two prompts of four samples a generation, and two updates on it
+STREAM = {
+    "stream": OPERATIONS,
+    "stage_steps": 4,
+    "per_device_train_batch_size": 4,
+    "steps_per_generation": 2,
+    "per_device_eval_batch_size": 8,
+    "learning_rate": 1e-3,
+}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Ten training tasks of each operation, and four held-out ones."""
+
+    def some(file: str, number: int):
+        tasks = load_tasks(TINY / file)
+        chosen = [[t for t in tasks if t.operation == each][:number] for each in OPERATIONS]
+        return to_dataset([t for each in chosen for t in each], "text", "Work on the MySQL database.")
+
+    return SimpleNamespace(train=some("train.jsonl", 10), test=some("test.jsonl", 4))
+
+
+@pytest.fixture
+def trainer_of(sqlite_database, rows):
+    def make(folder: Path, lora: bool = True, **settings):
+        settings = {**STREAM, "eval_on_start": True, "eval_strategy": "steps", "eval_steps": 1000, **settings}
+        datasets = {"dataset": rows.train, "held_out": rows.test}
+        return quickstart_trainer(sqlite_database, folder, lora=lora, **datasets, **settings)
+
+    return make
+
+
+def operations_by_step(folder: Path) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    for episode in episodes_in(folder):
+        if episode["phase"] == "train":
+            found.setdefault(episode["step"], []).append(episode["operation"])
+    return found
+
+
+# --- a run ----------------------------------------------------------------------------------------
+
+
+def test_stages_follow_one_another_and_each_is_measured(trainer_of, tmp_path):
+    trainer = trainer_of(tmp_path)
+    assert trainer.args.max_steps == 12
+    trainer.train()
+    assert operations_by_step(tmp_path) == {
+        step: 8 * [operation]
+        for step, operation in zip(range(0, 12, 2), np.repeat(OPERATIONS, 2), strict=True)
+    }
+    record = StreamRecord.read(tmp_path)
+    assert [(s.name, s.tasks, s.first_step, s.last_step) for s in record.stages] == [
+        ("SELECT", 10, 0, 4),
+        ("DELETE", 10, 4, 8),
+        ("INSERT", 10, 8, 12),
+    ]
+    # before the training and after each stage, the four held-out tasks of each operation
+    played = [e for e in episodes_in(tmp_path) if e["phase"] == "eval"]
+    for row, step in zip(record.matrix, (0, 4, 8, 12), strict=True):
+        assert row == [
+            [sum(e["right"] for e in played if e["step"] == step and e["operation"] == each), 4]
+            for each in OPERATIONS
+        ]
+    logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    last = [each for each in logged if "stream/average_accuracy" in each][-1]
+    assert last["step"] == 12
+    assert last["stream/average_accuracy"] == pytest.approx(np.mean(record.accuracies[-1]))
+    assert last["stream/forgetting"] == pytest.approx(record.measures.forgetting)
+    assert {each["stream/stage"] for each in logged if "stream/stage" in each} == {1, 2, 3}
+
+
+def test_the_prequential_accuracy_is_of_the_greedy_run_before_each_update(trainer_of, tmp_path):
+    trainer_of(tmp_path).train()
+    episodes = episodes_in(tmp_path)
+    shares = StreamRecord.read(tmp_path).prequential(episodes)
+    greedy = [e for e in episodes if e["phase"] == "greedy"]
+    assert [share.judged for share in shares] == [4, 4, 4]
+    assert [share.right for share in shares] == [
+        sum(e["right"] for e in greedy if e["operation"] == each) for each in OPERATIONS
+    ]
+
+
+def test_replayed_tasks_are_of_earlier_stages(trainer_of, tmp_path):
+    trainer_of(tmp_path, replay=0.5).train()
+    played = operations_by_step(tmp_path)
+    assert {*played[0], *played[2]} == {"SELECT"}
+    assert sorted({*played[4], *played[6]}) == ["DELETE", "SELECT"]
+    for step in (4, 6, 8, 10):  # one prompt of the two
+        assert played[step].count("SELECT") + played[step].count("DELETE") in (4, 8)
+
+
+def test_mixed_has_as_many_updates_and_all_operations(trainer_of, tmp_path):
+    trainer = trainer_of(tmp_path, stream_order="mixed")
+    assert trainer.args.max_steps == 12
+    trainer.train()
+    record = StreamRecord.read(tmp_path)
+    assert [len(record.matrix), record.groups, record.measures.forgetting] == [2, OPERATIONS, None]
+    assert len({o for each in operations_by_step(tmp_path).values() for o in each}) > 1
+
+
+def test_a_stage_ends_at_an_accuracy(trainer_of, tmp_path, monkeypatch):
+    monkeypatch.setattr("trl_dbbench.training.stream.WINDOW", 2)
+    trainer = trainer_of(tmp_path, stage_accuracy=0.01, stage_steps=40)
+    trainer.train()
+    stages = StreamRecord.read(tmp_path).stages
+    assert stages[-1].last_step is not None and stages[-1].last_step < 120
+    assert trainer.state.global_step == stages[-1].last_step
+
+
+def test_a_file_in_its_own_order(trainer_of, tmp_path):
+    trainer = trainer_of(tmp_path, stream="file", stage_steps=None, stage_tasks=10)
+    trainer.train()
+    played = [e["question"] for e in episodes_in(tmp_path) if e["phase"] == "greedy"]
+    assert played == [json.loads(line)["question"] for line in trainer.train_dataset["task"]]
+    record = StreamRecord.read(tmp_path)
+    assert [stage.name for stage in record.stages] == ["tasks 1 to 10", "tasks 11 to 20", "tasks 21 to 30"]
+    assert record.groups == ["all"]
+
+
+@pytest.mark.parametrize("lora", [True, False])
+def test_the_reference_is_the_policy_before_the_stage(trainer_of, tmp_path, lora):
+    """So its KL begins at 0 in each stage."""
+    trainer = trainer_of(
+        tmp_path, lora, kl_reference="stage", beta=0.1, logging_steps=1, more_rewards=[varied]
+    )
+    trainer.train()
+    kl = [log["kl"] for log in trainer.state.log_history if "kl" in log]
+    assert [kl[step] for step in (0, 4, 8)] == [0, 0, 0]
+    assert all(kl[step] > 0 for step in (1, 3, 5, 7))
+
+
+# --- a killed run ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [3, 4, 6])
+def test_a_killed_stream_ends_as_the_unbroken_one(trainer_of, tmp_path, step):
+    """Within a generation, at the end of a stage, and within a stage."""
+    settings = {
+        **{"replay": 0.5, "replay_size": 3, "replay_by": "accuracy"},
+        **{"kl_reference": "stage", "beta": 0.1},
+        **{"save_strategy": "steps", "save_steps": 1},
+    }
+    whole = trainer_of(tmp_path / "whole", **settings)
+    whole.train()
+    killed = trainer_of(tmp_path / "killed", **settings)
+    killed.add_callback(StopAfter(step))
+    with pytest.raises(KeyboardInterrupt):
+        killed.train()
+    resumed = trainer_of(tmp_path / "killed", **settings)
+    resumed.train(resume_from_checkpoint=True)
+    assert equal(adapter_of(resumed), adapter_of(whole))
+    assert operations_by_step(tmp_path / "killed") == operations_by_step(tmp_path / "whole")
+    assert StreamRecord.read(tmp_path / "killed") == StreamRecord.read(tmp_path / "whole")
+
+
+# --- what is kept for replay ----------------------------------------------------------------------
+
+
+def stream_of(rows, **settings) -> Stream:
+    args = DBBenchGRPOConfig(
+        **{
+            **{"output_dir": "unused", "use_cpu": True, "bf16": False, "num_generations": 2},
+            **{"per_device_train_batch_size": 4, "stream": OPERATIONS, "stage_steps": 5},
+            **settings,
+        }
+    )
+    return Stream(rows.train, None, args)
+
+
+def play(stream: Stream, prompts: int, right: bool = True) -> list[str]:
+    """Draw and record a generation; return the questions' operations."""
+    rows = stream.further(np.random.default_rng(stream._generations))
+    tasks = [json.loads(stream._dataset[next(rows)]["task"]) for _ in range(prompts)]
+    digests = list(stream._drawn)
+    stream.record([{"task_digest": each, "status": "answered", "right": right} for each in digests])
+    return [each["operation"] for each in tasks]
+
+
+def test_the_sample_is_fair(rows):
+    """Of the ten tasks of a stage three are kept, each as often as another."""
+    counts = np.zeros(10)
+    for seed in range(300):
+        stream = stream_of(rows, seed=seed, replay=0.5, replay_size=3)
+        play(stream, 10)
+        assert len(stream._kept) == 3
+        for row, _ in stream._kept:
+            counts[row] += 1
+    assert counts.sum() == 900
+    assert np.all(abs(counts - 90) < 5 * np.sqrt(300 * 0.3 * 0.7))
+
+
+def test_replay_by_accuracy_prefers_what_was_not_solved(rows):
+    stream = stream_of(rows, replay=0.5, replay_by="accuracy")
+    stream._kept = [[0, 0], [1, 0]]
+    stream._accuracy = {0: 1.0, 1: 0.0}
+    stream.end_stage(5)
+    assert stream._weights([0, 1]) == pytest.approx([0.05 / 1.1, 1.05 / 1.1])
+
+
+def test_the_state_of_a_stream_can_be_loaded_as_a_checkpoint_is(rows, tmp_path):
+    """`torch.load` reads plain values alone."""
+    stream = stream_of(rows, replay=0.5)
+    play(stream, 4)
+    stream.end_stage(5)
+    torch.save(stream.state_dict(), tmp_path / "state.pt")
+    other = stream_of(rows, replay=0.5)
+    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert other.state_dict() == stream.state_dict()
+    assert play(other, 4) == play(stream, 4)
+
+
+def test_every_task_comes_once_before_any_comes_again(rows):
+    stream = stream_of(rows)
+    drawn = stream.further(np.random.default_rng(0))
+    assert sorted(next(drawn) for _ in range(10)) == list(range(10))
+    assert sorted(next(drawn) for _ in range(10)) == list(range(10))
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"stage_steps": 5}, "stage_steps is used only with stream"),
+        ({"replay": 0.5}, "replay is used only with stream"),
+        ({"kl_reference": "stage", "beta": 0.1}, "kl_reference: stage is used only with stream"),
+        ({"stream": ["skills"]}, "stream needs the length of a stage"),
+        ({"stream": ["skills"], "stage_steps": 0}, "stage_steps must be at least 1, is 0"),
+        ({"stream": ["file"], "stage_steps": 5}, "say with stage_tasks how many"),
+        (
+            {"stream": OPERATIONS, "stage_steps": 5, "stream_order": "random"},
+            "has an order, that of the list",
+        ),
+        ({"stream": ["skills"], "stage_steps": 5, "max_steps": 9}, r"leave max_steps \(9\) out"),
+        ({"stream": ["skills"], "stage_steps": 5, "task_sampling": "frontier"}, "leave task_sampling"),
+        ({"stream": ["skills"], "stage_steps": 5, "replay": 1.0}, "at least 0 and below 1; is 1.0"),
+        (
+            {"stream": ["skills"], "stage_steps": 5, "stage_accuracy": 0.9, "greedy_eval": "off"},
+            "stage_accuracy is measured by the greedy evaluation",
+        ),
+        (
+            {"stream": ["skills"], "stage_steps": 5, "stream_order": "mixed", "replay": 0.5},
+            "nothing earlier to replay",
+        ),
+        (
+            {
+                "stream": ["skills"],
+                "stage_steps": 5,
+                "gradient_accumulation_steps": 3,
+                "steps_per_generation": 4,
+            },
+            "are not whole updates",
+        ),
+        ({"stream": ["skills"], "stage_steps": 5, "kl_reference": "stage"}, "only with beta above 0"),
+        ({"stream": ["skils"], "stage_steps": 5}, "nearest: skills"),
+    ],
+)
+def test_settings_that_do_not_go_together(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        DBBenchGRPOConfig(output_dir="unused", use_cpu=True, bf16=False, **settings)
+
+
+def test_held_out_tasks_that_share_a_table_do_not_count(rows, tmp_path):
+    args = DBBenchGRPOConfig(
+        output_dir=str(tmp_path), use_cpu=True, bf16=False, stream=OPERATIONS, stage_steps=5
+    )
+    with pytest.raises(ConfigError, match="none of 30 held-out tasks can be measured: 30 share a table"):
+        Stream(rows.train, rows.train, args)

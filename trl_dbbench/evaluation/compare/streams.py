@@ -1,0 +1,107 @@
+"""Runs with streams beside each other: what each way of learning on kept, lost and cost.
+
+Runs whose settings differ in the seed alone are one way, with the mean over its seeds and a 95 % interval.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from trl_dbbench.evaluation.report.run import Run, read_run
+from trl_dbbench.grading.continual import Continual
+from trl_dbbench.grading.statistics import mean_interval
+from trl_dbbench.runs.stream import StreamRecord, aligned
+
+OF_A_SEED = ("id", "few_shot_seed", "versions")
+"""What the settings of runs of one way may differ in, beside the seed."""
+
+
+@dataclass(frozen=True)
+class StreamFigures:
+    """The figures of a run; accuracies 0 to 1, `None` where they are not known.
+
+    Attributes:
+        prequential: greedy accuracy on the training tasks, each before it was learned from; the area under
+            its curve over the stream.
+        tokens: sampled in the training, its greedy runs included.
+        seconds: of the training's steps.
+    """
+
+    name: str
+    measures: Continual
+    prequential: float | None
+    tokens: int
+    seconds: float | None
+    way: str
+
+    @classmethod
+    def of(cls, run: Run, record: StreamRecord, name: str) -> StreamFigures:
+        shares = record.prequential(run.episodes)
+        judged = sum(share.judged for share in shares)
+        times = [entry["step_time"] for entry in run.log if isinstance(entry.get("step_time"), float)]
+        played = [episode for episode in run.episodes if episode["phase"] != "eval"]
+        settings = {name: value for name, value in run.settings.items() if name not in OF_A_SEED}
+        settings["training"] = {name: value for name, value in run.training.items() if name != "seed"}
+        return cls(
+            name,
+            record.measures or Continual(),
+            sum(share.right for share in shares) / judged if judged else None,
+            sum(turn["tokens"] for episode in played for turn in episode["turns"]),
+            sum(times) if times else None,
+            json.dumps(settings, sort_keys=True),
+        )
+
+
+def stream_figures(folders: Sequence[Path], names: Sequence[str]) -> list[StreamFigures]:
+    """Return the figures of those of the folders that are runs with a stream."""
+    found = []
+    for folder, name in zip(folders, names, strict=True):
+        record = StreamRecord.read(folder) if folder.is_dir() else None
+        if record is not None:
+            found.append(StreamFigures.of(read_run(folder), record, name))
+    return found
+
+
+def streams_text(figures: Sequence[StreamFigures]) -> str:
+    """Return a table with a line for each way; accuracies and their differences in points of 100."""
+    ways: dict[str, list[StreamFigures]] = {}
+    for each in figures:
+        ways.setdefault(each.way, []).append(each)
+    columns: dict[str, Callable[[StreamFigures], float | None]] = {
+        each.name.replace("_", " "): _measure(each.name) for each in fields(Continual)
+    }
+    columns["prequential"] = lambda run: None if run.prequential is None else 100 * run.prequential
+    columns["tokens"] = lambda run: float(run.tokens)
+    columns["seconds"] = lambda run: run.seconds
+    rows = [["stream", *columns]]
+    for runs in ways.values():
+        name = runs[0].name if len(runs) == 1 else f"{runs[0].name} and {len(runs) - 1} of other seeds"
+        rows.append([name, *(_cell([value(run) for run in runs]) for value in columns.values())])
+    return aligned(rows)
+
+
+def _measure(name: str) -> Callable[[StreamFigures], float | None]:
+    def value(run: StreamFigures) -> float | None:
+        measured: float | None = asdict(run.measures)[name]
+        return None if measured is None else 100 * measured
+
+    return value
+
+
+def _cell(values: Sequence[Any]) -> str:
+    """Return the mean over seeds with its interval; what one run says alone."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    if len(known) == 1:
+        return _number(known[0])
+    middle, half = mean_interval(known)
+    return f"{_number(middle)} ± {_number(half)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}"

@@ -1,0 +1,143 @@
+"""`stream.json` in a run's folder: the stages of its stream, and what was measured after each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.grading.continual import Continual
+from trl_dbbench.grading.statistics import Share
+from trl_dbbench.runs.records import EpisodeRecord, is_void
+from trl_dbbench.utils.files import write_atomically
+
+STREAM_FILE = "stream.json"
+
+
+@dataclass
+class StageRecord:
+    """A stage, its number of training tasks, and the updates before it and at its end."""
+
+    name: str
+    tasks: int
+    first_step: int | None = None
+    last_step: int | None = None
+
+
+@dataclass
+class StreamRecord:
+    """The course of a stream.
+
+    Attributes:
+        by, order: what the recipe asks for.
+        stages: in their order.
+        groups: names of the columns of the matrix, which are the stages' where it has one for each.
+        matrix: (measurements, groups), the right and the judged held-out episodes; the first row is from
+            before the training, row i from the end of stage i.
+    """
+
+    by: str
+    order: str
+    stages: list[StageRecord]
+    groups: list[str]
+    matrix: list[list[list[int]]] = field(default_factory=list)
+
+    @property
+    def accuracies(self) -> list[list[float | None]]:
+        """R of `grading.continual`."""
+        return [[right / judged if judged else None for right, judged in row] for row in self.matrix]
+
+    def shares(self, row: int) -> list[Share]:
+        """Return a row of the matrix, each group with its counts."""
+        return [Share(right, judged) for right, judged in self.matrix[row]]
+
+    @property
+    def measures(self) -> Continual | None:
+        """What was kept and lost so far; `None` before the first measurement."""
+        if not self.matrix:
+            return None
+        measured = Continual.of(self.accuracies)
+        one_by_one = [stage.name for stage in self.stages] == self.groups
+        return measured if one_by_one else Continual(measured.average_accuracy)
+
+    def stage_at(self, step: int) -> int | None:
+        """Return the number of the stage in which an episode was played after so many updates."""
+        for number, stage in enumerate(self.stages):
+            if stage.first_step is None or step < stage.first_step:
+                return None
+            if stage.last_step is None or step < stage.last_step:
+                return number
+        return None
+
+    def prequential(self, episodes: Iterable[EpisodeRecord]) -> list[Share]:
+        """Return the greedy accuracy of each stage's training tasks, each before it was learned from.
+
+        Args:
+            episodes: of the run; those of other phases are passed over.
+        """
+        counts = [[0, 0] for _ in self.stages]
+        for episode in episodes:
+            stage = self.stage_at(episode["step"]) if episode["phase"] == "greedy" else None
+            if stage is not None and not is_void(episode):
+                counts[stage][0] += episode["right"]
+                counts[stage][1] += 1
+        return [Share(right, judged) for right, judged in counts]
+
+    def write(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        with write_atomically(folder / STREAM_FILE) as file:
+            file.write(json.dumps(asdict(self)) + "\n")
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> StreamRecord:
+        return cls(**{**value, "stages": [StageRecord(**stage) for stage in value["stages"]]})
+
+    @classmethod
+    def read(cls, folder: Path) -> StreamRecord | None:
+        """Read a run's stream; `None` if it has none.
+
+        Raises:
+            ConfigError: if the file is damaged.
+        """
+        file = folder / STREAM_FILE
+        if not file.exists():
+            return None
+        try:
+            return cls.from_dict(json.loads(file.read_text(encoding="utf-8")))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ConfigError(f"{file} is damaged ({error}); delete it to read the run without it.") from None
+
+
+def matrix_text(record: StreamRecord) -> str:
+    """Return the matrix as lines of text, in percent; `-` where nothing was judged."""
+    names = ["before the training", *(f"after {stage.name}" for stage in record.stages)]
+    rows = [["", *record.groups]]
+    for name, row in zip(names, record.accuracies, strict=False):
+        rows.append([name, *("-" if value is None else f"{100 * value:.1f}" for value in row)])
+    return aligned(rows)
+
+
+def measures_text(measures: Continual | None) -> str:
+    """Return the measures as a line of text, in points of 100."""
+    named = asdict(measures) if measures is not None else {}
+    said = [
+        f"{name.replace('_', ' ')} {100 * value:.1f}" for name, value in named.items() if value is not None
+    ]
+    return ", ".join(said) or "nothing was measured"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table as text, the first column to the left and the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            [
+                row[0].ljust(widths[0]),
+                *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+            ]
+        ).rstrip()
+        for row in rows
+    )

@@ -1,0 +1,194 @@
+"""The stages of a stream: which tasks come first, and which later (continual learning).
+
+```
+stream: skills        a stage for each skill that the tasks have
+stream: operations    SELECT, INSERT, UPDATE, DELETE
+stream: databases     a stage for each database, or each set of tables of the same names
+stream: file          the file's own order, cut into stages of as many tasks
+stream: [insert, ...] these skills, or these operations, in this order
+```
+
+A task with several skills belongs to the last stage that one of them has: it comes when the agent has met all
+that it needs. So each task belongs to one stage at most, held-out tasks as well.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.tasks.model import OPERATIONS, Task
+from trl_dbbench.tasks.skills import NAMED
+from trl_dbbench.tasks.split import question_of, tables_of
+from trl_dbbench.utils.lookup import unknown
+
+KINDS = ("skills", "operations", "databases", "file")
+"""What stages can be told apart by."""
+
+ORDERS = ("fixed", "random", "difficulty", "mixed")
+"""fixed: the list's order, else that of `skills.NAMED`, of the operations above, or of the file. random:
+drawn by the seed. difficulty: fewest skills a task first. mixed: one stage of all tasks, the upper bound of
+what a stream can reach."""
+
+ALL = "all"
+"""Name of the one stage of `mixed`, and of the held-out tasks of `stream: file`."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage's name, and the rows of its training tasks in the order of the file."""
+
+    name: str
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The stages of a stream in their order, and the groups that held-out tasks are measured in.
+
+    Attributes:
+        stages: those that are trained on.
+        groups: names of the held-out groups; those of the stages, but for `mixed` and `file`.
+        left_out: number of training tasks that belong to no stage.
+    """
+
+    by: str
+    stages: tuple[Stage, ...]
+    groups: tuple[str, ...]
+    left_out: int
+
+    def group_of(self, task: Task) -> int | None:
+        """Return the number of a held-out task's group; `None` if it belongs to none."""
+        return 0 if self.by == "file" else _latest(task, self.by, self.groups)
+
+
+def plan_stages(
+    tasks: Sequence[Task], stream: str | Sequence[str], order: str = "fixed", size: int = 0, seed: int = 0
+) -> Stages:
+    """Return the stages of training tasks.
+
+    Args:
+        stream: one of `KINDS`, or names of skills or operations.
+        order: one of `ORDERS`.
+        size: tasks in a stage of `stream: file`.
+        seed: of `order: random`.
+
+    Raises:
+        ConfigError: if a name is unknown, or fewer than two stages have tasks.
+    """
+    if stream == "file":
+        return _cut(len(tasks), size)
+    by, names = kind_of(stream)
+    found = names if names else _found(tasks, by)
+    members = _members(tasks, by, found)
+    if order in ("difficulty", "random"):
+        # a task's stage depends on the order, so the order cannot depend on the tasks of the stages
+        found = _by_difficulty(tasks, by, found) if order == "difficulty" else _shuffled(found, seed)
+        members = _members(tasks, by, found)
+    if empty := [name for name in names if not members[name]]:
+        raise ConfigError(
+            f"stream: no training task belongs to {empty[0]!r}, as a task with several skills belongs to the "
+            f"last of them in the list; the tasks have {', '.join(_found(tasks, by)) or 'none'}. Leave it "
+            "out, or name it later."
+        )
+    groups = tuple(name for name in found if members[name])
+    if len(groups) < 2:
+        raise ConfigError(
+            f"stream: {len(tasks)} training tasks make {len(groups)} stages by {by}; at least 2 are needed. "
+            "Give tasks that differ more, or leave stream out."
+        )
+    stages = tuple(Stage(name, tuple(members[name])) for name in groups)
+    reached = sum(len(stage.rows) for stage in stages)
+    if order == "mixed":
+        stages = (Stage(ALL, tuple(sorted(row for stage in stages for row in stage.rows))),)
+    return Stages(by, stages, groups, len(tasks) - reached)
+
+
+def kind_of(stream: str | Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Return what stages are told apart by, and their names if they are given.
+
+    Raises:
+        ConfigError: if a name is unknown, or comes twice.
+    """
+    if isinstance(stream, str):
+        if stream not in KINDS:
+            raise ConfigError(unknown("stream", stream, KINDS))
+        return stream, ()
+    names = tuple(stream)
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"stream names {twice[0]!r} twice; a stage comes once.")
+    if len(names) == 1 and names[0] in KINDS:  # as the command line gives it
+        return names[0], ()
+    for by, known in (("operations", OPERATIONS), ("skills", NAMED)):
+        if all(name in known for name in names):
+            return by, names
+    if wrong := [name for name in names if name not in (*OPERATIONS, *NAMED)]:
+        raise ConfigError(unknown("stage of stream", wrong[0], [*KINDS, *OPERATIONS, *NAMED]))
+    raise ConfigError(f"stream: {', '.join(names)} are skills and operations; name stages of one kind.")
+
+
+def shared_with_training(training: Iterable[Task], held_out: Sequence[Task]) -> list[Task]:
+    """Return the held-out tasks that share a table or a question with a training task."""
+    known = {key for task in training for key in (question_of(task), *tables_of(task))}
+    return [task for task in held_out if not known.isdisjoint((question_of(task), *tables_of(task)))]
+
+
+def _keys(task: Task, by: str) -> tuple[str, ...]:
+    """Return the names under which a task can be found."""
+    if by == "skills":
+        return task.skills
+    if by == "operations":
+        return (task.operation,)
+    if task.source is not None:
+        return (task.source.name or task.source.path,)
+    return ("+".join(sorted(table.name for table in task.tables)),)
+
+
+def _latest(task: Task, by: str, names: Sequence[str]) -> int | None:
+    return max((names.index(key) for key in _keys(task, by) if key in names), default=None)
+
+
+def _found(tasks: Sequence[Task], by: str) -> tuple[str, ...]:
+    """Return the names that occur, in their fixed order."""
+    present = dict.fromkeys(key for task in tasks for key in _keys(task, by))
+    known = {"skills": NAMED, "operations": OPERATIONS}.get(by)
+    return tuple(present) if known is None else tuple(name for name in known if name in present)
+
+
+def _members(tasks: Sequence[Task], by: str, names: Sequence[str]) -> Mapping[str, list[int]]:
+    rows: dict[str, list[int]] = defaultdict(list)
+    for row, task in enumerate(tasks):
+        if (place := _latest(task, by, names)) is not None:
+            rows[names[place]].append(row)
+    return rows
+
+
+def _by_difficulty(tasks: Sequence[Task], by: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return names ordered by the mean number of skills of the tasks that have them."""
+
+    def skills(name: str) -> float:
+        return mean([len(task.skills) for task in tasks if name in _keys(task, by)] or [0])
+
+    return tuple(sorted(names, key=skills))  # sorted is stable
+
+
+def _shuffled(names: Sequence[str], seed: int) -> tuple[str, ...]:
+    return tuple(random.Random(seed).sample(names, len(names)))
+
+
+def _cut(tasks: int, size: int) -> Stages:
+    if size >= tasks:
+        raise ConfigError(
+            f"stream: file makes one stage of {tasks} tasks, as stage_tasks is {size}; set it to less, for "
+            "at least 2 stages."
+        )
+    starts = range(0, tasks, size)
+    stages = tuple(
+        Stage(f"tasks {start + 1} to {end}", tuple(range(start, end)))
+        for start, end in zip(starts, [*starts[1:], tasks], strict=True)
+    )
+    return Stages("file", stages, (ALL,), 0)

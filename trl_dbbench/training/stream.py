@@ -1,0 +1,433 @@
+"""Training on one stage of tasks after another, as a recipe's `stream` asks for.
+
+A stage's tasks come in a random order, each once before any comes again. It ends by steps, by tasks or by
+accuracy, always between two generations, and the held-out tasks of all stages are then played. So the run
+has the matrix of `grading.continual`; `runs.stream` writes it down. The greedy evaluation plays each task
+before it is learned from: its accuracy is the prequential one (Dawid, 1984; Gama et al., 2013, On
+evaluating stream learning algorithms).
+
+Replay gives a share of the prompts to tasks of earlier stages, out of a sample of them in which each of their
+tasks is as likely as another (reservoir sampling; Vitter, 1985, Algorithm R).
+
+All ranks draw and count alike. Checkpoints keep the stage, the place in it, the sample and the matrix.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from tqdm.auto import tqdm
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from trl_dbbench.episode.dataset import is_fresh, task_in
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.grading.continual import Continual
+from trl_dbbench.runs.records import EpisodeRecord, is_void
+from trl_dbbench.runs.stream import StageRecord, StreamRecord, matrix_text, measures_text
+from trl_dbbench.tasks.stages import Stages, kind_of, plan_stages, shared_with_training
+
+logger = logging.getLogger(__name__)
+
+WINDOW = 32
+"""Greedy episodes over which `stage_accuracy` is measured."""
+
+LEAST_WEIGHT = 0.05
+"""Weight in the replay by accuracy of a task that was always solved; one that never was has 1 more."""
+
+REPLAYS = ("uniform", "accuracy")
+
+
+def check_stream(args: Any) -> None:
+    """Raise ConfigError for settings of a stream that cannot work, or have no stream to work on."""
+    ends = {"stage_steps": args.stage_steps, "stage_tasks": args.stage_tasks}
+    if args.stream is None:
+        of_streams = {
+            **ends,
+            "stage_accuracy": args.stage_accuracy,
+            "replay": args.replay or None,
+            "stream_order": args.stream_order if args.stream_order != "fixed" else None,
+            "kl_reference: stage": args.kl_reference == "stage" or None,
+        }
+        if given := [name for name, value in of_streams.items() if value is not None]:
+            raise ConfigError(
+                f"{given[0]} is used only with stream, as in stream: skills; set that, or leave it out."
+            )
+        return
+    by, names = kind_of(args.stream)
+    for name, value in ends.items():
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} must be at least 1, is {value}.")
+    if args.stage_steps is None and args.stage_tasks is None:
+        raise ConfigError(
+            "stream needs the length of a stage: stage_steps (updates), stage_tasks (tasks played), or both, "
+            "for whichever comes first."
+        )
+    if by == "file" and args.stage_tasks is None:
+        raise ConfigError("stream: file is cut into stages of as many tasks; say with stage_tasks how many.")
+    if (by == "file" or names) and args.stream_order not in ("fixed", "mixed"):
+        whose = "the file's" if by == "file" else "that of the list"
+        raise ConfigError(
+            f"stream: {args.stream} has an order, {whose}; leave stream_order: {args.stream_order} out."
+        )
+    if by == "file" and args.stream_order == "mixed":
+        raise ConfigError("stream: file has no stages to mix; for shuffled tasks leave stream out.")
+    if args.stage_accuracy is not None:
+        if not 0 < args.stage_accuracy <= 1:
+            raise ConfigError(f"stage_accuracy must be above 0 and at most 1, is {args.stage_accuracy}.")
+        if args.greedy_eval == "off":
+            raise ConfigError(
+                "stage_accuracy is measured by the greedy evaluation; leave greedy_eval: off out."
+            )
+    if not 0 <= args.replay < 1:
+        raise ConfigError(f"replay is a share of the prompts, at least 0 and below 1; is {args.replay}.")
+    if args.replay_size < 1:
+        raise ConfigError(f"replay_size must be at least 1 task, is {args.replay_size}.")
+    if args.replay and args.stream_order == "mixed":
+        raise ConfigError(
+            "stream_order: mixed has one stage, and nothing earlier to replay; leave replay out."
+        )
+    if args.task_sampling != "shuffle" or not args.shuffle_dataset:
+        raise ConfigError("a stream says which task comes next; leave task_sampling and shuffle_dataset out.")
+    if args.rollouts_ahead:
+        raise ConfigError("a stream decides what to play when a batch begins; leave rollouts_ahead out.")
+    if args.max_steps > 0:
+        raise ConfigError(
+            f"a stream ends with its last stage; leave max_steps ({args.max_steps}) out, or set it to -1, "
+            "and set stage_steps."
+        )
+    if _micro_steps(args) % args.gradient_accumulation_steps:
+        raise ConfigError(
+            f"a stage ends between two generations, and steps_per_generation ({args.steps_per_generation}) "
+            f"x num_iterations ({args.num_iterations}) micro-steps are not whole updates of "
+            f"gradient_accumulation_steps ({args.gradient_accumulation_steps}); make them a multiple."
+        )
+
+
+class Stream:
+    """The order of a stream, and what became of it.
+
+    Args:
+        dataset: training rows with the column `task`.
+        held_out: rows to measure with; those that share a table or a question with a training task do not
+            count.
+        args: a `DBBenchGRPOConfig`.
+
+    Raises:
+        ConfigError: if the tasks do not make at least two stages.
+    """
+
+    def __init__(self, dataset: Dataset, held_out: Dataset | None, args: Any):
+        if is_fresh(dataset):
+            raise ConfigError(
+                "generate:// has no end, and a stream needs stages; write a file with generate."
+            )
+        self._dataset, self._args = dataset, args
+        tasks = [task_in(line) for line in dataset["task"]]
+        self.stages: Stages = plan_stages(
+            tasks, args.stream, args.stream_order, args.stage_tasks or 0, args.seed
+        )
+        self.record_of = StreamRecord(
+            self.stages.by,
+            args.stream_order,
+            [StageRecord(stage.name, len(stage.rows)) for stage in self.stages.stages],
+            list(self.stages.groups),
+        )
+        self.record_of.stages[0].first_step = 0
+        self._groups: dict[str, int] = {}  # of held-out tasks, by digest
+        if held_out is not None:
+            self._group([task_in(line) for line in held_out["task"]], tasks)
+        self.stage = 0
+        self._generations = self._played = self._place = self._seen = 0
+        self._owed = 0.0  # replayed prompts, up to 1
+        self._window: list[bool] = []
+        self._kept: list[list[int]] = []  # the sample: rows, each with its stage
+        self._accuracy: dict[int, float] = {}  # of rows, when they were played last
+        self._drawn: dict[str, tuple[int, bool]] = {}  # rows of a batch by digest, and whether replayed
+        self._counts: list[list[int]] | None = None  # of a measurement under way
+        self._due = True  # the row before the training
+        if args.process_index == 0:
+            self._tell()
+
+    def _group(self, held_out: Sequence[Any], training: Sequence[Any]) -> None:
+        """Find the group of each held-out task."""
+        shared = {task.digest for task in shared_with_training(training, held_out)}
+        for task in held_out:
+            group = self.stages.group_of(task)
+            if group is not None and task.digest not in shared:
+                self._groups[task.digest] = group
+        if not self._groups:
+            raise ConfigError(
+                f"stream: none of {len(held_out)} held-out tasks can be measured: {len(shared)} share a "
+                "table or a question with a training task, and the others belong to no stage. Give "
+                "eval_tasks of their own (trl-dbbench split, or generate --split test)."
+            )
+        if shared and self._args.process_index == 0:
+            logger.warning(
+                "%d of %d held-out tasks share a table or a question with a training task: they are played "
+                "and do not count in the stream's matrix.",
+                *(len(shared), len(held_out)),
+            )
+
+    def _tell(self) -> None:
+        stages = ", ".join(f"{stage.name} ({len(stage.rows)})" for stage in self.stages.stages)
+        logger.info("Stream of %d stages: %s.", len(self.stages.stages), stages)
+        if self.stages.left_out:
+            logger.warning(
+                "%d training tasks belong to no stage and are never trained on.", self.stages.left_out
+            )
+
+    # --- length -----------------------------------------------------------------------------------
+
+    @property
+    def max_steps(self) -> int:
+        """Return the most updates that the stream has."""
+        updates = _micro_steps(self._args) // self._args.gradient_accumulation_steps
+        return sum(self._most_generations(number) for number in range(len(self.stages.stages))) * updates
+
+    def _most_generations(self, stage: int) -> int:
+        args = self._args
+        updates = _micro_steps(args) // args.gradient_accumulation_steps
+        bounds = []
+        if args.stage_steps is not None:
+            bounds.append(math.ceil(args.stage_steps / updates))
+        if args.stage_tasks is not None:
+            prompts = args.generation_batch_size // args.num_generations
+            of_stage = max(1, math.floor(prompts * (1 - args.replay)))
+            bounds.append(math.ceil(self._tasks_of(stage) / of_stage))
+        length = min(bounds)
+        # one stage of all lasts as long as the stages together
+        return length * len(self.stages.groups) if args.stream_order == "mixed" else length
+
+    def _tasks_of(self, stage: int) -> int:
+        """Return how many tasks a stage plays; those of a file once each."""
+        most = self._args.stage_tasks
+        return min(most, len(self.stages.stages[stage].rows)) if self.stages.by == "file" else most
+
+    @property
+    def ended(self) -> bool:
+        """Whether the stage under way is over."""
+        args = self._args
+        if self.finished or not self._generations:
+            return False
+        mixed = args.stream_order == "mixed"
+        if args.stage_tasks is not None and not mixed and self._played >= self._tasks_of(self.stage):
+            return True
+        full = args.stage_accuracy is not None and len(self._window) == WINDOW
+        if full and sum(self._window) >= args.stage_accuracy * WINDOW:
+            return True
+        return self._generations >= self._most_generations(self.stage)
+
+    @property
+    def finished(self) -> bool:
+        return self.stage == len(self.stages.stages)
+
+    def end_stage(self, step: int) -> None:
+        """Go on to the next stage, after so many updates; the held-out tasks are to be played now."""
+        stages = self.record_of.stages
+        stages[self.stage].last_step = step
+        self.stage += 1
+        if not self.finished:
+            stages[self.stage].first_step = step
+        self._generations = self._played = self._place = 0
+        self._owed, self._window = 0.0, []
+        self._due = True
+
+    # --- which tasks ------------------------------------------------------------------------------
+
+    def epoch(self, number: int) -> Sequence[int]:
+        """Return placeholders, which are replaced when their batch begins."""
+        return range(len(self._dataset))
+
+    def further(self, random: np.random.Generator) -> Iterator[int]:
+        while True:
+            earlier = [row for row, stage in self._kept if stage < self.stage]
+            self._owed += self._args.replay if earlier else 0.0
+            replayed = self._owed >= 1
+            if replayed:
+                self._owed -= 1
+                row = earlier[int(random.choice(len(earlier), p=self._weights(earlier)))]
+            else:
+                row = self._next()
+            self._drawn[task_in(self._dataset[row]["task"]).digest] = row, replayed
+            yield row
+
+    def _weights(self, rows: Sequence[int]) -> np.ndarray | None:
+        if self._args.replay_by == "uniform":
+            return None
+        weights = np.array([1 - self._accuracy.get(row, 0.0) + LEAST_WEIGHT for row in rows])
+        return weights / weights.sum()
+
+    def _next(self) -> int:
+        rows = self.stages.stages[self.stage].rows
+        around, place = divmod(self._place, len(rows))
+        self._place += 1
+        if self.stages.by == "file":
+            return rows[place]
+        seed = np.random.SeedSequence((self._args.seed, self.stage, around))
+        return int(np.random.default_rng(seed).permutation(rows)[place])
+
+    # --- what became of them ----------------------------------------------------------------------
+
+    def record(self, episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]:
+        """Count a generation's samples, those of all ranks; return values whose means are logged.
+
+        Logged:
+
+        - `stream/stage`: number of the stage, from 1.
+        - `stream/replayed`: share of the prompts that are of earlier stages.
+        """
+        self._generations += 1
+        replays = []
+        groups: dict[str, list[bool]] = {}
+        for episode in episodes:
+            judged = groups.setdefault(episode["task_digest"], [])
+            judged += [] if is_void(episode) else [bool(episode["right"])]
+        for digest, right in groups.items():
+            if (drawn := self._drawn.get(digest)) is None:
+                continue
+            row, replayed = drawn
+            replays.append(float(replayed))
+            if right:
+                self._accuracy[row] = sum(right) / len(right)
+            if not replayed:
+                self._played += 1
+                self._keep(row)
+        self._drawn.clear()
+        return {"stream/stage": [self.stage + 1.0], "stream/replayed": replays or [0.0]}
+
+    def _keep(self, row: int) -> None:
+        """Put a row into the sample, as likely as any that was put in before."""
+        if not self._args.replay or any(row == kept for kept, _ in self._kept):
+            return
+        self._seen += 1
+        if len(self._kept) < self._args.replay_size:
+            self._kept.append([row, self.stage])
+            return
+        place = int(np.random.default_rng((self._args.seed, self._seen)).integers(self._seen))
+        if place < self._args.replay_size:
+            self._kept[place] = [row, self.stage]
+
+    def record_greedy(self, episodes: Iterable[EpisodeRecord]) -> dict[str, list[float]]:
+        """Note greedy episodes of the batch that is under way, those of all ranks.
+
+        Logged:
+
+        - `stream/accuracy`: greedy accuracy over the last 32 tasks of the stage, each before its update.
+        """
+        for episode in episodes:
+            _, replayed = self._drawn.get(episode["task_digest"], (0, True))
+            if not replayed and not is_void(episode):
+                self._window = [*self._window, bool(episode["right"])][-WINDOW:]
+        return {"stream/accuracy": [sum(self._window) / len(self._window)]} if self._window else {}
+
+    # --- the matrix -------------------------------------------------------------------------------
+
+    def count_held_out(self, episodes: Iterable[EpisodeRecord]) -> None:
+        """Count held-out episodes of an evaluation under way, those of all ranks."""
+        if self._counts is None:
+            self._counts = [[0, 0] for _ in self.stages.groups]
+        for episode in episodes:
+            group = self._groups.get(episode["task_digest"])
+            if group is not None and not is_void(episode):
+                self._counts[group][0] += episode["right"]
+                self._counts[group][1] += 1
+
+    def measured(self) -> dict[str, float]:
+        """Close an evaluation; return what it says of the stream, if it is one before or after a stage.
+
+        Logged:
+
+        - `stream/average_accuracy`, `stream/forgetting`, `stream/backward_transfer`,
+          `stream/forward_transfer`: see `grading.continual`.
+        - `stream/held_out/GROUP`: accuracy on the held-out tasks of a stage.
+        """
+        counts, self._counts = self._counts, None
+        if counts is None or not self._due:
+            return {}
+        self._due = False
+        self.record_of.matrix.append(counts)
+        measures = asdict(self.record_of.measures or Continual())
+        values = {f"stream/{name}": value for name, value in measures.items()}
+        accuracies = zip(self.stages.groups, self.record_of.accuracies[-1], strict=True)
+        values |= {f"stream/held_out/{group}": value for group, value in accuracies}
+        return {name: value for name, value in values.items() if value is not None}
+
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    STATE = (
+        "stage",
+        "_generations",
+        "_played",
+        "_place",
+        "_seen",
+        "_owed",
+        "_window",
+        "_kept",
+        "_accuracy",
+        "_due",
+    )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.STATE} | {"record": asdict(self.record_of)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in self.STATE:
+            setattr(self, name, state[name])
+        self.record_of = StreamRecord.from_dict(state["record"])
+        self._drawn.clear()
+
+
+class StreamCallback(TrainerCallback):
+    """Ends stages: has the held-out tasks played, and writes `stream.json`."""
+
+    def __init__(self, trainer: Any):
+        self._trainer = trainer
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ):
+        self.write()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ):
+        stream = self._trainer.stream
+        between = state.global_step * args.gradient_accumulation_steps % _micro_steps(args) == 0
+        if not between or not stream.ended:
+            return
+        number, name = stream.stage + 1, stream.record_of.stages[stream.stage].name
+        stream.end_stage(state.global_step)
+        if self._trainer.stage_reference is not None:
+            self._trainer.stage_reference.renew()
+        control.should_evaluate = self._trainer.eval_dataset is not None
+        control.should_training_stop |= stream.finished
+        if state.is_world_process_zero:
+            tqdm.write(
+                f"step {state.global_step}: end of stage {number} of {len(stream.stages.stages)}, {name}."
+            )
+        self.write()
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ):
+        stream = self._trainer.stream
+        self.write()
+        if state.is_world_process_zero and stream.record_of.matrix:
+            tqdm.write("Held-out greedy accuracy in percent, by stage learned and stage tested:")
+            tqdm.write(matrix_text(stream.record_of))
+            tqdm.write(measures_text(stream.record_of.measures))
+
+    def write(self) -> None:
+        if self._trainer.accelerator.is_main_process:
+            self._trainer.stream.record_of.write(Path(self._trainer.args.output_dir))
+
+
+def _micro_steps(args: Any) -> int:
+    return args.steps_per_generation * args.num_iterations
