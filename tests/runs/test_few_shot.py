@@ -279,6 +279,16 @@ def test_by_skills(player):
     assert shown_for(Shots(player, memory, 3, "skill"), counting) == ["delete", "select", "where"]
 
 
+def test_the_latest(player):
+    """As LifelongAgentBench's experience replay; one that is right again comes last."""
+    a, b, c = (task(name, f"{name}?", sql=f"SELECT '{name}'") for name in "abc")
+    memory = Memory(map(example, (a, b, c)))
+    asked = task("asked", "Which?", table="birds")
+    assert shown_for(Shots(player, memory, 2, "latest"), asked) == ["b", "c"]
+    memory.add(example(a))
+    assert shown_for(Shots(player, memory, 2, "latest"), asked) == ["c", "a"]
+
+
 def test_at_random_by_seed_round_and_task(player, memory, trained_tasks):
     def draws(seed: int = 0, round: int = 0, asked: Task = trained_tasks[30]) -> list[str]:
         return shown_for(Shots(player, memory, 3, "random", seed=seed), asked, round)
@@ -299,7 +309,7 @@ TWINS = {
 
 
 @pytest.mark.parametrize("twin", TWINS)
-@pytest.mark.parametrize("by", ["bm25", "skill", "random"])
+@pytest.mark.parametrize("by", ["bm25", "skill", "latest", "random"])
 def test_a_task_never_sees_itself_or_its_twin(player, late_orders, by, twin):
     stranger = task("stranger", "How many orders were late?", table="invoices")
     same = late_orders
@@ -312,7 +322,7 @@ def test_a_task_never_sees_itself_or_its_twin(player, late_orders, by, twin):
 
 
 @examples(30)
-@given(st.integers(0, 39), st.sampled_from(["bm25", "skill", "random"]), st.integers(0, 1000))
+@given(st.integers(0, 39), st.sampled_from(["bm25", "skill", "latest", "random"]), st.integers(0, 1000))
 def test_no_prompt_holds_its_own_gold_sql(player, memory, trained_tasks, number, by, round):
     asked = trained_tasks[number]
     ((messages, ids),) = Shots(player, memory, 5, by).show(
@@ -388,7 +398,10 @@ def test_files_that_show_nothing_are_refused(memory_file, tmp_path):
         ({"few_shot": -1}, r"few_shot must be 0 \(none\) or more episodes in the prompt, is -1"),
         ({"few_shot_memory": "runs/a"}, "few_shot_memory is used only with few_shot above 0"),
         ({"few_shot_update": True}, "few_shot_update is used only with few_shot above 0"),
-        ({"few_shot": 1, "few_shot_by": "bm26"}, "unknown few_shot_by 'bm26'; allowed: bm25, skill, random"),
+        (
+            {"few_shot": 1, "few_shot_by": "bm26"},
+            "unknown few_shot_by 'bm26'; allowed: bm25, skill, latest, random",
+        ),
     ],
 )
 def test_settings_that_stand_against_each_other(settings, message, tmp_path):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from launching import ROOT
+from safetensors.torch import load_file
 from training import StopAfter, adapter_of, episodes_in, equal, quickstart_trainer, varied
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig, load_tasks, to_dataset
@@ -152,16 +153,80 @@ def test_the_reference_is_the_policy_before_the_stage(trainer_of, tmp_path, lora
     assert all(kl[step] > 0 for step in (1, 3, 5, 7))
 
 
+# --- an adapter a stage ---------------------------------------------------------------------------
+
+ADAPTERS = {"more_rewards": [varied], "learning_rate": 1e-2}  # enough for the held-out accuracies to differ
+
+
+def test_an_adapter_for_each_stage_forgets_nothing(trainer_of, tmp_path):
+    """What it plays of a stage stays as it was when the stage ended; later stages are played by the latest."""
+    trainer_of(tmp_path, stage_adapters="each", **ADAPTERS).train()
+
+    def played(step: int, operation: str) -> list:
+        return [
+            [turn["text"] for turn in e["turns"]]
+            for e in episodes_in(tmp_path)
+            if e["phase"] == "eval" and e["step"] == step and e["operation"] == operation
+        ]
+
+    assert played(4, "SELECT") == played(8, "SELECT") == played(12, "SELECT")
+    assert played(8, "DELETE") == played(12, "DELETE")
+    assert any(played(0, each) != played(12, each) for each in OPERATIONS)
+    assert sorted(folder.name for folder in (tmp_path / "stages").iterdir()) == [
+        "1-SELECT",
+        "2-DELETE",
+        "3-INSERT",
+    ]
+    first, second = (
+        load_file(tmp_path / "stages" / name / "adapter_model.safetensors")
+        for name in ("1-SELECT", "2-DELETE")
+    )
+    assert first.keys() == second.keys() and not equal(first, second)
+
+
+@pytest.mark.parametrize("way", ["linear", "ties", "dare_linear"])
+def test_merged_adapters_are_saved_as_the_runs_own(trainer_of, tmp_path, way):
+    trainer = trainer_of(tmp_path, stage_adapters=way, **ADAPTERS)
+    trainer.train()
+    assert [*trainer.model.peft_config] == ["default"]
+    of_stages = trainer.stage_adapters
+    assert equal(adapter_of(trainer), of_stages._merged)
+    if way == "linear":  # A and B are summed, each by the square root of the weights
+        for name, merged in of_stages._merged.items():
+            whole = sum(weights[name] for weights in of_stages._ended) * (1 / 3) ** 0.5
+            assert torch.allclose(merged, whole, atol=1e-6)
+
+
+def test_one_stage_merged_is_that_stage(trainer_of, tmp_path):
+    trainer = trainer_of(tmp_path, stage_adapters="linear", **ADAPTERS)
+    trainer.create_optimizer()
+    trainer.stage_adapters.end_stage(last=False)
+    merged, [ended] = trainer.stage_adapters._merged, trainer.stage_adapters._ended
+    assert all(torch.allclose(merged[name], ended[name], atol=1e-6) for name in ended)
+
+
 # --- a killed run ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", [3, 4, 6])
-def test_a_killed_stream_ends_as_the_unbroken_one(trainer_of, tmp_path, step):
+OF_REFERENCE = {"kl_reference": "stage", "beta": 0.1}
+
+
+@pytest.mark.parametrize(
+    "step, settings",
+    [
+        (3, OF_REFERENCE),
+        (4, OF_REFERENCE),
+        (6, OF_REFERENCE),
+        (4, {"stage_adapters": "ties"}),
+        (5, {"stage_adapters": "each"}),
+    ],
+)
+def test_a_killed_stream_ends_as_the_unbroken_one(trainer_of, tmp_path, step, settings):
     """Within a generation, at the end of a stage, and within a stage."""
     settings = {
-        **{"replay": 0.5, "replay_size": 3, "replay_by": "accuracy"},
-        **{"kl_reference": "stage", "beta": 0.1},
+        **{"replay": 0.5, "replay_size": 3, "replay_by": "accuracy", "more_rewards": [varied]},
         **{"save_strategy": "steps", "save_steps": 1},
+        **settings,
     }
     whole = trainer_of(tmp_path / "whole", **settings)
     whole.train()
@@ -276,6 +341,17 @@ def test_every_task_comes_once_before_any_comes_again(rows):
             "are not whole updates",
         ),
         ({"stream": ["skills"], "stage_steps": 5, "kl_reference": "stage"}, "only with beta above 0"),
+        ({"stage_adapters": "each"}, "stage_adapters is used only with stream"),
+        (
+            {
+                "stream": ["skills"],
+                "stage_steps": 5,
+                "stage_adapters": "each",
+                "kl_reference": "stage",
+                "beta": 0.1,
+            },
+            "each stage starts from the same weights",
+        ),
         ({"stream": ["skils"], "stage_steps": 5}, "nearest: skills"),
     ],
 )

@@ -114,7 +114,8 @@ FewShotMemory = Annotated[
     typer.Option(help="Source of the few-shot episodes: a run's output_dir, or a JSONL file of episodes."),
 ]
 FewShotBy = Annotated[
-    str | None, typer.Option(help="How few-shot episodes are chosen: bm25 (default), skill or random.")
+    str | None,
+    typer.Option(help="How few-shot episodes are chosen: bm25 (default), skill, latest or random."),
 ]
 FewShotUpdate = Annotated[
     bool, typer.Option("--few-shot-update", help="Adds right episodes of this evaluation, batch by batch.")

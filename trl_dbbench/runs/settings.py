@@ -35,7 +35,7 @@ TRAINING = (
 
 OF_STREAMS = (
     *("stream", "stream_order", "stage_steps", "stage_tasks", "stage_accuracy", "kl_reference"),
-    *("replay", "replay_size", "replay_by"),
+    *("replay", "replay_size", "replay_by", "stage_adapters"),
 )
 """The same of a run that has a stream."""
 

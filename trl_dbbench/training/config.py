@@ -28,6 +28,8 @@ from trl_dbbench.training.importance_sampling import (
 )
 from trl_dbbench.training.kl import check_reference
 from trl_dbbench.training.samplers import check_task_sampling
+from trl_dbbench.training.stage_adapters import WAYS as ADAPTER_WAYS
+from trl_dbbench.training.stage_adapters import check_stage_adapters
 from trl_dbbench.training.stream import REPLAYS, check_stream
 from trl_dbbench.training.unsupported import check_history, check_settings, check_values, use_new_names
 from trl_dbbench.utils.console import shows_bars
@@ -43,6 +45,7 @@ CHOICES = {
     "rollout_correction": (NO_CORRECTION, *MODES),
     "stream_order": ORDERS,
     "replay_by": REPLAYS,
+    "stage_adapters": ADAPTER_WAYS,
 }
 
 
@@ -143,7 +146,8 @@ class DBBenchGRPOConfig(GRPOConfig):
     )
     few_shot_by: str = option(
         DEFAULT_WAY,
-        "With few_shot: those most like the task by words (bm25) or skills (skill), or any (random).",
+        "With few_shot: those most like the task by words (bm25) or skills (skill), the latest right ones "
+        "(latest), or any (random).",
         WAYS,
     )
     few_shot_update: bool = option(
@@ -199,8 +203,8 @@ class DBBenchGRPOConfig(GRPOConfig):
     )
     kl_reference: str = option(
         "base",
-        "What beta keeps the policy close to: TRL's reference or reference_model_name_or_path (base), "
-        "the policy that played (rollout), or with stream the one before the stage (stage).",
+        "What beta keeps the policy close to: TRL's reference or reference_model_name_or_path (base), the "
+        "policy that played (rollout), or with stream the one before the stage (stage).",
         CHOICES["kl_reference"],
     )
     kl_in_reward: bool = option(
@@ -236,6 +240,12 @@ class DBBenchGRPOConfig(GRPOConfig):
     )
     stage_accuracy: float | None = option(
         None, "With stream: greedy accuracy over the last 32 tasks, 0 to 1, at which a stage ends."
+    )
+    stage_adapters: str = option(
+        "one",
+        "With stream: one adapter for all stages, or an adapter for each, which plays its stage's held-out "
+        "tasks (each) or is merged with the others by PEFT (linear, ties, dare_linear).",
+        ADAPTER_WAYS,
     )
     replay: float = option(0.0, "With stream: share of the prompts that are of earlier stages, 0 to 1.")
     replay_size: int = option(200, "With replay: earlier tasks that are kept, a fair sample of them.")
@@ -320,6 +330,7 @@ class DBBenchGRPOConfig(GRPOConfig):
         check_few_shot(self.few_shot, self.few_shot_memory, self.few_shot_by, self.few_shot_update)
         check_task_sampling(self)
         check_stream(self)
+        check_stage_adapters(self)
         self.vllm_server_urls = servers_asked(partial(getattr, self))
         if self.vllm_server_urls is not None:
             self.vllm_server_urls = server_addresses(self.vllm_server_urls)

@@ -53,6 +53,7 @@ def check_stream(args: Any) -> None:
             "stage_accuracy": args.stage_accuracy,
             "replay": args.replay or None,
             "stream_order": args.stream_order if args.stream_order != "fixed" else None,
+            "stage_adapters": args.stage_adapters if args.stage_adapters != "one" else None,
             "kl_reference: stage": args.kl_reference == "stage" or None,
         }
         if given := [name for name, value in of_streams.items() if value is not None]:
@@ -329,6 +330,10 @@ class Stream:
 
     # --- the matrix -------------------------------------------------------------------------------
 
+    def group_of(self, task: Any) -> int | None:
+        """Return the number of the stage that a held-out task belongs to."""
+        return self.stages.group_of(task)
+
     def count_held_out(self, episodes: Iterable[EpisodeRecord]) -> None:
         """Count held-out episodes of an evaluation under way, those of all ranks."""
         if self._counts is None:
@@ -399,6 +404,8 @@ class StreamCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ):
         stream = self._trainer.stream
+        if self._trainer.stage_adapters is not None:
+            self._trainer.stage_adapters.note_update()
         between = state.global_step * args.gradient_accumulation_steps % _micro_steps(args) == 0
         if not between or not stream.ended:
             return
@@ -406,6 +413,8 @@ class StreamCallback(TrainerCallback):
         stream.end_stage(state.global_step)
         if self._trainer.stage_reference is not None:
             self._trainer.stage_reference.renew()
+        if self._trainer.stage_adapters is not None:
+            self._trainer.stage_adapters.end_stage(stream.finished)
         control.should_evaluate = self._trainer.eval_dataset is not None
         control.should_training_stop |= stream.finished
         if state.is_world_process_zero:
@@ -419,6 +428,9 @@ class StreamCallback(TrainerCallback):
     ):
         stream = self._trainer.stream
         self.write()
+        if state.is_world_process_zero and stream.finished and self._trainer.stage_adapters is not None:
+            names = [stage.name for stage in stream.record_of.stages]
+            self._trainer.stage_adapters.save(Path(args.output_dir) / "stages", names)
         if state.is_world_process_zero and stream.record_of.matrix:
             tqdm.write("Held-out greedy accuracy in percent, by stage learned and stage tested:")
             tqdm.write(matrix_text(stream.record_of))

@@ -90,6 +90,7 @@ from trl_dbbench.training.model_card import refine_card
 from trl_dbbench.training.packing import FOLLOWS, Tokens
 from trl_dbbench.training.resume import ResumableGRPOTrainer, replaced
 from trl_dbbench.training.samplers import LiveOrder, TaskSampler, task_order
+from trl_dbbench.training.stage_adapters import StageAdapters
 from trl_dbbench.training.stream import Stream, StreamCallback
 from trl_dbbench.training.unsupported import check_arguments
 from trl_dbbench.utils.cpu import spare_page_faults
@@ -242,6 +243,9 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         self.stage_reference = StageReference(self) if args.kl_reference == "stage" else None
         if self.stage_reference is not None:
             self.stateful["stage_reference"] = self.stage_reference
+        self.stage_adapters = None
+        if args.stage_adapters != "one":
+            self.stage_adapters = self.stateful["stage_adapters"] = StageAdapters(self, args.stage_adapters)
         self.chooser = Chooser(args, train_dataset, order, shots, self.reward_weights, self._play_and_score)
         self.sharing = SharedPrompts(self.accelerator, compiled=args.torch_compile)
         self._check_sequences()
@@ -427,6 +431,26 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
 
     def _play(self, rows: Sequence[Row], part: int = 0) -> tuple[list[Episode], list[Episode]]:
         """Play this rank's rows; return the greedy episodes and those of the rows."""
+        if self.stage_adapters is not None and not self.model.training:
+            return [], self._play_by_stage(rows)
+        return self._play_with_one_adapter(rows, part)
+
+    def _play_by_stage(self, rows: Sequence[Row]) -> list[Episode]:
+        """Play held-out rows, each with the adapter of its stage. All ranks come to each stage."""
+        assert self.stream is not None and self.stage_adapters is not None
+        groups = [self.stream.group_of(task_in(row["task"])) for row in rows]
+        played: dict[int, Episode] = {}
+        for group in (None, *range(len(self.stream.stages.groups))):
+            places = [place for place, of_row in enumerate(groups) if of_row == group]
+            if self._any_rank(bool(places)):
+                with self.stage_adapters.playing(group):
+                    _, episodes = self._play_with_one_adapter([rows[place] for place in places])
+                played |= dict(zip(places, episodes, strict=True))
+        return [played[place] for place in range(len(rows))]
+
+    def _play_with_one_adapter(
+        self, rows: Sequence[Row], part: int = 0
+    ) -> tuple[list[Episode], list[Episode]]:
         starts = self._starts(rows, self._step, part)
         with profiling_context(self, "rollout"), self.engine() as engine:
             played = starts.play(self.player, engine)

@@ -1,4 +1,4 @@
-"""Ranking of examples for a task: by similar words, by shared skills, or at random."""
+"""Ranking of examples for a task: by similar words or skills, the latest first, or at random."""
 
 from __future__ import annotations
 
@@ -91,4 +91,16 @@ class _BySkills(_Ranking):
         return np.array([len(query.skills & each) / (len(query.skills | each) or 1) for each in found])
 
 
-WAYS: dict[str, Callable[[Memory], Way]] = {"bm25": _ByWords, "skill": _BySkills, "random": _Ranking}
+class _Latest(_Ranking):
+    """Ranks by when an example was right, the latest first: LifelongAgentBench's experience replay."""
+
+    def _scores(self, query: Query) -> np.ndarray:
+        return np.arange(len(self._examples), dtype=float)
+
+
+WAYS: dict[str, Callable[[Memory], Way]] = {
+    "bm25": _ByWords,
+    "skill": _BySkills,
+    "latest": _Latest,
+    "random": _Ranking,
+}
