@@ -44,6 +44,7 @@ from trl_dbbench import (
     Task,
     load_tasks,
     open_database,
+    to_dataset,
 )
 from trl_dbbench.advantages.registry import ADVANTAGES
 from trl_dbbench.database import Database, Limits, Sandbox
@@ -55,6 +56,7 @@ from trl_dbbench.episode.types import Completion, Request
 from trl_dbbench.runs.checkpoints import find_checkpoint
 from trl_dbbench.training.dynamic_sampling import Batch
 
+TINY = Path(__file__).parents[1] / "recipes" / "tiny"
 TASKS = load_tasks(Path(__file__).parents[1] / "recipes" / "demo_tasks.jsonl")[:4]
 
 
@@ -166,6 +168,30 @@ def chosen_prompts(model: str, folder: Path, rank: int) -> dict:
         trainer.train()
         counts = trainer.chooser.order.state_dict()
     return {"trained": trained, "counts": counts}
+
+
+def stages(model: str, folder: Path, rank: int) -> dict:
+    """Two stages of two updates, with replay and an adapter for each; held-out rows are those of both. MODEL is not
+    used."""
+    operations = ["SELECT", "DELETE"]
+    settings: dict[str, Any] = {
+        **{"stream": operations, "stage_steps": 2, "replay": 0.5, "stage_adapters": "each", "lora": True},
+        **{"learning_rate": 0.0, "eval_on_start": True, "eval_strategy": "steps", "eval_steps": 100},
+        "per_device_train_batch_size": 8 // PartialState().num_processes,
+        "per_device_eval_batch_size": 3,
+    }
+    rows = {}
+    for name, number in {"train": 10, "test": 4}.items():
+        tasks = load_tasks(TINY / f"{name}.jsonl")
+        chosen = [task for each in operations for task in [t for t in tasks if t.operation == each][:number]]
+        rows[name] = to_dataset(chosen, "text", "Work on the MySQL database.")
+    with open_database("sqlite") as database:
+        trainer = quickstart_trainer(
+            database, folder, dataset=rows["train"], held_out=rows["test"], **settings
+        )
+        trainer.train()
+        assert trainer.stream is not None
+        return trainer.stream.state_dict()
 
 
 def few_shot(model: str, folder: Path, rank: int) -> dict:

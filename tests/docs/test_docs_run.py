@@ -41,6 +41,7 @@ MULTI = "recipes/tiny_multi"
 REPLACED = {
     **{"Qwen/Qwen2.5-7B-Instruct": TINY, "docker": "sqlite", "auto": "sqlite"},
     **{"HuggingFaceTB/SmolLM2-135M-Instruct": TINY, "3200": "40"},
+    "csyq/LifelongAgentBench": "lifelong.json",
     **{"1000": "40", "10000": "40", "500": "40", "200": "12", "8": "2", "40": "1"},
 }
 ON_A_CPU = {"use_cpu": "true", "bf16": "false", "gradient_checkpointing": "false", "dtype": "float32"}
@@ -86,6 +87,25 @@ AGENTBENCH = {
 }
 
 
+LIFELONG = {
+    str(number): {
+        "instruction": f"How many gold medals has {nation}?",
+        "answer_info": {
+            "direct": [[number]],
+            "md5": None,
+            "sql": f"SELECT gold FROM medals WHERE nation = '{nation}'",
+        },
+        "table_info": {
+            "name": "medals",
+            "column_info_list": [{"name": "nation", "type": "TEXT"}, {"name": "gold", "type": "INT"}],
+            "row_list": [["Chad", 1], ["Togo", 2], ["Mali", 3]],
+        },
+        "skill_list": ["select", "where_single_condition"],
+    }
+    for number, nation in enumerate(("Chad", "Togo", "Mali"), 1)
+}
+
+
 def benchmarks() -> None:
     """Spider, BIRD and Spider2-lite as they are unpacked, with one question each, and somebody's answers."""
     question = {"db_id": "bank", "question": "How many accounts?"}
@@ -102,6 +122,7 @@ def benchmarks() -> None:
             Path(folder, f"{name}.json").write_text(json.dumps([entry]))
     spider2(Path("data/spider2-lite"), {"local001": {"": "n\n3\n"}})
     Path("predicted.sql").write_text("SELECT 2\tbank\n")
+    Path("lifelong.json").write_text(json.dumps(LIFELONG))
     Path("runs/bird").mkdir(parents=True)
     turns = [{"text": "", "action": "answer", "answer": "SELECT 2"}]
     Path("runs/bird/episodes.jsonl").write_text(json.dumps({"task_id": "0", "turns": turns}))
@@ -146,6 +167,8 @@ def recipe(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     named = {word[2:] for word in given if word.startswith("--")}
     keys = shipped.read_recipe(Path(config))
     small = ON_A_CPU | IN_SMALL[kind]
+    if "stream" in keys:  # whose stages say how long it is
+        small["stage_steps"] = small.pop("max_steps")
     model = str(keys["model_name_or_path"])
     if not Path(config).parent.joinpath(model).exists() and "model_name_or_path" not in named:
         small["model_name_or_path"] = TINY

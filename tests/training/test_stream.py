@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from launching import ROOT
+from launching import ROOT, TWO_RANKS, fork_ranks, seen
 from safetensors.torch import load_file
 from training import StopAfter, adapter_of, episodes_in, equal, quickstart_trainer, varied
+from two_ranks import stages
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig, load_tasks, to_dataset
 from trl_dbbench.runs.stream import StreamRecord
@@ -239,6 +240,20 @@ def test_a_killed_stream_ends_as_the_unbroken_one(trainer_of, tmp_path, step, se
     assert equal(adapter_of(resumed), adapter_of(whole))
     assert operations_by_step(tmp_path / "killed") == operations_by_step(tmp_path / "whole")
     assert StreamRecord.read(tmp_path / "killed") == StreamRecord.read(tmp_path / "whole")
+
+
+# --- two ranks ------------------------------------------------------------------------------------
+
+
+def test_two_ranks_go_through_the_stages_as_one_with_the_double_batch(tiny_model, tmp_path):
+    """The held-out rows of a rank may be of one stage alone, and each rank comes to each adapter."""
+    status, output = fork_ranks(TWO_RANKS, "stages", tiny_model, tmp_path)
+    assert status == 0, output
+    first, second = seen(tmp_path, "stages")
+    alone = json.loads(json.dumps(stages(tiny_model, tmp_path / "alone", 0)))
+    assert first == second == alone
+    assert [len(alone["record"]["matrix"]), alone["stage"]] == [3, 2]
+    assert operations_by_step(tmp_path / "stages") == operations_by_step(tmp_path / "alone")
 
 
 # --- what is kept for replay ----------------------------------------------------------------------
