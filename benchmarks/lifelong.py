@@ -24,8 +24,6 @@ FROZEN = ("--learning_rate", "0", "--replay", "0")
 SHOWN = ("--few_shot", "4", "--few_shot_update", "true")
 WAYS: dict[str, tuple[str, ...]] = {
     "frozen": FROZEN,
-    "experience replay": (*FROZEN, *SHOWN, "--few_shot_by", "latest"),
-    "retrieval": (*FROZEN, *SHOWN),
     "one adapter": ("--replay", "0"),
     "kl to the stage before": ("--replay", "0", "--kl_reference", "stage", "--beta", "0.05"),
     "replay": (),
@@ -34,6 +32,8 @@ WAYS: dict[str, tuple[str, ...]] = {
     "merged by ties": ("--replay", "0", "--stage_adapters", "ties"),
     "retrieval and training": ("--replay", "0", *SHOWN),
     "retrieval, training, replay": SHOWN,
+    "experience replay": (*FROZEN, *SHOWN, "--few_shot_by", "latest"),
+    "retrieval": (*FROZEN, *SHOWN),
     "mixed": ("--replay", "0", "--stream_order", "mixed"),
 }
 """`one adapter` is LoRA and GRPO on the stage alone; `mixed`, all stages at once, is what none should beat.

@@ -35,9 +35,23 @@ def run_in(folder: Path, seed: int = 1, replay: float = 0.0, matrix=MATRIX) -> P
     episode = {"task_id": "a", "question": "?", "operation": "SELECT", "skills": [], "status": "answered"}
     episode |= {"retries": 0, "rewards": {}, "turns": [turn]}
     played = [
-        {**episode, "phase": phase, "step": step, "right": step > 0, "verdict": {"right": step > 0}}
+        {
+            **{**episode, "phase": phase, "step": step, "right": step > 0, "verdict": {"right": step > 0}},
+            "task_digest": str(step),
+        }
         for step in range(4)
         for phase in ("greedy", "train")
+    ]
+    played += [
+        {
+            **episode,
+            "phase": "eval",
+            "step": step,
+            "right": step > 0,
+            "greedy": True,
+            "verdict": {"right": step > 0},
+        }
+        for step in (0, 4)
     ]
     (folder / "episodes.jsonl").write_text("".join(json.dumps(each) + "\n" for each in played))
     training = {"seed": seed, "stream": ["operations"], "replay": replay}
@@ -104,6 +118,17 @@ def test_a_report_shows_the_matrix(tmp_path):
     assert "average accuracy 70.0, forgetting 30.0, backward transfer -30.0, forward transfer 10.0" in page
     assert ">80.0<small>10</small>" in page
     assert "SELECT 50.0 %" in page and "INSERT 100.0 %" in page
+
+
+def test_compare_prints_what_the_runs_kept(tmp_path, command):
+    folders = [str(run_in(tmp_path / name)) for name in ("plain", "again")]
+    status, shown = command("compare", *folders)
+    assert status in (0, None)
+    table = shown.partition("Streams, in points of 100")[2].splitlines()
+    assert table[1].split()[:5] == ["stream", "average", "accuracy", "forgetting", "backward"]
+    shown = " ".join(table[2].split())
+    assert shown.startswith("plain and 1 of other seeds 70.0 ± 0.0 30.0 ± 0.0 -30.0 ± 0.0 10.0 ± 0.0")
+    assert shown.endswith("75.0 ± 0.0 56 ± 0 6 ± 0")
 
 
 def test_a_damaged_file_is_named(tmp_path):

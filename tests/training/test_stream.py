@@ -94,6 +94,12 @@ def test_stages_follow_one_another_and_each_is_measured(trainer_of, tmp_path):
     assert {each["stream/stage"] for each in logged if "stream/stage" in each} == {1, 2, 3}
 
 
+def test_the_matrix_begins_before_the_training_whatever_the_evaluation_strategy(trainer_of, tmp_path):
+    trainer_of(tmp_path, eval_on_start=False, eval_strategy="no").train()
+    assert len(StreamRecord.read(tmp_path).matrix) == 4
+    assert {e["step"] for e in episodes_in(tmp_path) if e["phase"] == "eval"} == {0, 4, 8, 12}
+
+
 def test_the_prequential_accuracy_is_of_the_greedy_run_before_each_update(trainer_of, tmp_path):
     trainer_of(tmp_path).train()
     episodes = episodes_in(tmp_path)
@@ -125,11 +131,16 @@ def test_mixed_has_as_many_updates_and_all_operations(trainer_of, tmp_path):
 
 def test_a_stage_ends_at_an_accuracy(trainer_of, tmp_path, monkeypatch):
     monkeypatch.setattr("trl_dbbench.training.stream.WINDOW", 2)
-    trainer = trainer_of(tmp_path, stage_accuracy=0.01, stage_steps=40)
+    settings = {"stage_accuracy": 0.01, "stage_steps": 40, "save_strategy": "steps", "save_steps": 1000}
+    trainer = trainer_of(tmp_path, **settings)
     trainer.train()
     stages = StreamRecord.read(tmp_path).stages
     assert stages[-1].last_step is not None and stages[-1].last_step < 120
     assert trainer.state.global_step == stages[-1].last_step
+    again = trainer_of(tmp_path, **settings)
+    again.train(resume_from_checkpoint=True)  # from its end, which it has saved
+    assert again.state.global_step == stages[-1].last_step
+    assert equal(adapter_of(again), adapter_of(trainer))
 
 
 def test_a_file_in_its_own_order(trainer_of, tmp_path):
@@ -356,6 +367,18 @@ def test_every_task_comes_once_before_any_comes_again(rows):
             "are not whole updates",
         ),
         ({"stream": ["skills"], "stage_steps": 5, "kl_reference": "stage"}, "only with beta above 0"),
+        ({"replay_by": "accuracy"}, "replay_by is used only with stream"),
+        ({"stream": ["skills"], "stage_steps": 5, "replay_size": 9}, "replay_size is used only with replay"),
+        (
+            {
+                "stream": ["skills"],
+                "stage_steps": 5,
+                "load_best_model_at_end": True,
+                "eval_strategy": "steps",
+            },
+            "leave load_best_model",
+        ),
+        ({"stream": [], "stage_steps": 5}, "stream is empty"),
         ({"stage_adapters": "each"}, "stage_adapters is used only with stream"),
         (
             {
@@ -379,5 +402,19 @@ def test_held_out_tasks_that_share_a_table_do_not_count(rows, tmp_path):
     args = DBBenchGRPOConfig(
         output_dir=str(tmp_path), use_cpu=True, bf16=False, stream=OPERATIONS, stage_steps=5
     )
-    with pytest.raises(ConfigError, match="none of 30 held-out tasks can be measured: 30 share a table"):
+    with pytest.raises(ConfigError, match="none of 30 held-out tasks can be measured: 30 ask a question"):
         Stream(rows.train, rows.train, args)
+
+
+def test_an_accuracy_that_no_stage_is_long_enough_for(rows):
+    with pytest.raises(ConfigError, match="over 32 greedy episodes, and a stage has 10"):
+        stream_of(rows, stage_accuracy=0.9)
+
+
+def test_a_file_named_on_the_command_line(rows):
+    stream = stream_of(rows, stream=["file"], stage_tasks=10, stage_steps=None)
+    assert [stage.name for stage in stream.stages.stages] == [
+        "tasks 1 to 10",
+        "tasks 11 to 20",
+        "tasks 21 to 30",
+    ]

@@ -43,6 +43,7 @@ EARLIER = "_earlier"
 _WEIGHTS = (
     *("adapter_config.json", "adapter_model.*", "config.json", "generation_config.json"),
     *("model.safetensors*", "model-*.safetensors", "pytorch_model*"),
+    *("stream.json", "stages"),  # adapters of stages, and what they were measured at
 )
 _LOGS = (EPISODES_FILE, METRICS_FILE)
 

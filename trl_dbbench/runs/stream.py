@@ -73,15 +73,19 @@ class StreamRecord:
         return None
 
     def prequential(self, episodes: Iterable[EpisodeRecord]) -> list[Share]:
-        """Return the greedy accuracy of each stage's training tasks, each before it was learned from.
+        """Return the greedy accuracy of each stage's training tasks, each when it came for the first time.
 
         Args:
-            episodes: of the run; those of other phases are passed over.
+            episodes: of the run, in their order; those of other phases are passed over.
         """
         counts = [[0, 0] for _ in self.stages]
+        met: set[str] = set()
         for episode in episodes:
             stage = self.stage_at(episode["step"]) if episode["phase"] == "greedy" else None
-            if stage is not None and not is_void(episode):
+            if stage is None or episode["task_digest"] in met:
+                continue
+            met.add(episode["task_digest"])
+            if not is_void(episode):
                 counts[stage][0] += episode["right"]
                 counts[stage][1] += 1
         return [Share(right, judged) for right, judged in counts]

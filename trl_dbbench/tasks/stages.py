@@ -8,15 +8,16 @@ stream: file          the file's own order, cut into stages of as many tasks
 stream: [insert, ...] these skills, or these operations, in this order
 ```
 
-A task with several skills belongs to the last stage that one of them has: it comes when the agent has met all
-that it needs. So each task belongs to one stage at most, held-out tasks as well.
+A task with several skills belongs to the last of them in the fixed order, whatever the order of the stages:
+so in the fixed order it comes when the agent has met all that it needs. Each task, held-out ones as well,
+belongs to one stage at most.
 """
 
 from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
@@ -54,16 +55,22 @@ class Stages:
         stages: those that are trained on.
         groups: names of the held-out groups; those of the stages, but for `mixed` and `file`.
         left_out: number of training tasks that belong to no stage.
+        names: all names in their fixed order, by which a task's stage is found.
     """
 
     by: str
     stages: tuple[Stage, ...]
     groups: tuple[str, ...]
     left_out: int
+    names: tuple[str, ...] = ()
 
     def group_of(self, task: Task) -> int | None:
         """Return the number of a held-out task's group; `None` if it belongs to none."""
-        return 0 if self.by == "file" else _latest(task, self.by, self.groups)
+        if self.by == "file":
+            return 0
+        place = _latest(task, self.by, self.names)
+        name = None if place is None else self.names[place]
+        return self.groups.index(name) if name in self.groups else None
 
 
 def plan_stages(
@@ -80,15 +87,11 @@ def plan_stages(
     Raises:
         ConfigError: if a name is unknown, or fewer than two stages have tasks.
     """
-    if stream == "file":
-        return _cut(len(tasks), size)
     by, names = kind_of(stream)
+    if by == "file":
+        return _cut(len(tasks), size)
     found = names if names else _found(tasks, by)
     members = _members(tasks, by, found)
-    if order in ("difficulty", "random"):
-        # a task's stage depends on the order, so the order cannot depend on the tasks of the stages
-        found = _by_difficulty(tasks, by, found) if order == "difficulty" else _shuffled(found, seed)
-        members = _members(tasks, by, found)
     if empty := [name for name in names if not members[name]]:
         raise ConfigError(
             f"stream: no training task belongs to {empty[0]!r}, as a task with several skills belongs to the "
@@ -96,6 +99,11 @@ def plan_stages(
             "out, or name it later."
         )
     groups = tuple(name for name in found if members[name])
+    by_stage = {name: mean(len(tasks[row].skills) for row in members[name]) for name in groups}
+    if order == "difficulty":
+        groups = tuple(sorted(groups, key=by_stage.__getitem__))  # sorted is stable
+    elif order == "random":
+        groups = tuple(random.Random(seed).sample(groups, len(groups)))
     if len(groups) < 2:
         raise ConfigError(
             f"stream: {len(tasks)} training tasks make {len(groups)} stages by {by}; at least 2 are needed. "
@@ -105,7 +113,7 @@ def plan_stages(
     reached = sum(len(stage.rows) for stage in stages)
     if order == "mixed":
         stages = (Stage(ALL, tuple(sorted(row for stage in stages for row in stage.rows))),)
-    return Stages(by, stages, groups, len(tasks) - reached)
+    return Stages(by, stages, groups, len(tasks) - reached, found)
 
 
 def kind_of(stream: str | Sequence[str]) -> tuple[str, tuple[str, ...]]:
@@ -119,6 +127,8 @@ def kind_of(stream: str | Sequence[str]) -> tuple[str, tuple[str, ...]]:
             raise ConfigError(unknown("stream", stream, KINDS))
         return stream, ()
     names = tuple(stream)
+    if not names:
+        raise ConfigError(f"stream is empty; allowed: {', '.join(KINDS)}, or names of skills or operations.")
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"stream names {twice[0]!r} twice; a stage comes once.")
     if len(names) == 1 and names[0] in KINDS:  # as the command line gives it
@@ -131,10 +141,16 @@ def kind_of(stream: str | Sequence[str]) -> tuple[str, tuple[str, ...]]:
     raise ConfigError(f"stream: {', '.join(names)} are skills and operations; name stages of one kind.")
 
 
-def shared_with_training(training: Iterable[Task], held_out: Sequence[Task]) -> list[Task]:
-    """Return the held-out tasks that share a table or a question with a training task."""
-    known = {key for task in training for key in (question_of(task), *tables_of(task))}
-    return [task for task in held_out if not known.isdisjoint((question_of(task), *tables_of(task)))]
+def shared_with_training(
+    training: Iterable[Task], held_out: Sequence[Task], tables: bool = True
+) -> list[Task]:
+    """Return the held-out tasks that share a question with a training task or, with `tables`, a table."""
+
+    def keys(task: Task) -> list[Hashable]:
+        return [question_of(task), *(tables_of(task) if tables else ())]
+
+    known = {key for task in training for key in keys(task)}
+    return [task for task in held_out if not known.isdisjoint(keys(task))]
 
 
 def _keys(task: Task, by: str) -> tuple[str, ...]:
@@ -165,19 +181,6 @@ def _members(tasks: Sequence[Task], by: str, names: Sequence[str]) -> Mapping[st
         if (place := _latest(task, by, names)) is not None:
             rows[names[place]].append(row)
     return rows
-
-
-def _by_difficulty(tasks: Sequence[Task], by: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return names ordered by the mean number of skills of the tasks that have them."""
-
-    def skills(name: str) -> float:
-        return mean([len(task.skills) for task in tasks if name in _keys(task, by)] or [0])
-
-    return tuple(sorted(names, key=skills))  # sorted is stable
-
-
-def _shuffled(names: Sequence[str], seed: int) -> tuple[str, ...]:
-    return tuple(random.Random(seed).sample(names, len(names)))
 
 
 def _cut(tasks: int, size: int) -> Stages:

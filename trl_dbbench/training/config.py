@@ -30,7 +30,7 @@ from trl_dbbench.training.kl import check_reference
 from trl_dbbench.training.samplers import check_task_sampling
 from trl_dbbench.training.stage_adapters import WAYS as ADAPTER_WAYS
 from trl_dbbench.training.stage_adapters import check_stage_adapters
-from trl_dbbench.training.stream import REPLAYS, check_stream
+from trl_dbbench.training.stream import REPLAY_SIZE, REPLAYS, check_stream
 from trl_dbbench.training.unsupported import check_history, check_settings, check_values, use_new_names
 from trl_dbbench.utils.console import shows_bars
 from trl_dbbench.utils.lookup import check_choice
@@ -248,7 +248,7 @@ class DBBenchGRPOConfig(GRPOConfig):
         ADAPTER_WAYS,
     )
     replay: float = option(0.0, "With stream: share of the prompts that are of earlier stages, 0 to 1.")
-    replay_size: int = option(200, "With replay: earlier tasks that are kept, a fair sample of them.")
+    replay_size: int = option(REPLAY_SIZE, "With replay: earlier tasks that are kept, a fair sample of them.")
     replay_by: str = option(
         "uniform",
         "With replay: any of the kept tasks alike (uniform), or rather those solved less often when they "

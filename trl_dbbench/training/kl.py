@@ -15,6 +15,7 @@ Logged:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -89,6 +90,11 @@ def load_reference(trainer: GRPOTrainer, name_or_path: str) -> PreTrainedModel:
     return trainer.accelerator.prepare_model(model, evaluation_mode=True)
 
 
+def of_adapter(name: str, adapter: str) -> str:
+    """Return the name that a weight of the adapter `default` has in another adapter."""
+    return re.sub(r"\.default(?=\.|$)", f".{adapter}", name)
+
+
 class StageReference:
     """The reference of `kl_reference: stage`: a copy of the policy as it was when the stage began.
 
@@ -98,6 +104,8 @@ class StageReference:
     Raises:
         ConfigError: if ranks share the weights.
     """
+
+    changes_within_a_step = False
 
     def __init__(self, trainer: GRPOTrainer):
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
@@ -119,7 +127,7 @@ class StageReference:
         if other is not None:
             of_reference = dict(other.named_parameters())
             return [(name, of_reference[name], weight) for name, weight in trained]
-        return [(name, model.get_parameter(name.replace(".default.", ".ref.")), w) for name, w in trained]
+        return [(name, model.get_parameter(of_adapter(name, "ref")), weight) for name, weight in trained]
 
     def renew(self) -> None:
         """Take over the policy's weights as they are."""

@@ -73,10 +73,10 @@ def task_order(dataset: Dataset, args: Any, held_out: Dataset | None = None) -> 
         ConfigError: if the tasks do not fill one batch, or `task_sampling: skill` finds no skill to draw.
     """
     _check_number(len(dataset), args)
-    if is_fresh(dataset):
-        _check_fresh(args)
     if args.stream is not None:
         return Stream(dataset, held_out, args)
+    if is_fresh(dataset):
+        _check_fresh(args)
     if args.task_sampling == "shuffle":
         return Shuffled(len(dataset), args.seed)
     if args.task_sampling == "frontier":

@@ -28,6 +28,7 @@ from trl import GRPOTrainer
 
 from trl_dbbench.engines.base import engine_of
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.training.kl import of_adapter
 
 Weights = dict[str, torch.Tensor]
 
@@ -69,6 +70,8 @@ class StageAdapters:
         ConfigError: if there is no LoRA adapter, or ranks share its weights.
     """
 
+    changes_within_a_step = False
+
     def __init__(self, trainer: GRPOTrainer, way: str):
         config = trainer.model.peft_config["default"] if isinstance(trainer.model, PeftModel) else None
         if not isinstance(config, LoraConfig):
@@ -78,6 +81,8 @@ class StageAdapters:
                 f"stage_adapters: {way} merges LoRA alone, and lora_modules_to_save trains "
                 f"{', '.join(config.modules_to_save)} whole; leave one of them out, or set each."
             )
+        if way in MERGES and config.use_dora:
+            raise ConfigError(f"stage_adapters: {way} cannot merge DoRA; set each, or leave use_dora out.")
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
             raise ConfigError(
                 f"stage_adapters: {way} copies the adapter's weights, of which ranks have parts with "
@@ -126,18 +131,19 @@ class StageAdapters:
         for name, weights in zip(names, self._ended, strict=True):
             model.add_adapter(name, model.peft_config["default"])
             for of_default, weight in weights.items():
-                model.get_parameter(of_default.replace(".default.", f".{name}.")).data.copy_(weight)
+                model.get_parameter(of_adapter(of_default, name)).data.copy_(weight)
         options = {} if self._way == "linear" else {"density": DENSITY}
         equal = [1 / len(names)] * len(names)
-        with torch.random.fork_rng([]):  # DARE draws; the training's draws are not to depend on it
+        device = self._trainer.accelerator.device
+        used = [] if device.type == "cpu" else [device]
+        with torch.random.fork_rng(used, device_type=device.type):  # the training's draws stay as they are
             torch.manual_seed(self._trainer.args.seed)
             model.add_weighted_adapter(names, equal, "merged", combination_type=self._way, **options)
         merged = {}
         for name in self._start:
             # PEFT puts the scaling of the adapters into the merged one's two factors, half into each
-            scaling = model.get_submodule(name.partition(".lora_")[0]).scaling
-            factor = math.sqrt(scaling["merged"] / scaling["default"])
-            merged[name] = model.get_parameter(name.replace(".default.", ".merged.")).detach() * factor
+            scaling = model.get_submodule(name.partition(".lora_")[0]).scaling["default"]
+            merged[name] = model.get_parameter(of_adapter(name, "merged")).detach() / math.sqrt(scaling)
         for name in (*names, "merged"):
             model.delete_adapter(name)
         model.set_adapter("default")

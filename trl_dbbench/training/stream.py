@@ -25,6 +25,7 @@ import numpy as np
 from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import SaveStrategy
 
 from trl_dbbench.episode.dataset import is_fresh, task_in
 from trl_dbbench.errors import ConfigError
@@ -42,6 +43,7 @@ LEAST_WEIGHT = 0.05
 """Weight in the replay by accuracy of a task that was always solved; one that never was has 1 more."""
 
 REPLAYS = ("uniform", "accuracy")
+REPLAY_SIZE = 200
 
 
 def check_stream(args: Any) -> None:
@@ -52,6 +54,7 @@ def check_stream(args: Any) -> None:
             **ends,
             "stage_accuracy": args.stage_accuracy,
             "replay": args.replay or None,
+            **_of_replay(args),
             "stream_order": args.stream_order if args.stream_order != "fixed" else None,
             "stage_adapters": args.stage_adapters if args.stage_adapters != "one" else None,
             "kl_reference: stage": args.kl_reference == "stage" or None,
@@ -62,6 +65,11 @@ def check_stream(args: Any) -> None:
             )
         return
     by, names = kind_of(args.stream)
+    if isinstance(args.stream, list) and not names:
+        args.stream = by  # as YAML gives it; the command line gives a list
+    if not args.replay:
+        for name in (name for name, value in _of_replay(args).items() if value is not None):
+            raise ConfigError(f"{name} is used only with replay above 0; set that, or leave it out.")
     for name, value in ends.items():
         if value is not None and value < 1:
             raise ConfigError(f"{name} must be at least 1, is {value}.")
@@ -96,6 +104,8 @@ def check_stream(args: Any) -> None:
         )
     if args.task_sampling != "shuffle" or not args.shuffle_dataset:
         raise ConfigError("a stream says which task comes next; leave task_sampling and shuffle_dataset out.")
+    if args.load_best_model_at_end:
+        raise ConfigError("a stream ends with what its last stage made; leave load_best_model_at_end out.")
     if args.rollouts_ahead:
         raise ConfigError("a stream decides what to play when a batch begins; leave rollouts_ahead out.")
     if args.max_steps > 0:
@@ -109,6 +119,14 @@ def check_stream(args: Any) -> None:
             f"x num_iterations ({args.num_iterations}) micro-steps are not whole updates of "
             f"gradient_accumulation_steps ({args.gradient_accumulation_steps}); make them a multiple."
         )
+
+
+def _of_replay(args: Any) -> dict[str, Any]:
+    """Return the settings of a replay, `None` for those that are the defaults."""
+    return {
+        "replay_size": None if args.replay_size == REPLAY_SIZE else args.replay_size,
+        "replay_by": None if args.replay_by == REPLAYS[0] else args.replay_by,
+    }
 
 
 class Stream:
@@ -134,6 +152,7 @@ class Stream:
         self.stages: Stages = plan_stages(
             tasks, args.stream, args.stream_order, args.stage_tasks or 0, args.seed
         )
+        self._check_accuracy()
         self.record_of = StreamRecord(
             self.stages.by,
             args.stream_order,
@@ -145,7 +164,8 @@ class Stream:
         if held_out is not None:
             self._group([task_in(line) for line in held_out["task"]], tasks)
         self.stage = 0
-        self._generations = self._played = self._place = self._seen = 0
+        self._generations = self._played = self._place = 0
+        self._offered: list[int] = []  # rows that could come into the sample
         self._owed = 0.0  # replayed prompts, up to 1
         self._window: list[bool] = []
         self._kept: list[list[int]] = []  # the sample: rows, each with its stage
@@ -156,18 +176,36 @@ class Stream:
         if args.process_index == 0:
             self._tell()
 
+    def _check_accuracy(self) -> None:
+        """Raise ConfigError for a `stage_accuracy` that no stage is long enough for."""
+        args = self._args
+        if args.stage_accuracy is None:
+            return
+        prompts = args.generation_batch_size // args.num_generations
+        longest = max(map(self._most_generations, range(len(self.stages.stages))))
+        greedy = math.floor(math.ceil(longest / args.greedy_eval_every) * prompts * (1 - args.replay))
+        if greedy < WINDOW:
+            raise ConfigError(
+                f"stage_accuracy is measured over {WINDOW} greedy episodes, and a stage has {greedy}: make "
+                "it longer (stage_steps, stage_tasks), its batch larger, or leave stage_accuracy out."
+            )
+
     def _group(self, held_out: Sequence[Any], training: Sequence[Any]) -> None:
         """Find the group of each held-out task."""
         shared = {task.digest for task in shared_with_training(training, held_out)}
+        if len(shared) == len(held_out):  # as with one's own database
+            shared = {task.digest for task in shared_with_training(training, held_out, tables=False)}
+            if self._args.process_index == 0:
+                logger.warning("The held-out tasks are over the training's tables; only questions are new.")
         for task in held_out:
             group = self.stages.group_of(task)
             if group is not None and task.digest not in shared:
                 self._groups[task.digest] = group
         if not self._groups:
             raise ConfigError(
-                f"stream: none of {len(held_out)} held-out tasks can be measured: {len(shared)} share a "
-                "table or a question with a training task, and the others belong to no stage. Give "
-                "eval_tasks of their own (trl-dbbench split, or generate --split test)."
+                f"stream: none of {len(held_out)} held-out tasks can be measured: {len(shared)} ask a "
+                "question of a training task, or one over its tables, and the others belong to no stage. "
+                "Give eval_tasks of their own (trl-dbbench split, or generate --split test)."
             )
         if shared and self._args.process_index == 0:
             logger.warning(
@@ -305,13 +343,14 @@ class Stream:
 
     def _keep(self, row: int) -> None:
         """Put a row into the sample, as likely as any that was put in before."""
-        if not self._args.replay or any(row == kept for kept, _ in self._kept):
+        if not self._args.replay or row in self._offered:
             return
-        self._seen += 1
+        self._offered.append(row)
         if len(self._kept) < self._args.replay_size:
             self._kept.append([row, self.stage])
             return
-        place = int(np.random.default_rng((self._args.seed, self._seen)).integers(self._seen))
+        seen = len(self._offered)
+        place = int(np.random.default_rng((self._args.seed, seen)).integers(seen))
         if place < self._args.replay_size:
             self._kept[place] = [row, self.stage]
 
@@ -330,9 +369,14 @@ class Stream:
 
     # --- the matrix -------------------------------------------------------------------------------
 
-    def group_of(self, task: Any) -> int | None:
-        """Return the number of the stage that a held-out task belongs to."""
-        return self.stages.group_of(task)
+    def stage_of(self, task: Any) -> int | None:
+        """Return the number of the stage that a held-out task belongs to; `None` if to none."""
+        return None if self.stages.by == "file" else self.stages.group_of(task)
+
+    def write(self, folder: str) -> None:
+        """Write `stream.json`, on the main process."""
+        if self._args.process_index == 0:
+            self.record_of.write(Path(folder))
 
     def count_held_out(self, episodes: Iterable[EpisodeRecord]) -> None:
         """Count held-out episodes of an evaluation under way, those of all ranks."""
@@ -371,7 +415,7 @@ class Stream:
         "_generations",
         "_played",
         "_place",
-        "_seen",
+        "_offered",
         "_owed",
         "_window",
         "_kept",
@@ -398,7 +442,9 @@ class StreamCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ):
-        self.write()
+        if self._trainer.stream.finished:  # it was resumed after its end
+            state.max_steps = state.global_step
+        self._trainer.stream.write(args.output_dir)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -416,18 +462,20 @@ class StreamCallback(TrainerCallback):
         if self._trainer.stage_adapters is not None:
             self._trainer.stage_adapters.end_stage(stream.finished)
         control.should_evaluate = self._trainer.eval_dataset is not None
-        control.should_training_stop |= stream.finished
+        if stream.finished:
+            control.should_training_stop = True
+            control.should_save = args.save_strategy != SaveStrategy.NO
         if state.is_world_process_zero:
             tqdm.write(
                 f"step {state.global_step}: end of stage {number} of {len(stream.stages.stages)}, {name}."
             )
-        self.write()
+        self._trainer.stream.write(args.output_dir)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ):
         stream = self._trainer.stream
-        self.write()
+        self._trainer.stream.write(args.output_dir)
         if state.is_world_process_zero and stream.finished and self._trainer.stage_adapters is not None:
             names = [stage.name for stage in stream.record_of.stages]
             self._trainer.stage_adapters.save(Path(args.output_dir) / "stages", names)
@@ -435,10 +483,6 @@ class StreamCallback(TrainerCallback):
             tqdm.write("Held-out greedy accuracy in percent, by stage learned and stage tested:")
             tqdm.write(matrix_text(stream.record_of))
             tqdm.write(measures_text(stream.record_of.measures))
-
-    def write(self) -> None:
-        if self._trainer.accelerator.is_main_process:
-            self._trainer.stream.record_of.write(Path(self._trainer.args.output_dir))
 
 
 def _micro_steps(args: Any) -> int:

@@ -179,6 +179,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         self.advantage = args.advantage_function()
         if gives_no_steps(functions):
             check_needs(args.advantage, self.advantage, "step_rewards")
+        if args.stream is not None and eval_dataset is not None:
+            args.eval_on_start = True  # the matrix begins with what the agent could do before
         beta = 0.0 if args.kl_reference == "rollout" else args.beta  # above 0 TRL loads a reference
         # with use_vllm TRL would start an engine of its own
         with replaced(args, model_init_kwargs=init_kwargs, beta=beta, use_vllm=False):
@@ -438,7 +440,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     def _play_by_stage(self, rows: Sequence[Row]) -> list[Episode]:
         """Play held-out rows, each with the adapter of its stage. All ranks come to each stage."""
         assert self.stream is not None and self.stage_adapters is not None
-        groups = [self.stream.group_of(task_in(row["task"])) for row in rows]
+        groups = [self.stream.stage_of(task_in(row["task"])) for row in rows]
         played: dict[int, Episode] = {}
         for group in (None, *range(len(self.stream.stages.groups))):
             places = [place for place, of_row in enumerate(groups) if of_row == group]
@@ -557,6 +559,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         metrics = super().evaluate(*args, **kwargs)
         if self.stream is not None and (measured := self.stream.measured()):
+            self.stream.write(self.args.output_dir)
             self.log(measured)
         return metrics
 

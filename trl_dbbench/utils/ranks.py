@@ -99,11 +99,14 @@ class Trainer(Protocol):
 
 
 def end(trainer: Trainer) -> None:
-    """End trackers and the process group with its threads. Nothing can be trained afterwards."""
+    """End the engine, trackers and the process group with its threads. Nothing can be trained afterwards."""
     # DistributedDataParallel would keep the group alive, and DeepSpeed needs the group to end its engine.
     # Threads left behind can make Python abort at exit, and a complete run would look failed.
     trainer.model_wrapped = trainer.model
+    backend = getattr(trainer, "backend", None)
     try:
         trainer.accelerator.free_memory()
+        if backend is not None:
+            backend.close()  # vLLM's groups of ranks cannot be ended after the process group
     finally:
         trainer.accelerator.end_training()  # as Trainer.end() does, which transformers has from 5.20 on

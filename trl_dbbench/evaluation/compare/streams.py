@@ -16,8 +16,12 @@ from trl_dbbench.grading.continual import Continual
 from trl_dbbench.grading.statistics import mean_interval
 from trl_dbbench.runs.stream import StreamRecord, aligned
 
-OF_A_SEED = ("id", "few_shot_seed", "versions")
-"""What the settings of runs of one way may differ in, beside the seed."""
+OF_A_SEED = ("seed", "max_steps", "id", "few_shot_seed", "versions")
+"""What the settings of runs of one way may differ in."""
+
+
+WHOLE = {"tokens": ",.0f", "seconds": ",.0f"}
+"""Formats of columns that are no points."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class StreamFigures:
         times = [entry["step_time"] for entry in run.log if isinstance(entry.get("step_time"), float)]
         played = [episode for episode in run.episodes if episode["phase"] != "eval"]
         settings = {name: value for name, value in run.settings.items() if name not in OF_A_SEED}
-        settings["training"] = {name: value for name, value in run.training.items() if name != "seed"}
+        settings["training"] = {name: value for name, value in run.training.items() if name not in OF_A_SEED}
         return cls(
             name,
             record.measures or Continual(),
@@ -80,7 +84,8 @@ def streams_text(figures: Sequence[StreamFigures]) -> str:
     rows = [["stream", *columns]]
     for runs in ways.values():
         name = runs[0].name if len(runs) == 1 else f"{runs[0].name} and {len(runs) - 1} of other seeds"
-        rows.append([name, *(_cell([value(run) for run in runs]) for value in columns.values())])
+        cells = {column: [value(run) for run in runs] for column, value in columns.items()}
+        rows.append([name, *(_cell(of, WHOLE.get(column, ".1f")) for column, of in cells.items())])
     return aligned(rows)
 
 
@@ -92,16 +97,12 @@ def _measure(name: str) -> Callable[[StreamFigures], float | None]:
     return value
 
 
-def _cell(values: Sequence[Any]) -> str:
+def _cell(values: Sequence[Any], form: str) -> str:
     """Return the mean over seeds with its interval; what one run says alone."""
     known = [value for value in values if value is not None]
     if not known:
         return "-"
     if len(known) == 1:
-        return _number(known[0])
+        return format(known[0], form)
     middle, half = mean_interval(known)
-    return f"{_number(middle)} ± {_number(half)}"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}"
+    return f"{middle:{form}} ± {half:{form}}"

@@ -355,7 +355,11 @@ def _stream(run: Run) -> dict[str, Any] | None:
         "groups": record.groups,
         "rows": rows,
         "measures": measures_text(record.measures),
-        "prequential": list(zip(record.stages, record.prequential(run.episodes), strict=True)),
+        "prequential": [
+            each
+            for each in zip(record.stages, record.prequential(run.episodes), strict=True)
+            if each[1].judged
+        ],
     }
 
 
