@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import json
 import random
+import signal
+import subprocess
+import sys
+import time
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from launching import TWO_RANKS, fork_ranks, seen
+from launching import QUICKSTART, RECIPE, TWO_RANKS, fork_ranks, seen
 from peft import LoraConfig, PeftModel, get_peft_model
 from required import lacking
 from training import RECIPES, adapter_of, distance, make_trainer, train_and_look
@@ -178,6 +182,30 @@ def test_two_ranks(scenario: str, size: int, servable_model, tmp_path):
 
 
 # --- what cannot work -----------------------------------------------------------------------------
+
+
+def test_sigterm_ends_the_engine_before_the_process_group(tmp_path):
+    """vLLM has groups of its own in it, and says so if they cannot be ended."""
+    options = {
+        "use_vllm": "true",
+        "eval_strategy": "no",
+        "eval_on_start": "false",
+        "output_dir": tmp_path / "run",
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    words += ["--per_device_train_batch_size", "8"]
+    with (tmp_path / "log").open("w+") as log:
+        command = [sys.executable, str(RECIPE), "--config", str(QUICKSTART), *words]
+        run = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=tmp_path)
+        said = tmp_path / "log"
+        while "step 1 of 40" not in said.read_text():
+            assert run.poll() is None, said.read_text()
+            time.sleep(0.2)
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(timeout=200) == -signal.SIGTERM, said.read_text()
+    shown = said.read_text()
+    assert "SIGTERM ended the run" in shown
+    assert "Invalid process group" not in shown and "Traceback" not in shown, shown
 
 
 def test_an_engine_that_dies_ends_the_run_with_one_line(trainer_with, monkeypatch):
