@@ -202,7 +202,7 @@ def test_sigterm_ends_the_engine_before_the_process_group(tmp_path):
             assert run.poll() is None, said.read_text()
             time.sleep(0.2)
         run.send_signal(signal.SIGTERM)
-        assert run.wait(timeout=200) == -signal.SIGTERM, said.read_text()
+        assert run.wait(timeout=200) == 128 + signal.SIGTERM, said.read_text()
     shown = said.read_text()
     assert "SIGTERM ended the run" in shown
     assert "Invalid process group" not in shown and "Traceback" not in shown, shown
