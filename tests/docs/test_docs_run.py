@@ -33,8 +33,8 @@ ELSEWHERE = {"own_tables.md", "evaluate.md", "endpoints.md", "integrations.md", 
 NOT_OURS = {"source", "git", "make", "python3.11", "pip", "pytest", "export", "vllm", "head"}
 SCORES = "trl-dbbench scores"
 """The lines of evaluate.md that play nothing, which run here."""
-GRID = "--tune"
-"""The benchmark of credit.md with all its runs, which take hours."""
+LONG = ("--tune", "benchmarks/in_context.py", "benchmarks/lifelong.py")
+"""In the lines of benchmarks that take an hour or more."""
 
 TINY = "recipes/tiny/model"
 MULTI = "recipes/tiny_multi"
@@ -63,7 +63,7 @@ def pages() -> dict[str, list[str]]:
     for page, line in COMMANDS:
         words = [word.split("/")[-1] for word in line.split() if not re.match(r"[A-Z_]+=", word)]
         ours = page not in ELSEWHERE or SCORES in line
-        if ours and words[0] not in NOT_OURS and GRID not in line:
+        if ours and words[0] not in NOT_OURS and not any(each in line for each in LONG):
             found.setdefault(page, []).append(line)
     return found
 
