@@ -21,14 +21,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import SFTConfig, SFTTrainer
 from worlds.habits import Habits, spoiled_gold_actions
 
-from trl_dbbench.data.demonstrations import Script, demonstrate, gold_actions, to_sft_dataset
+from trl_dbbench.data.demonstrations import UNLIMITED, Script, demonstrate, gold_actions, to_sft_dataset
 from trl_dbbench.data.generate import generate_tasks
 from trl_dbbench.database import Database, open_database
 from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.protocol import get_protocol
-from trl_dbbench.episode.types import Episode, Rules, Sampling, Start
+from trl_dbbench.episode.types import Episode, Sampling, Start
 from trl_dbbench.runs.few_shot import Memory, Shots, good_episodes
 from trl_dbbench.tasks import Task
 
@@ -38,14 +38,13 @@ LEVEL = "worlds.tiny.level"
 SHOWN, DEMONSTRATED, SEED = 1_000, 8_000, 21
 """Tasks that are examples, and that are demonstrated with them, of the level's training half."""
 MOST_SHOTS = 4
-RULES = Rules(max_turns=100, max_turn_tokens=100_000, max_completion_length=1_000_000)
 
 
 def with_shots(
     tasks: Sequence[Task], memory: Memory, chat: ChatFormat, database: Database, habits: Habits
 ) -> list[Episode]:
     """Play each task after 0 to 4 examples, right where one of them has the form of the task."""
-    player = Player(chat, database, Judge(database), RULES)
+    player = Player(chat, database, Judge(database), UNLIMITED)
     rng = random.Random(SEED)
     ways = {
         (by, number): Shots(player, memory, number, by, seed=SEED)

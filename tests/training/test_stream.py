@@ -171,7 +171,7 @@ ADAPTERS = {"more_rewards": [varied], "learning_rate": 1e-2}  # enough for the h
 
 
 def test_an_adapter_for_each_stage_forgets_nothing(trainer_of, tmp_path):
-    """What it plays of a stage stays as it was when the stage ended; later stages are played by the latest."""
+    """When a stage has ended, its held-out tasks are always played by its own adapter."""
     trainer_of(tmp_path, stage_adapters="each", **ADAPTERS).train()
 
     def played(step: int, operation: str) -> list:
@@ -291,7 +291,7 @@ def play(stream: Stream, prompts: int, right: bool = True) -> list[str]:
 
 
 def test_the_sample_is_fair(rows):
-    """Of the ten tasks of a stage three are kept, each as often as another."""
+    """Three of a stage's ten tasks are kept, and all ten have the same chance."""
     counts = np.zeros(10)
     for seed in range(300):
         stream = stream_of(rows, seed=seed, replay=0.5, replay_size=3)
@@ -344,7 +344,7 @@ def test_every_task_comes_once_before_any_comes_again(rows):
         ({"stream": ["file"], "stage_steps": 5}, "say with stage_tasks how many"),
         (
             {"stream": OPERATIONS, "stage_steps": 5, "stream_order": "random"},
-            "has an order, that of the list",
+            "comes in the list's order; leave stream_order: random out",
         ),
         ({"stream": ["skills"], "stage_steps": 5, "max_steps": 9}, r"leave max_steps \(9\) out"),
         ({"stream": ["skills"], "stage_steps": 5, "task_sampling": "frontier"}, "leave task_sampling"),

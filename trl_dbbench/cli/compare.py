@@ -67,7 +67,8 @@ def compare(
     notes: list[str] = []
     arms = _saved(context, saved) if saved else _played(context, notes)
     _tell(arms, notes, json_file, html_file)
-    _tell_streams(saved or [])
+    if saved:
+        _tell_streams(saved)
 
 
 def _tell(arms: list[Arm], notes: list[str], json_file: Path | None, html_file: Path | None) -> None:
@@ -91,7 +92,7 @@ def _tell_streams(saved: list[Path]) -> None:
     from trl_dbbench.evaluation.compare.saved import names_of
     from trl_dbbench.evaluation.compare.streams import stream_figures, streams_text
 
-    if figures := stream_figures(saved, names_of(saved)) if saved else []:
+    if figures := stream_figures(saved, names_of(saved)):
         typer.echo(f"\nStreams, in points of 100 (docs/lifelong.md):\n{streams_text(figures)}")
 
 

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
+UNLIMITED = Rules(max_turns=100, max_turn_tokens=100_000, max_completion_length=1_000_000)
+"""Limits that no demonstration comes to."""
+
 Teacher = Callable[[Task, AgentProtocol, Database], list[Operation | Answer]]
 """Returns what a teacher writes for a task, turn by turn; the last one is an answer."""
 
@@ -53,8 +56,7 @@ def demonstrate(
         TaskError: if the teacher cannot do a task: it has no gold SQL, or that fails on this database.
     """
     teacher = teacher or gold_actions
-    rules = Rules(max_turns=100, max_turn_tokens=100_000, max_completion_length=1_000_000)
-    player = Player(chat, database, Judge(database), rules)
+    player = Player(chat, database, Judge(database), UNLIMITED)
     episodes: list[Episode] = []
     with tqdm(total=len(tasks), desc="demonstrations", unit="task") as bar:
         for first in range(0, len(tasks), batch_size):

@@ -1,4 +1,4 @@
-"""What an agent keeps, loses and carries over when it learns one stage after another.
+"""Measures of continual learning: what an agent keeps, forgets and transfers from stage to stage.
 
 R is a matrix of accuracies, 0 to 1. Row 0 is measured before the training and row i after stage i; column j
 has the held-out tasks of stage j. T is the number of stages.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading.continual import Continual
 from trl_dbbench.grading.statistics import Share
 from trl_dbbench.runs.records import EpisodeRecord, is_void
+from trl_dbbench.utils.console import columns
 from trl_dbbench.utils.files import write_atomically
 
 STREAM_FILE = "stream.json"
@@ -50,21 +51,23 @@ class StreamRecord:
         """R of `grading.continual`."""
         return [[right / judged if judged else None for right, judged in row] for row in self.matrix]
 
-    def shares(self, row: int) -> list[Share]:
-        """Return a row of the matrix, each group with its counts."""
-        return [Share(right, judged) for right, judged in self.matrix[row]]
+    @property
+    def row_names(self) -> list[str]:
+        """The names of the matrix's rows."""
+        names = ["before the training", *(f"after {stage.name}" for stage in self.stages)]
+        return names[: len(self.matrix)]
 
     @property
-    def measures(self) -> Continual | None:
-        """What was kept and lost so far; `None` before the first measurement."""
+    def measures(self) -> Continual:
+        """Average accuracy, forgetting and transfer so far; all `None` before the first measurement."""
         if not self.matrix:
-            return None
+            return Continual()
         measured = Continual.of(self.accuracies)
         one_by_one = [stage.name for stage in self.stages] == self.groups
         return measured if one_by_one else Continual(measured.average_accuracy)
 
     def stage_at(self, step: int) -> int | None:
-        """Return the number of the stage in which an episode was played after so many updates."""
+        """Return the number of the stage that the run is in after `step` updates; `None` if in none."""
         for number, stage in enumerate(self.stages):
             if stage.first_step is None or step < stage.first_step:
                 return None
@@ -117,31 +120,14 @@ class StreamRecord:
 
 def matrix_text(record: StreamRecord) -> str:
     """Return the matrix as lines of text, in percent; `-` where nothing was judged."""
-    names = ["before the training", *(f"after {stage.name}" for stage in record.stages)]
-    rows = [["", *record.groups]]
-    for name, row in zip(names, record.accuracies, strict=False):
-        rows.append([name, *("-" if value is None else f"{100 * value:.1f}" for value in row)])
-    return aligned(rows)
+    rows = [("", record.groups)]
+    for name, row in zip(record.row_names, record.accuracies, strict=True):
+        rows.append((name, ["-" if value is None else f"{100 * value:.1f}" for value in row]))
+    return "\n".join(columns(rows, numbers=True))
 
 
-def measures_text(measures: Continual | None) -> str:
+def measures_text(measures: Continual) -> str:
     """Return the measures as a line of text, in points of 100."""
-    named = asdict(measures) if measures is not None else {}
-    said = [
-        f"{name.replace('_', ' ')} {100 * value:.1f}" for name, value in named.items() if value is not None
-    ]
+    known = {name: value for name, value in asdict(measures).items() if value is not None}
+    said = [f"{name.replace('_', ' ')} {100 * value:.1f}" for name, value in known.items()]
     return ", ".join(said) or "nothing was measured"
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table as text, the first column to the left and the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            [
-                row[0].ljust(widths[0]),
-                *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
-            ]
-        ).rstrip()
-        for row in rows
-    )

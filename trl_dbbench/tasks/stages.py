@@ -28,7 +28,7 @@ from trl_dbbench.tasks.split import question_of, tables_of
 from trl_dbbench.utils.lookup import unknown
 
 KINDS = ("skills", "operations", "databases", "file")
-"""What stages can be told apart by."""
+"""Ways to sort tasks into stages."""
 
 ORDERS = ("fixed", "random", "difficulty", "mixed")
 """fixed: the list's order, else that of `skills.NAMED`, of the operations above, or of the file. random:

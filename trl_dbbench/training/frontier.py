@@ -75,6 +75,8 @@ class Frontier:
         dataset: rows with the column `task`; fresh tasks are generated when they are drawn.
     """
 
+    name = "frontier"
+
     def __init__(self, dataset: Dataset):
         self._dataset = dataset
         self._counts: dict[str, list[float]] = {}  # [right, wrong, the rollout of the last ones]

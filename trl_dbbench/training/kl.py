@@ -90,6 +90,15 @@ def load_reference(trainer: GRPOTrainer, name_or_path: str) -> PreTrainedModel:
     return trainer.accelerator.prepare_model(model, evaluation_mode=True)
 
 
+def check_whole_weights(trainer: GRPOTrainer, setting: str) -> None:
+    """Raise ConfigError for a setting that copies weights if each rank has only a part of them."""
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        raise ConfigError(
+            f"{setting} needs all weights on each rank, and DeepSpeed and FSDP divide them among the ranks; "
+            "train without these, or leave it out."
+        )
+
+
 def of_adapter(name: str, adapter: str) -> str:
     """Return the name that a weight of the adapter `default` has in another adapter."""
     return re.sub(r"\.default(?=\.|$)", f".{adapter}", name)
@@ -108,11 +117,7 @@ class StageReference:
     changes_within_a_step = False
 
     def __init__(self, trainer: GRPOTrainer):
-        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-            raise ConfigError(
-                "kl_reference: stage copies the policy's weights, of which ranks have parts with DeepSpeed "
-                "and FSDP; take another kl_reference, or train without them."
-            )
+        check_whole_weights(trainer, "kl_reference: stage")
         self._trainer = trainer
         model = trainer.model
         if trainer.ref_model is None and "ref" not in model.peft_config:

@@ -54,6 +54,8 @@ class Order(Protocol):
 class LiveOrder(Order, Protocol):
     """An order that learns from what was played, and chooses when a batch begins. Checkpoints keep it."""
 
+    name: str
+
     def record(self, episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]:
         """Note a generation's samples, those of all ranks; return values whose means are logged."""
         ...

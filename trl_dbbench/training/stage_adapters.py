@@ -28,7 +28,7 @@ from trl import GRPOTrainer
 
 from trl_dbbench.engines.base import engine_of
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.training.kl import of_adapter
+from trl_dbbench.training.kl import check_whole_weights, of_adapter
 
 Weights = dict[str, torch.Tensor]
 
@@ -83,11 +83,7 @@ class StageAdapters:
             )
         if way in MERGES and config.use_dora:
             raise ConfigError(f"stage_adapters: {way} cannot merge DoRA; set each, or leave use_dora out.")
-        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-            raise ConfigError(
-                f"stage_adapters: {way} copies the adapter's weights, of which ranks have parts with "
-                "DeepSpeed and FSDP; train without them."
-            )
+        check_whole_weights(trainer, f"stage_adapters: {way}")
         self._trainer, self._way = trainer, way
         self._start = self._copy()
         self._ended: list[Weights] = []

@@ -18,6 +18,7 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,6 @@ from transformers.trainer_utils import SaveStrategy
 
 from trl_dbbench.episode.dataset import is_fresh, task_in
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.grading.continual import Continual
 from trl_dbbench.runs.records import EpisodeRecord, is_void
 from trl_dbbench.runs.stream import StageRecord, StreamRecord, matrix_text, measures_text
 from trl_dbbench.tasks.stages import Stages, kind_of, plan_stages, shared_with_training
@@ -81,9 +81,9 @@ def check_stream(args: Any) -> None:
     if by == "file" and args.stage_tasks is None:
         raise ConfigError("stream: file is cut into stages of as many tasks; say with stage_tasks how many.")
     if (by == "file" or names) and args.stream_order not in ("fixed", "mixed"):
-        whose = "the file's" if by == "file" else "that of the list"
+        whose = "the file's" if by == "file" else "the list's"
         raise ConfigError(
-            f"stream: {args.stream} has an order, {whose}; leave stream_order: {args.stream_order} out."
+            f"stream: {args.stream} comes in {whose} order; leave stream_order: {args.stream_order} out."
         )
     if by == "file" and args.stream_order == "mixed":
         raise ConfigError("stream: file has no stages to mix; for shuffled tasks leave stream out.")
@@ -142,6 +142,8 @@ class Stream:
         ConfigError: if the tasks do not make at least two stages.
     """
 
+    name = "stream"
+
     def __init__(self, dataset: Dataset, held_out: Dataset | None, args: Any):
         if is_fresh(dataset):
             raise ConfigError(
@@ -173,6 +175,7 @@ class Stream:
         self._drawn: dict[str, tuple[int, bool]] = {}  # rows of a batch by digest, and whether replayed
         self._counts: list[list[int]] | None = None  # of a measurement under way
         self._due = True  # the row before the training
+        self._round = lru_cache(maxsize=1)(self._shuffled)
         if args.process_index == 0:
             self._tell()
 
@@ -181,9 +184,9 @@ class Stream:
         args = self._args
         if args.stage_accuracy is None:
             return
-        prompts = args.generation_batch_size // args.num_generations
         longest = max(map(self._most_generations, range(len(self.stages.stages))))
-        greedy = math.floor(math.ceil(longest / args.greedy_eval_every) * prompts * (1 - args.replay))
+        prompts = math.ceil(longest / args.greedy_eval_every) * _prompts(args)
+        greedy = math.floor(prompts * (1 - args.replay))
         if greedy < WINDOW:
             raise ConfigError(
                 f"stage_accuracy is measured over {WINDOW} greedy episodes, and a stage has {greedy}: make "
@@ -227,18 +230,15 @@ class Stream:
     @property
     def max_steps(self) -> int:
         """Return the most updates that the stream has."""
-        updates = _micro_steps(self._args) // self._args.gradient_accumulation_steps
-        return sum(self._most_generations(number) for number in range(len(self.stages.stages))) * updates
+        return sum(map(self._most_generations, range(len(self.stages.stages)))) * _updates(self._args)
 
     def _most_generations(self, stage: int) -> int:
         args = self._args
-        updates = _micro_steps(args) // args.gradient_accumulation_steps
         bounds = []
         if args.stage_steps is not None:
-            bounds.append(math.ceil(args.stage_steps / updates))
+            bounds.append(math.ceil(args.stage_steps / _updates(args)))
         if args.stage_tasks is not None:
-            prompts = args.generation_batch_size // args.num_generations
-            of_stage = max(1, math.floor(prompts * (1 - args.replay)))
+            of_stage = max(1, math.floor(_prompts(args) * (1 - args.replay)))
             bounds.append(math.ceil(self._tasks_of(stage) / of_stage))
         length = min(bounds)
         # one stage of all lasts as long as the stages together
@@ -251,7 +251,7 @@ class Stream:
 
     @property
     def ended(self) -> bool:
-        """Whether the stage under way is over."""
+        """Whether the current stage has ended."""
         args = self._args
         if self.finished or not self._generations:
             return False
@@ -309,8 +309,12 @@ class Stream:
         self._place += 1
         if self.stages.by == "file":
             return rows[place]
-        seed = np.random.SeedSequence((self._args.seed, self.stage, around))
-        return int(np.random.default_rng(seed).permutation(rows)[place])
+        return self._round(self.stage, around)[place]
+
+    def _shuffled(self, stage: int, around: int) -> list[int]:
+        """Return a stage's rows in the order of a round, in which each comes once."""
+        seed = np.random.SeedSequence((self._args.seed, stage, around))
+        return np.random.default_rng(seed).permutation(self.stages.stages[stage].rows).tolist()
 
     # --- what became of them ----------------------------------------------------------------------
 
@@ -402,7 +406,7 @@ class Stream:
             return {}
         self._due = False
         self.record_of.matrix.append(counts)
-        measures = asdict(self.record_of.measures or Continual())
+        measures = asdict(self.record_of.measures)
         values = {f"stream/{name}": value for name, value in measures.items()}
         accuracies = zip(self.stages.groups, self.record_of.accuracies[-1], strict=True)
         values |= {f"stream/held_out/{group}": value for group, value in accuracies}
@@ -452,8 +456,7 @@ class StreamCallback(TrainerCallback):
         stream = self._trainer.stream
         if self._trainer.stage_adapters is not None:
             self._trainer.stage_adapters.note_update()
-        between = state.global_step * args.gradient_accumulation_steps % _micro_steps(args) == 0
-        if not between or not stream.ended:
+        if self._trainer._within_generation() or not stream.ended:
             return
         number, name = stream.stage + 1, stream.record_of.stages[stream.stage].name
         stream.end_stage(state.global_step)
@@ -469,13 +472,12 @@ class StreamCallback(TrainerCallback):
             tqdm.write(
                 f"step {state.global_step}: end of stage {number} of {len(stream.stages.stages)}, {name}."
             )
-        self._trainer.stream.write(args.output_dir)
+        stream.write(args.output_dir)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ):
         stream = self._trainer.stream
-        self._trainer.stream.write(args.output_dir)
         if state.is_world_process_zero and stream.finished and self._trainer.stage_adapters is not None:
             names = [stage.name for stage in stream.record_of.stages]
             self._trainer.stage_adapters.save(Path(args.output_dir) / "stages", names)
@@ -485,5 +487,15 @@ class StreamCallback(TrainerCallback):
             tqdm.write(measures_text(stream.record_of.measures))
 
 
+def _prompts(args: Any) -> int:
+    """Return the prompts of a generation, those of all ranks."""
+    return args.generation_batch_size // args.num_generations
+
+
 def _micro_steps(args: Any) -> int:
     return args.steps_per_generation * args.num_iterations
+
+
+def _updates(args: Any) -> int:
+    """Return the updates of a generation."""
+    return _micro_steps(args) // args.gradient_accumulation_steps

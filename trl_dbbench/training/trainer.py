@@ -238,7 +238,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         shots = Shots.of(self)
         order = task_order(train_dataset, args, eval_dataset)
         if isinstance(order, LiveOrder):
-            self.stateful[type(order).__name__.lower()] = order
+            self.stateful[order.name] = order
         self.stream = order if isinstance(order, Stream) else None
         if self.stream is not None:
             args.max_steps = self.stream.max_steps
@@ -396,12 +396,14 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         for name, value in refined_metrics(played, alarms, self.args).items():
             self._metrics[phase][name][-1] = value  # in the place of TRL's
         left_out = batch.left_out_records(step)
-        choice = self.stream.record_greedy(greedy) if self.stream is not None and phase == "train" else {}
-        choice |= self.chooser.record(played, left_out) if phase == "train" else {}
+        choice: dict[str, list[float]] = {}
+        if phase == "train":
+            choice |= self.stream.record_greedy(greedy) if self.stream is not None else {}
+            choice |= self.chooser.record(played, left_out)
+        elif self.stream is not None:
+            self.stream.count_held_out(played)
         played, tasks = [*played, *left_out], [*tasks, *(row["task"] for row in batch.left_out)]
         metrics = episode_metrics(played) | alarms | choice
-        if self.stream is not None and phase == "eval":
-            self.stream.count_held_out(played)
         if self.chooser.shots is not None:
             metrics |= self.chooser.shots.record(played, tasks, phase == "train")
         if self.accelerator.is_main_process:

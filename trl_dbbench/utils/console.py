@@ -6,6 +6,7 @@ import logging
 import sys
 import time
 import warnings
+from collections.abc import Iterable, Sequence
 
 LIBRARIES = ("transformers", "datasets", "huggingface_hub", "trl", "accelerate", "peft")
 """Libraries whose warnings are shown once."""
@@ -23,6 +24,22 @@ HUB_OUTAGE_SECONDS = 60.0
 def printable(text: str) -> str:
     """Return a text of an agent with blanks for control characters, which a terminal would obey."""
     return "".join(char if char.isprintable() else " " for char in text)
+
+
+def columns(rows: Iterable[tuple[str, Sequence[str]]], numbers: bool = False) -> list[str]:
+    """Return lines whose values stand below each other.
+
+    Args:
+        rows: each a name and its values.
+        numbers: align values to the right.
+    """
+    table = [[name, *values] for name, values in rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    align = str.rjust if numbers else str.ljust
+    return [
+        "  ".join([name.ljust(widths[0]), *map(align, values, widths[1:])]).rstrip()
+        for name, *values in table
+    ]
 
 
 def on_terminal() -> bool:

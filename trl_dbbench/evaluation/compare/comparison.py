@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.evaluation.compare.arms import GREEDY, Arm, key_of, mcnemar, paired_interval
 from trl_dbbench.evaluation.compare.figures import OVERALL, Figures, best_measures, figures_of
 from trl_dbbench.runs.records import EpisodeRecord, is_void, void_reasons
-from trl_dbbench.utils.console import printable
+from trl_dbbench.utils.console import columns, printable
 
 SIGNIFICANT = 0.05
 
@@ -303,13 +303,6 @@ def side_by_side(figures: Sequence[Figures]) -> list[tuple[str, list[str]]]:
                 names.insert(place, name)
                 place += 1
     return [(name, [rows.get(name, "") for rows in each]) for name in names]
-
-
-def columns(rows: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
-    """Lines whose values stand below each other."""
-    table = [[name, *values] for name, values in rows]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
 
 
 def _pairing_lines(pairing: Pairing) -> Iterator[str]:

@@ -6,22 +6,20 @@ Runs whose settings differ in the seed alone are one way, with the mean over its
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from trl_dbbench.evaluation.report.run import Run, read_run
 from trl_dbbench.grading.continual import Continual
 from trl_dbbench.grading.statistics import mean_interval
-from trl_dbbench.runs.stream import StreamRecord, aligned
+from trl_dbbench.runs.stream import StreamRecord
+from trl_dbbench.utils.console import columns
 
 OF_A_SEED = ("seed", "max_steps", "id", "few_shot_seed", "versions")
-"""What the settings of runs of one way may differ in."""
-
-
-WHOLE = {"tokens": ",.0f", "seconds": ",.0f"}
-"""Formats of columns that are no points."""
+"""Settings that may differ between the runs of one way."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class StreamFigures:
         settings["training"] = {name: value for name, value in run.training.items() if name not in OF_A_SEED}
         return cls(
             name,
-            record.measures or Continual(),
+            record.measures,
             sum(share.right for share in shares) / judged if judged else None,
             sum(turn["tokens"] for episode in played for turn in episode["turns"]),
             sum(times) if times else None,
@@ -75,26 +73,21 @@ def streams_text(figures: Sequence[StreamFigures]) -> str:
     ways: dict[str, list[StreamFigures]] = {}
     for each in figures:
         ways.setdefault(each.way, []).append(each)
-    columns: dict[str, Callable[[StreamFigures], float | None]] = {
-        each.name.replace("_", " "): _measure(each.name) for each in fields(Continual)
-    }
-    columns["prequential"] = lambda run: None if run.prequential is None else 100 * run.prequential
-    columns["tokens"] = lambda run: float(run.tokens)
-    columns["seconds"] = lambda run: run.seconds
-    rows = [["stream", *columns]]
+    titles = [each.name.replace("_", " ") for each in fields(Continual)]
+    rows = [("stream", [*titles, "prequential", "tokens", "seconds"])]
     for runs in ways.values():
         name = runs[0].name if len(runs) == 1 else f"{runs[0].name} and {len(runs) - 1} of other seeds"
-        cells = {column: [value(run) for run in runs] for column, value in columns.items()}
-        rows.append([name, *(_cell(of, WHOLE.get(column, ".1f")) for column, of in cells.items())])
-    return aligned(rows)
+        points = zip(*([*astuple(run.measures), run.prequential] for run in runs), strict=True)
+        cells = [_cell([_points(share) for share in of_runs], ".1f") for of_runs in points]
+        cells += [
+            _cell([of(run) for run in runs], ",.0f") for of in (attrgetter("tokens"), attrgetter("seconds"))
+        ]
+        rows.append((name, cells))
+    return "\n".join(columns(rows, numbers=True))
 
 
-def _measure(name: str) -> Callable[[StreamFigures], float | None]:
-    def value(run: StreamFigures) -> float | None:
-        measured: float | None = asdict(run.measures)[name]
-        return None if measured is None else 100 * measured
-
-    return value
+def _points(share: float | None) -> float | None:
+    return None if share is None else 100 * share
 
 
 def _cell(values: Sequence[Any], form: str) -> str:

@@ -349,11 +349,10 @@ def _stream(run: Run) -> dict[str, Any] | None:
     record = None if run.path is None else StreamRecord.read(run.path)
     if record is None or not record.matrix:
         return None
-    names = ["before the training", *(f"after {stage.name}" for stage in record.stages)]
-    rows = [(name, record.shares(number)) for number, name in enumerate(names[: len(record.matrix)])]
+    rows = [[Share(right, judged) for right, judged in row] for row in record.matrix]
     return {
         "groups": record.groups,
-        "rows": rows,
+        "rows": list(zip(record.row_names, rows, strict=True)),
         "measures": measures_text(record.measures),
         "prequential": [
             each
