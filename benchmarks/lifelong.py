@@ -1,22 +1,26 @@
 """Ways to learn on: what each keeps, loses and costs on a stream of stages, on the tiny world.
 
     python benchmarks/in_context.py --out runs/in_context
-    python benchmarks/lifelong.py --model runs/in_context [--seeds 1 2 3] [--only WAY ...]
+    python benchmarks/lifelong.py --model runs/in_context [--seeds 1 2 3] [--only WAY ...] [--figure FILE]
 
 Each way is `recipes/lifelong.yaml` with other settings, so its updates and samples are as many. A seed draws
 the order of the stages, the tasks and the samples. The model has learned to use examples
 (`benchmarks/in_context.py`), or the ways that show some would only confuse it. A run that is there is not
-done again; one that was stopped goes on.
+done again; one that was stopped goes on. The runs of a seed come before those of the next.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
-from trl_dbbench.evaluation.compare.streams import stream_figures, streams_text
+from trl_dbbench.evaluation.compare.streams import StreamFigures, stream_figures, streams_text
+from trl_dbbench.grading.statistics import mean_interval
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = Path(sys.executable).with_name("trl-dbbench")
@@ -40,17 +44,41 @@ WAYS: dict[str, tuple[str, ...]] = {
 Those with a learning rate of 0 are the frozen model, `experience replay` as LifelongAgentBench has it."""
 
 
-def run(way: str, seed: int, out: Path, model: str) -> Path:
-    folder = out / f"{way.replace(',', '').replace(' ', '-')}-{seed}"
-    if not (folder / "adapter_model.safetensors").exists():
-        print(f"+ {folder.name}", flush=True)
-        resumed = ("--resume_from_checkpoint", "true") if [*folder.glob("checkpoint-*")] else ()
-        own = ("--model_name_or_path", model, "--output_dir", str(folder), "--seed", str(seed))
-        recipe = str(ROOT / "recipes" / "lifelong.yaml")
-        command = [str(PROGRAM), "train", recipe, *own, *WAYS[way], *resumed]
-        with (out / "log.txt").open("a") as log:
-            subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
-    return folder
+def folder_of(way: str, seed: int, out: Path) -> Path:
+    return out / f"{way.replace(',', '').replace(' ', '-')}-{seed}"
+
+
+def run(way: str, seed: int, out: Path, model: str, rate: str) -> None:
+    """Train unless it is done. What the run says goes into a log beside its folder."""
+    folder = folder_of(way, seed, out)
+    if (folder / "adapter_model.safetensors").exists():
+        return
+    print(f"+ {folder.name}", flush=True)
+    resumed = ("--resume_from_checkpoint", "true") if [*folder.glob("checkpoint-*")] else ()
+    own: tuple[str, ...] = ("--model_name_or_path", model, "--output_dir", str(folder), "--seed", str(seed))
+    own += ("--learning_rate", rate)  # which a way may set itself
+    recipe = str(ROOT / "recipes" / "lifelong.yaml")
+    command = [str(PROGRAM), "train", recipe, *own, *WAYS[way], *resumed]
+    with folder.with_suffix(".log").open("a") as log:
+        subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
+
+
+def draw(ways: dict[str, list[StreamFigures]], path: Path) -> None:
+    """Draw what each way ends with and what it forgets on the way: means over seeds, 95 % intervals."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    panels = {"average accuracy, %": "average_accuracy", "forgetting, points": "forgetting"}
+    for axes, (title, measure) in zip(figure.subplots(1, 2, sharey=True), panels.items(), strict=True):
+        for place, runs in enumerate(ways.values()):
+            points = [100 * getattr(each.measures, measure) for each in runs]
+            middle, half = mean_interval(points) if len(points) > 1 else (points[0], 0.0)
+            axes.plot(points, [place] * len(points), "o", color="silver", markersize=4)
+            axes.errorbar(middle, place, xerr=half, fmt="o", color="C0", capsize=3)
+        axes.set(xlabel=title, yticks=range(len(ways)), yticklabels=list(ways))
+        axes.grid(axis="x", linewidth=0.3)
+    axes.invert_yaxis()
+    figure.savefig(path, dpi=120)
 
 
 def main() -> None:
@@ -60,11 +88,29 @@ def main() -> None:
     parser.add_argument("--model", default="runs/in_context")
     parser.add_argument("--out", type=Path, default=Path("runs/lifelong_ways"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.add_argument("--only", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--only", nargs="+", choices=WAYS, default=list(WAYS), metavar="WAY")
+    parser.add_argument("--learning-rate", default="3e-3", help="the recipe's 1e-3 makes little forgotten")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="runs side by side")
+    parser.add_argument("--figure", type=Path)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    folders = [run(way, seed, given.out, given.model) for seed in given.seeds for way in given.only]
-    print(streams_text(stream_figures(folders, [folder.name for folder in folders])))
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the runs' threads would wait for one another
+    with ThreadPoolExecutor(given.processes) as pool:
+        jobs = [
+            pool.submit(run, way, seed, given.out, given.model, given.learning_rate)
+            for seed, way in product(given.seeds, given.only)
+        ]
+        for job in jobs:
+            job.result()
+    figures = {
+        way: stream_figures(
+            [folder_of(way, seed, given.out) for seed in given.seeds], [way] * len(given.seeds)
+        )
+        for way in given.only
+    }
+    print(streams_text([each for runs in figures.values() for each in runs]))
+    if given.figure:
+        draw(figures, given.figure)
 
 
 if __name__ == "__main__":

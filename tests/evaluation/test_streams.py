@@ -86,7 +86,7 @@ def test_runs_that_differ_in_the_seed_are_one_way(tmp_path):
     ]
     first, second = streams_text(stream_figures(folders, ["plain-1", "plain-2", "replayed"])).splitlines()[1:]
     middle, half = mean_interval([30.0, 50.0])
-    assert first.startswith("plain-1 and 1 of other seeds") and f"{middle:.1f} ± {half:.1f}" in first
+    assert first.startswith("plain-1 (2 seeds)") and f"{middle:.1f} ± {half:.1f}" in first
     assert second.startswith("replayed") and " 30.0 " in second
 
 
@@ -127,7 +127,7 @@ def test_compare_prints_what_the_runs_kept(tmp_path, command):
     table = shown.partition("Streams, in points of 100")[2].splitlines()
     assert table[1].split()[:5] == ["stream", "average", "accuracy", "forgetting", "backward"]
     shown = " ".join(table[2].split())
-    assert shown.startswith("plain and 1 of other seeds 70.0 ± 0.0 30.0 ± 0.0 -30.0 ± 0.0 10.0 ± 0.0")
+    assert shown.startswith("plain (2 seeds) 70.0 ± 0.0 30.0 ± 0.0 -30.0 ± 0.0 10.0 ± 0.0")
     assert shown.endswith("75.0 ± 0.0 56 ± 0 6 ± 0")
 
 

@@ -76,7 +76,7 @@ def streams_text(figures: Sequence[StreamFigures]) -> str:
     titles = [each.name.replace("_", " ") for each in fields(Continual)]
     rows = [("stream", [*titles, "prequential", "tokens", "seconds"])]
     for runs in ways.values():
-        name = runs[0].name if len(runs) == 1 else f"{runs[0].name} and {len(runs) - 1} of other seeds"
+        name = runs[0].name if len(runs) == 1 else f"{runs[0].name} ({len(runs)} seeds)"
         points = zip(*([*astuple(run.measures), run.prequential] for run in runs), strict=True)
         cells = [_cell([_points(share) for share in of_runs], ".1f") for of_runs in points]
         cells += [
