@@ -78,6 +78,7 @@ def make_trainer(
     lora=True,
     reward_funcs=None,
     trainer_class=DBBenchGRPOTrainer,
+    held_out=None,
     **settings,
 ):
     defaults = {
@@ -99,7 +100,7 @@ def make_trainer(
         reward_funcs=reward_funcs or [OutcomeReward(), varied],
         args=args,
         train_dataset=to_dataset(tasks, args.protocol, "Use the tools."),
-        eval_dataset=to_dataset(tasks[:2], args.protocol, "Use the tools."),
+        eval_dataset=to_dataset(held_out or tasks[:2], args.protocol, "Use the tools."),
         peft_config=LoraConfig(**LORA) if lora else None,
         database=database,
     )

@@ -22,7 +22,7 @@ import torch
 from launching import QUICKSTART, RECIPE, TWO_RANKS, fork_ranks, seen
 from peft import LoraConfig, PeftModel, get_peft_model
 from required import lacking
-from training import RECIPES, adapter_of, distance, make_trainer, train_and_look
+from training import RECIPES, adapter_of, distance, episodes_in, make_trainer, train_and_look
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_dbbench import ConfigError, DBBenchGRPOTrainer, EngineError
@@ -52,14 +52,16 @@ def vllm(monkeypatch) -> None:
 def trainer_with(servable_model, sqlite_database, demo_tasks, tmp_path) -> Any:
     """A trainer with vLLM in its process, two prompts a step."""
 
-    def make(**settings: Any) -> DBBenchGRPOTrainer:
+    def make(tasks: Any = None, **settings: Any) -> DBBenchGRPOTrainer:
         settings = {
             "max_steps": 3,
             "per_device_train_batch_size": 8,
             "max_turn_tokens": 12,
             "use_vllm": True,
         } | settings
-        return make_trainer(servable_model, sqlite_database, demo_tasks[:6], tmp_path / "run", **settings)
+        return make_trainer(
+            servable_model, sqlite_database, tasks or demo_tasks[:6], tmp_path / "run", **settings
+        )
 
     return make
 
@@ -113,6 +115,29 @@ def test_summaries(trainer_with):
     assert all(episode.follows is not None for episode in trainer.batch.episodes)
     assert len(from_own) > 200
     assert from_own.max() < NOISE
+
+
+def test_an_adapter_for_each_stage_of_a_stream(trainer_with, demo_tasks, tmp_path):
+    """Held-out tasks of a stage that has ended are always played by its adapter, which vLLM loads for them."""
+    selects, inserts = demo_tasks[:4], demo_tasks[15:17]
+    trainer = trainer_with(
+        tasks=[*selects, *inserts],
+        held_out=[*demo_tasks[4:8], demo_tasks[17]],
+        stream=["SELECT", "INSERT"],
+        stage_steps=2,
+        stage_adapters="each",
+        max_steps=-1,
+    )
+    with closing(trainer.backend):
+        trainer.train()
+    said: dict[tuple[int, str], list[list[str]]] = {}
+    for episode in episodes_in(tmp_path / "run"):
+        if episode["phase"] == "eval":
+            turns = [turn["text"] for turn in episode["turns"]]
+            said.setdefault((episode["step"], episode["operation"]), []).append(turns)
+    assert {step for step, _ in said} == {0, 2, 4}
+    assert said[0, "SELECT"] != said[2, "SELECT"] == said[4, "SELECT"]
+    assert said[2, "INSERT"] != said[4, "INSERT"]
 
 
 def test_log_probabilities_of_another_temperature_are_the_policys_too(trainer_with):

@@ -26,7 +26,6 @@ import torch
 from peft import LoraConfig, PeftModel
 from trl import GRPOTrainer
 
-from trl_dbbench.engines.base import engine_of
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.training.kl import check_whole_weights, of_adapter
 
@@ -51,11 +50,6 @@ def check_stage_adapters(args: Any) -> None:
         raise ConfigError(
             f"with stage_adapters: {args.stage_adapters} each stage starts from the same weights; set "
             "kl_reference: base."
-        )
-    if engine_of(args) != "transformers":
-        raise ConfigError(
-            f"stage_adapters: {args.stage_adapters} changes adapters within an evaluation, which needs the "
-            f"transformers engine; leave {engine_of(args)} out."
         )
 
 
