@@ -110,14 +110,11 @@ def nearest_path(path: str | Path) -> Path | None:
     path = Path(path)
     if not path.name or path.exists():
         return None
-    folder: Path | None = path.parent
-    if folder is not None and not folder.is_dir():
-        folder = nearest_path(folder)
-        if folder is None or not folder.is_dir():
-            return None
-        if (folder / path.name).exists():
-            return folder / path.name
-    assert folder is not None
+    folder = path.parent if path.parent.is_dir() else nearest_path(path.parent)
+    if folder is None or not folder.is_dir():
+        return None
+    if (folder / path.name).exists():
+        return folder / path.name
     # compare stems: similar files share their ending anyway
     there = {each.stem: each for each in sorted(folder.iterdir()) if not each.name.startswith(".")}
     return there.get(nearest(path.stem, there) or "")
