@@ -42,6 +42,7 @@ from trl_dbbench.runs.trained import Trained
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.console import printable
 from trl_dbbench.utils.files import check_not_misspelled
+from trl_dbbench.utils.lookup import check_choice
 
 Prepare = Callable[[Sequence[Start]], Sequence[Start]]
 """Replaces the starts of a batch."""
@@ -309,9 +310,7 @@ def open_model(
         EngineError: if servers are to generate and none answers.
     """
     model, adapter, settings = trained.model, trained.adapter, trained.settings
-    dtype = settings.dtype or "auto"
-    if dtype not in DTYPES:
-        raise ConfigError(f"unknown dtype {dtype!r}; allowed: {', '.join(DTYPES)}")
+    dtype = dtype_of(settings)
     for name in filter(None, (model, adapter)):
         check_not_misspelled(name, "model")
     revision = settings.model_revision if adapter is not None else None
@@ -341,6 +340,13 @@ def open_model(
         what = f"model '{model}'" + (f" with the adapter '{adapter}'" if adapter else "")
         raise ConfigError(f"the {what} cannot be loaded: {one_line(error)}") from None
     return open_backend(engine, policy), policy
+
+
+def dtype_of(settings: RunSettings) -> str:
+    """Return the type to load weights in; raise ConfigError for one that is not allowed."""
+    dtype = settings.dtype or "auto"
+    check_choice("dtype", dtype, DTYPES)
+    return dtype
 
 
 def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Database) -> Player:

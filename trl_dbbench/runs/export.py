@@ -40,6 +40,7 @@ from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.tokens import chat_of, chat_with, with_tokens
 from trl_dbbench.tasks.entries import read_entries
 from trl_dbbench.utils.files import write_atomically
+from trl_dbbench.utils.lookup import check_choice
 
 Rows = list[dict[str, Any]]
 
@@ -79,10 +80,9 @@ def export(
     Raises:
         ConfigError: if the run cannot be read, or has nothing of the kind.
     """
-    if kind not in KINDS:
-        raise ConfigError(f"unknown kind {kind!r}; allowed: {', '.join(KINDS)}.")
-    if unknown := [phase for phase in phases if phase not in PHASES]:
-        raise ConfigError(f"unknown phase {unknown[0]!r}; allowed: {', '.join(PHASES)}.")
+    check_choice("kind", kind, KINDS)
+    for phase in phases:
+        check_choice("phase", phase, PHASES)
     notes = [] if notes is None else notes
     export = _Export(RunSettings.read(run), notes, max_per_task, label_by, model)
     episodes = list(distinct(saved_episodes(run, notes, phases)))

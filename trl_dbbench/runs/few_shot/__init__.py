@@ -37,6 +37,7 @@ from trl_dbbench.runs.read import read_episodes, read_tasks
 from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE, EpisodeRecord, episode_record
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.files import whole_lines
+from trl_dbbench.utils.lookup import check_choice
 from trl_dbbench.utils.ranks import Ranks
 
 __all__ = [
@@ -72,8 +73,7 @@ def check_few_shot(number: int, memory: str | None, by: str, update: bool) -> No
     Raises:
         ConfigError: saying what to do.
     """
-    if by not in WAYS:
-        raise ConfigError(f"unknown few_shot_by {by!r}; allowed: {', '.join(WAYS)}.")
+    check_choice("few_shot_by", by, WAYS)
     if number < 0:
         raise ConfigError(f"few_shot must be 0 (none) or more episodes in the prompt, is {number}.")
     if number and not (memory or update):
