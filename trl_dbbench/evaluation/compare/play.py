@@ -7,7 +7,6 @@ random numbers.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -31,12 +30,11 @@ from trl_dbbench.evaluation.evaluate import (
     showing,
     within_context,
 )
-from trl_dbbench.rewards.outcome import OUTCOME_PRESETS
 from trl_dbbench.rewards.registry import with_step_rewards
 from trl_dbbench.runs.few_shot import Example, with_examples
 from trl_dbbench.runs.journal import SAMPLES, Journal
 from trl_dbbench.runs.records import EpisodeRecord, episode_record
-from trl_dbbench.runs.rescore import loaded_rewards, outcome_of
+from trl_dbbench.runs.rescore import loaded_rewards, outcome_of, values_of
 from trl_dbbench.runs.trained import TAKEN, Trained
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.files import found_from_everywhere, shortest_names
@@ -73,9 +71,9 @@ class Rewards:
 
     def __init__(self, trained: Trained, player: Player, scorer: str | None):
         self._system_prompt, self._protocol = trained.settings.system_prompt, player.chat.protocol
-        values = outcome_of(trained.settings) or OUTCOME_PRESETS["greedy_then_grpo"]
         names = ["outcome", *([scorer] if scorer not in (None, "outcome") else [])]
-        functions = loaded_rewards(names, trained.settings, player.database, values)
+        outcome = outcome_of(trained.settings)
+        functions = loaded_rewards(names, trained.settings, player.database, outcome)
         self._functions = {get_callable_name(each): with_step_rewards(each) for each in functions}
         if len(self._functions) < len(names):
             raise ConfigError(f"the reward '{scorer}' is called outcome, as the library's own. Rename it.")
@@ -91,24 +89,19 @@ class Rewards:
             ConfigError: if a reward function fails.
         """
         played = [episode for episode in episodes if episode.status != Status.ENVIRONMENT_FAULT]
+        ids = [episode.completion_ids for episode in played]
         for name, function in self._functions.items():
             try:
-                values = function(
-                    episode=played,
-                    prompts=[self._prompt(episode, shots) for episode in played],
-                    completions=[episode.messages() for episode in played],
-                    completion_ids=[episode.completion_ids for episode in played],
-                    task=[episode.task.to_json() for episode in played],
-                )
-                for episode, value in zip(played, values, strict=True):
-                    known = value is not None and math.isfinite(value)
-                    episode.rewards[name] = float(value) if known else None
+                prompts = [self._prompt(episode, shots) for episode in played]
+                values = values_of(function, played, prompts, completion_ids=ids)
             except ConfigError:
                 raise
             except Exception as error:  # whatever a user's function does
                 raise ConfigError(
                     f"the reward function '{name}' fails: {type(error).__name__}: {error}"
                 ) from error
+            for episode, value in zip(played, values, strict=True):
+                episode.rewards[name] = value
 
     def _prompt(self, episode: Episode, shots: Mapping[str, str]) -> list[dict[str, Any]]:
         shown = [Example.from_line(shots[id]) for id in episode.shots]
