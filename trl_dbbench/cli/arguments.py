@@ -71,11 +71,7 @@ class TaskArguments:
     )
 
     def opening(self, protocol: str, task: Task) -> Opening | None:
-        """Return the messages before the questions; `None` for the protocol's own.
-
-        Args:
-            task: any one.
-        """
+        """Return the messages before the question of any task; `None` for the protocol's own."""
         own = get_protocol(protocol).messages(task)[:-1]
         given = read_system_prompt(self.system_prompt)
         return opening(own, given, self.system_prompt_mode, self.prelude)
@@ -140,11 +136,7 @@ class DatabaseArguments:
     )
 
     def open(self, tasks: Iterable[Task] = ()) -> AbstractContextManager[Database]:
-        """Return the database, on every rank; see `open_database`.
-
-        Args:
-            tasks: some of those that are played on it, by which `auto` is chosen.
-        """
+        """Return the database, on every rank, chosen by `tasks` where it is `auto`; see `open_database`."""
         return open_database(
             database_for(tasks, self.database),
             docker_image=self.docker_image,

@@ -227,8 +227,7 @@ def opened(
 ) -> Iterator[tuple[Player, Backend, Policy | ServedPolicy]]:
     """Open the player, the backend and the policy of a command.
 
-    Args:
-        adapters: those that are played one after the other, where vLLM loads the model.
+    With vLLM in this process, `adapters` are those that are played one after the other.
     """
     from trl_dbbench.evaluation.evaluate import open_model, player_of
 

@@ -65,8 +65,7 @@ class Evaluation:
     Args:
         episodes: those that were played now.
         shots: the lines of the earlier episodes that prompts showed, by their ids.
-        all_records: the records of these and of those that an earlier start has played; left out, of these
-            alone.
+        all_records: the records of these and of an earlier start's episodes; left out, of these alone.
     """
 
     episodes: list[Episode]
@@ -226,7 +225,6 @@ def play_in_batches(
     """Play episodes with the present weights, and show progress.
 
     Args:
-        batch_size: episodes that run side by side.
         label: what the progress bar says.
         played, right, void: of the starts, how many have been played before, and how many of these were
             right, or void.
@@ -234,8 +232,7 @@ def play_in_batches(
 
     Raises:
         ConfigError: if a prompt does not fit the model; before the first is played.
-        DatabaseError: if the database stays away.
-        EngineError: if servers are to generate and none answers.
+        DatabaseError, EngineError: as `evaluate` does.
     """
     for start in starts:
         player.rules.check_length(len(start.prompt_ids), partial(getattr, start.task, "id"))
@@ -302,8 +299,7 @@ def open_model(
 ) -> tuple[Backend, Policy | ServedPolicy]:
     """Return the backend that generates, and the policy: loaded here, or by vLLM.
 
-    Args:
-        adapters: those that the same model is to play with as well, one after the other.
+    With `adapters` the same model is to play as well, one after the other.
 
     Raises:
         ConfigError: if it cannot be loaded.

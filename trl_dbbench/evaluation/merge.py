@@ -64,7 +64,7 @@ class Merged:
 
 
 def merge(trained: Trained, out: Path, named_model: str | None = None) -> Merged:
-    """Merges an adapter into its base model and proves that nothing else has changed.
+    """Merge an adapter into its base model and prove that nothing else has changed.
 
     Args:
         trained: the adapter, its base model and how its run played (`find_trained`).

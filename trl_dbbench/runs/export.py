@@ -98,11 +98,8 @@ def export(
 
 
 def write_rows(rows: Rows, path: Path) -> None:
-    """Write a dataset as JSON lines or parquet, by the file's name.
-
-    Raises:
-        ConfigError: if the file cannot be written, or its name is of another kind.
-    """
+    """Write a dataset as JSON lines or parquet, by the file's name; raise ConfigError if it cannot be
+    written."""
     check_suffix(path)
     if path.suffix == ".parquet":
         with write_atomically(path, "wb") as file:

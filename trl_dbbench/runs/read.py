@@ -23,8 +23,7 @@ def read_episodes(
 ) -> Iterator[tuple[int, EpisodeRecord]]:
     """Yield (line number, episode) of a log; `notes` are complete at the end.
 
-    Args:
-        check: raises ValueError for further episodes to leave out.
+    Episodes for which `check` raises ValueError are left out, too.
     """
     if not path.exists():
         notes.append(f"{path.name} is not there: no transcripts.")

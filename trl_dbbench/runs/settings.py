@@ -103,11 +103,9 @@ class RunSettings:
 
     @classmethod
     def of(cls, trainer: Any, rewards: dict[str, dict[str, Any] | None]) -> RunSettings:
-        """Return the settings of a training.
+        """Return the settings of a `DBBenchGRPOTrainer`.
 
-        Args:
-            trainer: a `DBBenchGRPOTrainer`.
-            rewards: reward name -> its `rewards.registry.describe_reward`.
+        `rewards` has for each reward's name its `rewards.registry.describe_reward`.
         """
         from datasets import Dataset  # slow to import, and not needed to read a run.json
 
@@ -206,11 +204,7 @@ class RunSettings:
 
     @classmethod
     def of_file(cls, path: Path) -> RunSettings:
-        """Read a run.json.
-
-        Raises:
-            ConfigError: if it cannot be read.
-        """
+        """Read a run.json; raise ConfigError if it cannot be read."""
         try:
             known = json.loads(path.read_bytes())
             return cls(**known | {"limits": Limits(**known["limits"])})

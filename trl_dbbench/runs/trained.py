@@ -195,11 +195,7 @@ def evaluated_tasks(run: Path, notes: list[str]) -> list[Task]:
 
 
 def held_out_tasks(run: Path) -> list[Task]:
-    """Return the tasks of the run's held-out evaluations, in order.
-
-    Raises:
-        ConfigError: if it had none.
-    """
+    """Return the tasks of the run's held-out evaluations, in order; raise ConfigError if it had none."""
     notes: list[str] = []
     if found := evaluated_tasks(run, notes):
         return found

@@ -27,12 +27,8 @@ def printable(text: str) -> str:
 
 
 def columns(rows: Iterable[tuple[str, Sequence[str]]], numbers: bool = False) -> list[str]:
-    """Return lines whose values stand below each other.
-
-    Args:
-        rows: each a name and its values.
-        numbers: align values to the right.
-    """
+    """Return lines whose values, several for each name, stand below each other; `numbers` are aligned
+    right."""
     table = [[name, *values] for name, values in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     align = str.rjust if numbers else str.ljust
@@ -55,11 +51,7 @@ def shows_bars() -> bool:
 
 
 def plain_output(rank: int = 0) -> None:
-    """Configure the output of this process's libraries.
-
-    Args:
-        rank: Python's warnings are shown on rank 0 only.
-    """
+    """Configure the output of this process's libraries; Python's warnings are shown on rank 0 only."""
     # importing them creates their handlers
     import datasets
     import huggingface_hub.utils

@@ -200,11 +200,7 @@ def percent(share: float) -> str:
 
 
 def _share(values: Sequence[float], of_all: Sequence[float], void: int) -> Share:
-    """Return the share of right tasks.
-
-    Args:
-        of_all: the values where void episodes count as wrong.
-    """
+    """Return the share of right tasks; in `of_all`, void episodes count as wrong."""
     total = sum(values)
     right = int(total) if total == int(total) else total
     return Share(right, len(values), void, (sum(of_all), len(of_all)))

@@ -53,11 +53,7 @@ class Table:
 
 
 def write_arm(arm: Arm, out: str | Path) -> Path:
-    """Write the page of one evaluation.
-
-    Raises:
-        ConfigError: if `out` cannot be written.
-    """
+    """Write the page of one evaluation; raise ConfigError if `out` cannot be written."""
     figures = figures_of(arm)
     measures = best_measures(figures.shares.get(OVERALL, {}))
     rows = [(group, [of.get(measure) for measure in measures]) for group, of in figures.shares.items()]
@@ -66,11 +62,7 @@ def write_arm(arm: Arm, out: str | Path) -> Path:
 
 
 def write_comparison(comparison: Comparison, out: str | Path) -> Path:
-    """Write the page of a comparison.
-
-    Raises:
-        ConfigError: if `out` cannot be written.
-    """
+    """Write the page of a comparison; raise ConfigError if `out` cannot be written."""
     arms, figures = comparison.arms, comparison.figures
     groups = dict.fromkeys(group for of in figures for group in of.shares)
     rows = [(group, [of.shares.get(group, {}).get(GREEDY) for of in figures]) for group in groups]

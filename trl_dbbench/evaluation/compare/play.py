@@ -50,10 +50,8 @@ class Drawing:
 
     Args:
         plan: how many samples, and how; `None` for none.
-        scorer: the reward that chooses the best sample: `model:PATH`, `prm:PATH`, or another that
-            `rewards.load_reward_functions` knows.
+        scorer: the reward that chooses the best sample, by a name for `load_reward_functions`.
         batch_size: episodes that run side by side.
-        progress: whether progress is shown.
     """
 
     plan: Plan | None = None
@@ -80,13 +78,9 @@ class Rewards:
         self.scorer = None if scorer is None else list(self._functions)[-1]
 
     def __call__(self, episodes: Sequence[Episode], shots: Mapping[str, str]) -> None:
-        """Reward the episodes, as a trainer does.
+        """Reward the episodes, as a trainer does; raise ConfigError if a reward function fails.
 
-        Args:
-            shots: the lines of the earlier episodes that their prompts showed, by their ids.
-
-        Raises:
-            ConfigError: if a reward function fails.
+        `shots` are the lines of the earlier episodes that their prompts showed, by their ids.
         """
         played = [episode for episode in episodes if episode.status != Status.ENVIRONMENT_FAULT]
         ids = [episode.completion_ids for episode in played]
@@ -141,11 +135,7 @@ class ArmPlayer:
         self._rewards = Rewards(trained, player, drawing.scorer)  # found before hours of play
 
     def greedy(self) -> Evaluation:
-        """Play each task greedily, and reward it.
-
-        Raises:
-            ConfigError, DatabaseError, EngineError: as in [`evaluate`].
-        """
+        """Play each task greedily, and reward it; raises as `evaluate` does."""
         return evaluate(
             *(self._tasks, self._player, self._backend),
             system_prompt=self._trained.settings.system_prompt,
@@ -159,8 +149,7 @@ class ArmPlayer:
     def judged(self, name: str, evaluation: Evaluation) -> Arm:
         """Return the arm of these greedy episodes, and of the samples, which are drawn now and rewarded.
 
-        Raises:
-            ConfigError, DatabaseError, EngineError: as in [`evaluate`].
+        Raises as `evaluate` does.
         """
         trained, gold = self._trained, gold_of(self._tasks)
         arm = Arm(name, evaluation.records, gold=gold, model=trained.model, adapter=trained.adapter)
@@ -235,8 +224,7 @@ def check_one_base(trained: Sequence[Trained]) -> list[str]:
 def arm_names(adapters: Sequence[str]) -> list[str]:
     """Return a short name for each adapter: its folder's, or as much of its path as tells it from the others.
 
-    Raises:
-        ConfigError: if one is named twice.
+    Raises ConfigError if one is named twice.
     """
     names = shortest_names([Path(found_from_everywhere(adapter)).parts for adapter in adapters], {BASE})
     if names is not None:

@@ -356,8 +356,7 @@ class _Bins:
     ) -> Series:
         """Return a line of (step, value) pairs; `unit` names what a point averages, if it averages several.
 
-        Args:
-            void: the steps of void episodes, which have no value.
+        `void` has the steps of void episodes, which have no value.
         """
         left_out = Counter(self._place[step] for step in void)
         binned: defaultdict[int, list[float]] = defaultdict(list)

@@ -103,11 +103,7 @@ def _accuracies(run: Run) -> list[Fact]:
 
 
 def headline(of: Share, where: str) -> tuple[str, str]:
-    """Return an accuracy with its interval, and the episodes that it comes from. One episode has none.
-
-    Args:
-        where: what these episodes are.
-    """
+    """Return an accuracy with its interval, and the episodes that it comes from, which `where` describes."""
     if of.judged == 1:
         return "one episode only", f"{where}: too few for an accuracy"
     return str(of), f"{where}: {of.right:,.0f} of {of.judged:,} episodes"
@@ -271,12 +267,9 @@ def _key(episode: EpisodeRecord) -> Key:
 
 def _flipped(episodes: Iterable[tuple[int, EpisodeRecord]]) -> set[Key]:
     """Return the tasks that were right in one evaluation and wrong in another, held-out or greedy before an
-    update.
+    update, from pairs of a run's number and an episode.
 
     Of an evaluation that was played twice, the second time counts, as in the accuracies.
-
-    Args:
-        episodes: (number of its run, episode).
     """
     ends: defaultdict[Key, dict[tuple[int, str, int], bool]] = defaultdict(dict)
     for place, episode in episodes:
@@ -307,14 +300,8 @@ def _blocks(entries: Sequence[Any]) -> list[str]:
 
 
 def write_report(run: Run, out: str | Path, other: Run | None = None) -> Path:
-    """Write the run as one HTML file.
-
-    Args:
-        other: a second run, which is shown beside it.
-
-    Raises:
-        ConfigError: if `out` cannot be written.
-    """
+    """Write the run, and another one beside it, as one HTML file; raise ConfigError if `out` cannot be
+    written."""
     shown = [(run.name, run)]
     if other is None:
         drawn, compared, start = charts(run), compare(run), changed_episode(run)
@@ -363,11 +350,8 @@ def _stream(run: Run) -> dict[str, Any] | None:
 
 
 def render(template: str, out: str | Path, **shown: Any) -> Path:
-    """Write a page of `templates/`, all of whose texts are escaped.
-
-    Raises:
-        ConfigError: if `out` cannot be written.
-    """
+    """Write a page of `templates/`, all of whose texts are escaped; raise ConfigError if it cannot be
+    written."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("trl_dbbench.evaluation.report"),
         autoescape=True,
@@ -388,8 +372,7 @@ def render(template: str, out: str | Path, **shown: Any) -> Path:
 def filters(found_by: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, Any]:
     """Return the filters of a page's tasks: `skills`, and `chips` as (group, label, number of tasks).
 
-    Args:
-        found_by: for each task, the labels of each group that leave it. The group "skill" has no chips.
+    `found_by` has for each task the labels of each group that leave it. The group "skill" has no chips.
     """
     counted = Counter((group, label) for each in found_by for group in each for label in set(each[group]))
     order = list(found_by[0]) if found_by else []
