@@ -9,7 +9,7 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,22 +39,17 @@ from trl_dbbench.utils.files import shortest_names, write_atomically
 Fact = tuple[str, str, str]
 """Name, value and remark."""
 
-
-@dataclass(frozen=True)
-class Head:
-    """The facts of a run."""
-
-    settings: list[Fact]
-    results: list[Fact]
+Key = tuple[str, str, str]
+"""Id, question and digest of a task."""
 
 
-def head_of(run: Run) -> Head:
-    """Return the facts of a run, for the top of its page."""
+def head_of(run: Run) -> dict[str, list[Fact]]:
+    """Return the facts of a run for the top of its page: its `settings` and its `results`."""
     counts: Counter[str] = Counter(episode["phase"] for episode in run.episodes)
     kinds = ", ".join(f"{counts[phase]:,} {name}" for phase, name in PHASES.items() if counts[phase])
     planned = f"of {run.planned_steps:,}" if run.planned_steps and run.planned_steps != run.steps else ""
     results = [("Updates", f"{run.steps:,}", planned), ("Episodes", f"{len(run.episodes):,}", kinds)]
-    return Head(_setting_rows(run), [*results, *(_accuracies(run) or _logged(run))])
+    return {"settings": _setting_rows(run), "results": [*results, *(_accuracies(run) or _logged(run))]}
 
 
 def _setting_rows(run: Run) -> list[Fact]:
@@ -114,11 +109,9 @@ def _logged(run: Run) -> list[Fact]:
     line = next(iter(charts(run)[0].series), None)
     if line is None:
         return []
-    single = {"Accuracy": 0}
+    ends = {"Accuracy at the start": 0, "Accuracy at the end": -1} if len(line.x) > 1 else {"Accuracy": 0}
     facts = []
-    for name, at in (
-        single if len(line.x) == 1 else {"Accuracy at the start": 0, "Accuracy at the end": -1}
-    ).items():
+    for name, at in ends.items():
         interval = f" [{100 * line.low[at]:.1f}, {100 * line.high[at]:.1f}]" if line.low and line.high else ""
         remark = f"{line.name}, {updates(int(line.x[at]))}; the log does not say of how many episodes"
         facts.append((name, f"{100 * line.y[at]:.1f} %{interval}", remark))
@@ -140,8 +133,9 @@ def charts_beside(runs: tuple[Run, Run]) -> list[Chart]:
     names = names_of(runs)
     drawn = [{chart.id: chart for chart in charts(run)} for run in runs]
     both: list[Chart] = []
-    for id, chart in {**drawn[1], **drawn[0]}.items():
+    for id in [*(each for each in drawn[0] if each not in drawn[1]), *drawn[1]]:
         of_runs = [(name, found[id]) for name, found in zip(names, drawn, strict=True) if id in found]
+        chart = of_runs[0][1]
         if chart.kind == "shares":
             both += [
                 replace(each, id=f"{id}-{n}", title=f"{each.title}: {name}")
@@ -154,25 +148,18 @@ def charts_beside(runs: tuple[Run, Run]) -> list[Chart]:
             for line in each.series
         ]
         both.append(replace(chart, series=series))
-    order = {id: place for place, id in enumerate([*drawn[0], *drawn[1]])}
-    return sorted(both, key=lambda chart: order[chart.id.removesuffix("-0").removesuffix("-1")])
+    return both
 
 
-def _last(run: Run) -> tuple[int, dict[tuple[str, str, str], EpisodeRecord]] | None:
-    """Return the updates before the last evaluation, and its episodes by their task."""
-    held_out = whole_evaluations(run)
-    if not held_out:
-        return None
-    step, episodes = max(held_out.items())
-    return step, {(e["task_id"], e["question"], str(e.get("task_digest") or "")): e for e in episodes}
+def _last(run: Run) -> tuple[int, dict[Key, EpisodeRecord]]:
+    """Return the updates before the last evaluation, and its episodes by their task; none without one."""
+    step, episodes = max(whole_evaluations(run).items(), default=(0, []))
+    return step, {_key(e): e for e in episodes}
 
 
 def compare_runs(runs: tuple[Run, Run]) -> Comparison | None:
     """Return the last evaluation of each, on the tasks that both have played; `None` if there are none."""
-    last = [_last(run) for run in runs]
-    if last[0] is None or last[1] is None:
-        return None
-    (step_a, a), (step_b, b) = last[0], last[1]
+    (step_a, a), (step_b, b) = map(_last, runs)
     common = [key for key in a if key in b]
     if not common:
         return None
@@ -186,10 +173,7 @@ def compare_runs(runs: tuple[Run, Run]) -> Comparison | None:
 def differing_episode(runs: tuple[Run, Run]) -> int | None:
     """Return the place, among the episodes of both, of one that the second run got right in the end and the
     first one not; else of one the other way round."""
-    last = [_last(run) for run in runs]
-    if last[0] is None or last[1] is None:
-        return None
-    a, b = ({key: e for key, e in found.items() if not is_void(e)} for _, found in (last[0], last[1]))
+    a, b = ({key: e for key, e in _last(run)[1].items() if not is_void(e)} for run in runs)
     ahead = [b[key] for key in a if key in b and b[key]["right"] and not a[key]["right"]]
     behind = [b[key] for key in a if key in b and a[key]["right"] and not b[key]["right"]]
     wanted = next(iter([*ahead, *behind]), None)
@@ -208,9 +192,6 @@ IN_INDEX = frozenset(
     | {"task_id", "task_digest", "question"}
 )
 """Fields of an episode that the index, or another field, already holds: not in its block."""
-
-Key = tuple[str, str, str]
-"""Id, question and digest of a task."""
 
 
 def transcripts(shown: Sequence[tuple[str, Run]]) -> tuple[dict[str, Any], list[str], list[str]]:
