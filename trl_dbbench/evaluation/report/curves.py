@@ -169,11 +169,11 @@ class _Lines:
         points = [(_played_at(entry), entry[metric]) for entry in self.log if _has(entry, metric)]
         return self.bins.mean(name, color, points)
 
-    def mean(self, name: str, color: int, value: Callable[[EpisodeRecord], float | None]) -> Series:
-        """Return the mean of a value of the sampled episodes."""
-        values = [(e["step"], value(e), is_void(e)) for e in self.sampled]
-        known = [(x, y) for x, y, _ in values if y is not None]
-        without = [x for x, y, void in values if y is None and void]
+    def mean(self, name: str, color: int, values: Iterable[float | None]) -> Series:
+        """Return the mean of the sampled episodes' values."""
+        valued = list(zip(self.sampled, values, strict=True))
+        known = [(e["step"], value) for e, value in valued if value is not None]
+        without = [e["step"] for e, value in valued if value is None and is_void(e)]
         return self.bins.mean(name, color, known, "episode", without)
 
     def family(self, prefix: str) -> list[Series]:
@@ -189,7 +189,9 @@ class _Lines:
         lines = [self.logged("total, as weighted", 0, "reward")]
         parts = list(dict.fromkeys(name for episode in self.sampled for name in episode["rewards"]))
         if len(parts) > 1 or not lines[0].x:
-            lines += [_part(self.mean, part, number % len(COLORS)) for number, part in enumerate(parts, 1)]
+            for place, part in enumerate(parts, 1):
+                values = [number(e["rewards"].get(part)) for e in self.sampled]
+                lines.append(self.mean(part, place % len(COLORS), values))
         return lines
 
     def statuses(self) -> list[Series]:
@@ -197,28 +199,29 @@ class _Lines:
             colors = {Status.ANSWERED: 2, **STATUSES}
             return [self.logged(_words(s), color, f"status/{s}") for s, color in colors.items()]
 
-        def of_status(status: str, color: int) -> Series:
-            return self.mean(_words(status), color, lambda e: e["status"] == status)
-
-        others = sorted({e["status"] for e in self.sampled} - {Status.ANSWERED, *STATUSES})
+        ended = [e["status"] for e in self.sampled]
+        answers = [e["right"] if e["status"] == Status.ANSWERED else None for e in self.sampled]
+        others = dict.fromkeys(sorted({*ended} - {Status.ANSWERED, *STATUSES}), 6)
         return [
-            self.mean("answered, right", 2, lambda e: e["status"] == Status.ANSWERED and e["right"]),
-            self.mean("answered, wrong", 1, lambda e: e["status"] == Status.ANSWERED and not e["right"]),
-            *(of_status(status, color) for status, color in STATUSES.items()),
-            *(of_status(status, 6) for status in others),
+            self.mean("answered, right", 2, [right is True for right in answers]),
+            self.mean("answered, wrong", 1, [right is False for right in answers]),
+            *(
+                self.mean(_words(status), color, [each == status for each in ended])
+                for status, color in {**STATUSES, **others}.items()
+            ),
         ]
 
     def turns(self) -> list[Series]:
         if not self.sampled:
             return [self.logged("turns", 0, "turns/mean")]
-        return [self.mean("turns", 0, lambda e: len(e["turns"]))]
+        return [self.mean("turns", 0, [len(e["turns"]) for e in self.sampled])]
 
     def tokens(self) -> list[Series]:
         if not self.sampled:
             return [self.logged("all after the prompt", 0, "completions/mean_length")]
         return [
-            self.mean("written by the agent", 0, lambda e: _tokens(e, "tokens")),
-            self.mean("observations", 1, lambda e: _tokens(e, "observation_tokens")),
+            self.mean("written by the agent", 0, [_tokens(e, "tokens") for e in self.sampled]),
+            self.mean("observations", 1, [_tokens(e, "observation_tokens") for e in self.sampled]),
         ]
 
 
@@ -257,10 +260,6 @@ def charts(run: Run) -> list[Chart]:
         shown = any if chart.kind == "shares" else len  # a status that never came up is left out
         chart.series = [series for series in chart.series if shown(series.y)]
     return [_accuracy_chart(run), *drawn]
-
-
-def _part(mean: Callable[..., Series], part: str, color: int) -> Series:
-    return mean(part, color, lambda episode: number(episode["rewards"].get(part)))
 
 
 def _accuracy_chart(run: Run) -> Chart:
@@ -391,7 +390,7 @@ def _tokens(episode: EpisodeRecord, key: str) -> float:
 
 
 def _played_at(entry: Mapping[str, Any]) -> float:
-    """Return the trainer logs after its update; what it logs was played before."""
+    """Return the updates before what an entry is about: the trainer logs after its update."""
     return entry["step"] - 1
 
 
