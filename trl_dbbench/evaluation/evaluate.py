@@ -40,7 +40,7 @@ from trl_dbbench.runs.records import (
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import Trained
 from trl_dbbench.tasks import Task
-from trl_dbbench.utils.console import printable
+from trl_dbbench.utils.console import columns, printable
 from trl_dbbench.utils.files import check_not_misspelled
 from trl_dbbench.utils.lookup import check_choice
 
@@ -139,8 +139,7 @@ class Evaluation:
         unreadable = self.unreadable_first_turns
         if unreadable:
             rows.append(("first turns unreadable", f"{len(unreadable)} of {len(self.records)}"))
-        width = max(len(name) for name, _ in rows)
-        lines = [f"{name:<{width}}  {value}" for name, value in rows]
+        lines = columns([(name, [value]) for name, value in rows])
         for turn in unreadable[:UNREADABLE_SHOWN]:
             shown = "\n".join(map(printable, turn["text"][:UNREADABLE_CHARACTERS].splitlines()))
             cut = " ..." if len(turn["text"]) > UNREADABLE_CHARACTERS else ""

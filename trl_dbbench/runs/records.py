@@ -258,6 +258,11 @@ def groups_of(operation: str, skills: Iterable[str]) -> list[str]:
     return [f"operation/{operation}", *(f"skill/{skill}" for skill in skills)]
 
 
+def place_of_group(group: str) -> tuple[int, str]:
+    """Return a key to sort groups by: overall, then operations, then skills."""
+    return ("overall", "operation", "skill").index(group.partition("/")[0]), group
+
+
 def is_void(record: EpisodeRecord) -> bool:
     """Return whether the environment failed, so that the episode is not judged."""
     return record["status"] == Status.ENVIRONMENT_FAULT
@@ -334,10 +339,8 @@ class Accuracy:
 
     def table(self) -> list[tuple[str, str]]:
         """Return (group, description) of every group: overall, then operations, then skills."""
-        order = {"overall": 0, "operation": 1, "skill": 2}
-        groups = {*self.counts, *self.void}
-        ordered = sorted(groups, key=lambda group: (order[group.partition("/")[0]], group))
-        return [(group, self.describe(group)) for group in ordered]
+        groups = sorted({*self.counts, *self.void}, key=place_of_group)
+        return [(group, self.describe(group)) for group in groups]
 
     def metrics(self) -> dict[str, float]:
         """Return `accuracy` with `_low`, `_high` and `_void_wrong`, `void`, and rates by operation and skill.
