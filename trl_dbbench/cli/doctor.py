@@ -172,10 +172,6 @@ class Finding:
     status: Literal["ok", "note", "FAIL"]
     text: str
 
-    @property
-    def failed(self) -> bool:
-        return self.status == "FAIL"
-
     def __str__(self) -> str:
         return f"{self.status:<5} {self.check}: {' '.join(self.text.split())}"
 

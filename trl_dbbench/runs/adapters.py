@@ -39,7 +39,6 @@ def check_is_model(name_or_path: str, setting: str = "model_name_or_path") -> No
     if folder.is_dir():
         if not (folder / ADAPTER_FILE).is_file() or (folder / MODEL_FILE).is_file():
             return
-        base = base_model_of(folder) or "its base model"
     else:
         try:
             found = find_adapter_config_file(name_or_path)
@@ -47,7 +46,8 @@ def check_is_model(name_or_path: str, setting: str = "model_name_or_path") -> No
             return
         if found is None:
             return
-        base = base_model_of(Path(found).parent) or "its base model"
+        folder = Path(found).parent
+    base = base_model_of(folder) or "its base model"
     if setting == "--model":
         instead = f"Evaluate it by --adapter {name_or_path}"
     else:
