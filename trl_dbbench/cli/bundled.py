@@ -61,8 +61,7 @@ def scripts() -> dict[str, Path]:
 
 
 def find(kind: str, name_or_path: str, ours: Mapping[str, Path]) -> Path:
-    """Return the user's file of that path, or ours of that name; `kind` is for the error's text:
-    `"recipe"`."""
+    """Return the user's file of that path, or ours of that name; `kind` is for the error: `"recipe"`."""
     if Path(name_or_path).is_file():
         return Path(name_or_path)
     name = name_or_path if name_or_path in ours else name_or_path.removesuffix(".yaml")
@@ -132,8 +131,7 @@ def is_there(path: str | Path) -> bool:
 
 
 def copy(name: str, out: Path) -> list[Path]:
-    """Copy a recipe, a script or a configuration, with the files beside it that it reads; return what was
-    written."""
+    """Copy a recipe, script or configuration with the files beside it that it reads; return the new paths."""
     source = find("recipe", name, {**recipes(), **accelerate_configs(), **scripts()})
     copies = {source: out}
     if source.parent == shipped("recipes") and source.suffix == ".yaml":

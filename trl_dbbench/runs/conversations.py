@@ -122,7 +122,7 @@ def observation_role(settings: RunSettings) -> str:
 
 
 def template_columns(settings: RunSettings) -> dict[str, Any]:
-    """Return the columns with which TRL's trainers render messages as the policy did: `tools` (JSON) and
+    """Return the columns by which TRL renders messages as the policy did: `tools` (JSON) and
     `chat_template_kwargs`, if the run had them."""
     columns: dict[str, Any] = {}
     if tools := tools_of(settings):

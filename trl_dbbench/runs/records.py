@@ -230,8 +230,7 @@ def action_in(record: TurnRecord) -> Action | Reply:
 
 
 def checked_record(raw: Any) -> EpisodeRecord:
-    """Check and complete a record that was read from a log; raise ValueError if a required field is
-    missing."""
+    """Check and complete a record from a log; raise ValueError if a required field is missing."""
     if not isinstance(raw, dict):
         raise ValueError("not an object")
     needed: dict[str, type] = {"phase": str, "step": int, "task_id": str, "status": str, "turns": list}

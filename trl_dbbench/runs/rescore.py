@@ -79,8 +79,7 @@ def rewards_of(
 def loaded_rewards(
     names: Sequence[str], settings: RunSettings, database: Database, outcome: OutcomeReward
 ) -> list[RewardFunction]:
-    """Return the named reward functions, prepared for episodes with these settings; raise ConfigError if one
-    cannot be loaded."""
+    """Return the named rewards, made for these settings; raise ConfigError if one cannot be loaded."""
     functions = load_reward_functions(names, database=database, outcome=outcome)
     for function in functions:
         if isinstance(function, LearnedReward):

@@ -27,8 +27,7 @@ def printable(text: str) -> str:
 
 
 def columns(rows: Iterable[tuple[str, Sequence[str]]], numbers: bool = False) -> list[str]:
-    """Return lines whose values, several for each name, stand below each other; `numbers` are aligned
-    right."""
+    """Return lines with the values of each name in columns; `numbers` aligns them to the right."""
     table = [[name, *values] for name, values in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     align = str.rjust if numbers else str.ljust

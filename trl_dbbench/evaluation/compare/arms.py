@@ -53,8 +53,7 @@ def majority(votes: Sequence[tuple[Hashable, bool]]) -> float:
 
 
 def best_of(scored: Sequence[tuple[float, bool]]) -> float:
-    """Return how right the sample with the highest score is, 0 to 1, from each one's score and whether it was
-    right.
+    """Return how right the sample with the highest score is, 0 to 1; each is (score, whether right).
 
     Where several have it, each counts alike: the expected value of a draw among them.
     """
@@ -79,7 +78,7 @@ def mcnemar(wins: int, losses: int) -> float:
 def paired_interval(
     differences: Sequence[float], *, seed: int = 0, resamples: int = 10_000
 ) -> tuple[float, float]:
-    """Return the 95 % percentile bootstrap interval of a mean of differences, at least one, task by task.
+    """Return the 95 % percentile bootstrap interval of the mean difference; there must be at least one task.
 
     B. Efron and R. Tibshirani, "An Introduction to the Bootstrap" (1993), chapter 13. Tasks are drawn with
     replacement. As many of them have the same difference, how often each value is drawn is sampled instead of

@@ -222,7 +222,7 @@ def check_one_base(trained: Sequence[Trained]) -> list[str]:
 
 
 def arm_names(adapters: Sequence[str]) -> list[str]:
-    """Return a short name for each adapter: its folder's, or as much of its path as tells it from the others.
+    """Return each adapter's folder name, or as much of its path as tells it from the others.
 
     Raises ConfigError if one is named twice.
     """

@@ -282,8 +282,7 @@ def _accuracy_chart(run: Run) -> Chart:
 def _logged(
     run: Run, name: str, color: int, prefix: str, played_at: Callable[[Mapping[str, Any]], float]
 ) -> list[Series]:
-    """Return an accuracy of the trainer's log; where it leaves out void episodes, also the one that counts
-    them."""
+    """Return a logged accuracy; if it leaves out void episodes, also the one that counts them."""
     metric, void_wrong = f"{prefix}accuracy", f"{prefix}accuracy_void_wrong"
     bounds = f"{metric}_low", f"{metric}_high"
     found = [entry for entry in run.log if _has(entry, "step", metric)]

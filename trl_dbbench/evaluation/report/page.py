@@ -247,10 +247,10 @@ def _key(episode: EpisodeRecord) -> Key:
 
 
 def _flipped(episodes: Iterable[tuple[int, EpisodeRecord]]) -> set[Key]:
-    """Return the tasks that were right in one evaluation and wrong in another, held-out or greedy before an
-    update, from pairs of a run's number and an episode.
+    """Return the tasks right in one evaluation and wrong in another, held-out or greedy before an update.
 
-    Of an evaluation that was played twice, the second time counts, as in the accuracies.
+    Of an evaluation that was played twice, the second time counts, as in the accuracies. `episodes` are
+    (number of the run, episode).
     """
     ends: defaultdict[Key, dict[tuple[int, str, int], bool]] = defaultdict(dict)
     for place, episode in episodes:
@@ -281,8 +281,7 @@ def _blocks(entries: Sequence[Any]) -> list[str]:
 
 
 def write_report(run: Run, out: str | Path, other: Run | None = None) -> Path:
-    """Write the run, and another one beside it, as one HTML file; raise ConfigError if `out` cannot be
-    written."""
+    """Write one run, or two side by side, as one HTML file; raise ConfigError if it cannot be written."""
     shown = [(run.name, run)]
     if other is None:
         drawn, compared, start = charts(run), compare(run), changed_episode(run)
@@ -331,8 +330,7 @@ def _stream(run: Run) -> dict[str, Any] | None:
 
 
 def render(template: str, out: str | Path, **shown: Any) -> Path:
-    """Write a page of `templates/`, all of whose texts are escaped; raise ConfigError if it cannot be
-    written."""
+    """Write a page of `templates/`, with all texts escaped; raise ConfigError if it cannot be written."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("trl_dbbench.evaluation.report"),
         autoescape=True,
