@@ -103,6 +103,7 @@ class Rewards:
         return with_examples(prompt, shown, self._protocol)
 
 
+@dataclass
 class ArmPlayer:
     """Plays arms: tasks, each once greedily, and the samples that are asked for.
 
@@ -115,35 +116,28 @@ class ArmPlayer:
         ConfigError: if a reward cannot be loaded.
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        trained: Trained,
-        player: Player,
-        backend: Backend,
-        drawing: Drawing,
-        few_shot_update: bool = False,
-        journal: Journal | None = None,
-    ):
-        self._tasks = tasks
-        self._trained = trained
-        self._player = player
-        self._backend = backend
-        self._drawing = drawing
-        self._few_shot_update = few_shot_update
-        self._journal = journal
-        self._rewards = Rewards(trained, player, drawing.scorer)  # found before hours of play
+    tasks: Sequence[Task]
+    trained: Trained
+    player: Player
+    backend: Backend
+    drawing: Drawing
+    few_shot_update: bool = False
+    journal: Journal | None = None
+
+    def __post_init__(self) -> None:
+        # found before hours of play
+        self.rewards = Rewards(self.trained, self.player, self.drawing.scorer)
 
     def greedy(self) -> Evaluation:
         """Play each task greedily, and reward it; raises as `evaluate` does."""
         return evaluate(
-            *(self._tasks, self._player, self._backend),
-            system_prompt=self._trained.settings.system_prompt,
-            batch_size=self._drawing.batch_size,
-            progress=self._drawing.progress,
-            shots=shots_of(self._trained, self._player, self._few_shot_update),
-            journal=self._journal,
-            reward=self._rewards,
+            *(self.tasks, self.player, self.backend),
+            system_prompt=self.trained.settings.system_prompt,
+            batch_size=self.drawing.batch_size,
+            progress=self.drawing.progress,
+            shots=shots_of(self.trained, self.player, self.few_shot_update),
+            journal=self.journal,
+            reward=self.rewards,
         )
 
     def judged(self, name: str, evaluation: Evaluation) -> Arm:
@@ -151,27 +145,27 @@ class ArmPlayer:
 
         Raises as `evaluate` does.
         """
-        trained, gold = self._trained, gold_of(self._tasks)
+        trained, gold = self.trained, gold_of(self.tasks)
         arm = Arm(name, evaluation.records, gold=gold, model=trained.model, adapter=trained.adapter)
-        if (plan := self._drawing.plan) is None:
+        if (plan := self.drawing.plan) is None:
             return arm
-        sampling = sampling_of(plan, self._rewards.scorer)
+        sampling = sampling_of(plan, self.rewards.scorer)
         return replace(arm, samples=self._draw(plan), sampling=sampling)
 
     def _draw(self, plan: Plan) -> list[EpisodeRecord]:
-        player, drawing = within_context(self._player, self._backend), self._drawing
-        journal = self._journal or Journal()
-        system_prompt = self._trained.settings.system_prompt
-        starts, shots = plan.starts(self._tasks, player, system_prompt), shots_of(self._trained, player)
+        player, drawing = within_context(self.player, self.backend), self.drawing
+        journal = self.journal or Journal()
+        system_prompt = self.trained.settings.system_prompt
+        starts, shots = plan.starts(self.tasks, player, system_prompt), shots_of(self.trained, player)
         done, count = journal.done(SAMPLES), 0
         places = [place for place in range(len(starts)) if place not in done]
         for batch in play_in_batches(
             [starts[place] for place in places],
-            *(player, self._backend, drawing.batch_size, f"{plan.n} samples a task"),
-            prepare=showing(shots, player, self._tasks, system_prompt),
+            *(player, self.backend, drawing.batch_size, f"{plan.n} samples a task"),
+            prepare=showing(shots, player, self.tasks, system_prompt),
             progress=drawing.progress,
         ):
-            self._rewards(batch, {} if shots is None else shots.drawn())
+            self.rewards(batch, {} if shots is None else shots.drawn())
             records = [episode_record(episode, "eval", 0) for episode in batch]
             journal.add(SAMPLES, list(zip(places[count:], records, strict=False)))
             count += len(batch)
