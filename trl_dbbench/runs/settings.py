@@ -155,13 +155,9 @@ class RunSettings:
     @property
     def rules(self) -> Rules:
         """The limits of an episode, without the model's context."""
-        limits: dict[str, Any] = {
-            "max_turn_tokens": self.max_turn_tokens,
-            "max_completion_length": self.max_completion_length,
-            "compaction_tokens": self.compaction_tokens,
-            "compaction": self.compaction,
-        }
-        return Rules(self.max_turns, **{name: limit for name, limit in limits.items() if limit is not None})
+        names = ("max_turn_tokens", "max_completion_length", "compaction_tokens", "compaction")
+        known = {name: limit for name in names if (limit := getattr(self, name)) is not None}
+        return Rules(self.max_turns, **known)
 
     @property
     def rewrites(self) -> bool:
