@@ -144,7 +144,7 @@ def y_range(chart: Chart) -> tuple[float, float]:
 # Okabe and Ito's colours, which differ to colour-blind readers too; the page has its own for dark screens
 COLORS = ["#0072b2", "#d55e00", "#00805e", "#b0568a", "#3a8fc4", "#b87d00", "#6b7280"]
 
-STATUSES = {
+STATUSES: dict[str, int] = {
     Status.TURN_LIMIT: 5,
     Status.INVALID_ACTION: 3,
     Status.OUT_OF_TOKENS: 4,
