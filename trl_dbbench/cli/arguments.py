@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from trl_dbbench.rewards.outcome import OUTCOME_PRESETS, OutcomeReward
 from trl_dbbench.rewards.registry import RewardFunction, load_reward_functions
 from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.tasks.model import SCHEMAS
+from trl_dbbench.utils.lookup import check_choice
 
 
 @dataclass
@@ -70,11 +71,7 @@ class TaskArguments:
     )
 
     def opening(self, protocol: str, task: Task) -> Opening | None:
-        """Return the messages before the questions; `None` for the protocol's own.
-
-        Args:
-            task: any one.
-        """
+        """Return the messages before the question of any task; `None` for the protocol's own."""
         own = get_protocol(protocol).messages(task)[:-1]
         given = read_system_prompt(self.system_prompt)
         return opening(own, given, self.system_prompt_mode, self.prelude)
@@ -139,11 +136,7 @@ class DatabaseArguments:
     )
 
     def open(self, tasks: Iterable[Task] = ()) -> AbstractContextManager[Database]:
-        """Return the database, on every rank; see `open_database`.
-
-        Args:
-            tasks: some of those that are played on it, by which `auto` is chosen.
-        """
+        """Return the database, on every rank, chosen by `tasks` where it is `auto`; see `open_database`."""
         return open_database(
             database_for(tasks, self.database),
             docker_image=self.docker_image,
@@ -182,39 +175,39 @@ class RewardArguments:
 
 def outcome_reward(preset: str, values: dict[str, Any] | str | None = None) -> OutcomeReward:
     """Return a preset's reward, with these values in the place of its own."""
-    if preset not in OUTCOME_PRESETS:
-        raise ConfigError(f"unknown outcome_preset {preset!r}; allowed: {', '.join(OUTCOME_PRESETS)}.")
-    allowed = ", ".join(each.name for each in fields(OutcomeReward))
-    wrong = ConfigError(
-        f"outcome must give numbers for some of {allowed}, as in {{wrong: -0.5}}; given is {values!r}."
-    )
-    if isinstance(values, str):
-        try:
-            values = json.loads(values)
-        except ValueError:
-            raise wrong from None
-    if values is None:
+    check_choice("outcome_preset", preset, OUTCOME_PRESETS)
+    read = _from_json(values)
+    if read is None:
         return OUTCOME_PRESETS[preset]
-    known = asdict(OUTCOME_PRESETS[preset])
-    if not isinstance(values, dict):
-        raise wrong
-    for name, value in values.items():
-        if name not in known or isinstance(value, bool) or not isinstance(value, int | float):
-            raise wrong
-    return replace(OUTCOME_PRESETS[preset], **{name: float(value) for name, value in values.items()})
+    known = [each.name for each in fields(OutcomeReward)]
+    if not isinstance(read, dict) or not all(
+        name in known and isinstance(value, int | float) and not isinstance(value, bool)
+        for name, value in read.items()
+    ):
+        raise ConfigError(
+            f"outcome must give numbers for some of {', '.join(known)}, as in {{wrong: -0.5}}; given is "
+            f"{values!r}."
+        )
+    return replace(OUTCOME_PRESETS[preset], **{name: float(value) for name, value in read.items()})
 
 
 def read_template_kwargs(values: dict[str, Any] | str | None) -> dict[str, Any]:
     """Return the settings for the chat template: as given, or the JSON object in a text."""
-    if isinstance(values, str):
-        with suppress(ValueError):
-            values = json.loads(values)
+    values = _from_json(values)
     if not isinstance(values, dict | None):
         raise ConfigError(
             "chat_template_kwargs must be names with values, as in {enable_thinking: false}; on the command "
             f"line '{{\"enable_thinking\": false}}'. Given is {values!r}."
         )
     return values or {}
+
+
+def _from_json(value: Any) -> Any:
+    """Return what a text says as JSON; other texts and other values as they are."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return json.loads(value)
+    return value
 
 
 def read_system_prompt(text_or_file: str | None) -> Opening | None:

@@ -15,8 +15,9 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise, takewhile
+from argparse import ArgumentParser
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -60,11 +61,7 @@ def scripts() -> dict[str, Path]:
 
 
 def find(kind: str, name_or_path: str, ours: Mapping[str, Path]) -> Path:
-    """Return the user's file of that path, or ours of that name.
-
-    Args:
-        kind: for the error's text: `"recipe"`.
-    """
+    """Return the user's file of that path, or ours of that name; `kind` is for the error: `"recipe"`."""
     if Path(name_or_path).is_file():
         return Path(name_or_path)
     name = name_or_path if name_or_path in ours else name_or_path.removesuffix(".yaml")
@@ -134,11 +131,7 @@ def is_there(path: str | Path) -> bool:
 
 
 def copy(name: str, out: Path) -> list[Path]:
-    """Copy a recipe, a script or a configuration, with the files beside it that it reads.
-
-    Returns:
-        The files and folders written.
-    """
+    """Copy a recipe, script or configuration with the files beside it that it reads; return the new paths."""
     source = find("recipe", name, {**recipes(), **accelerate_configs(), **scripts()})
     copies = {source: out}
     if source.parent == shipped("recipes") and source.suffix == ".yaml":
@@ -206,20 +199,13 @@ def launch_command(
     return [*command, str(script_of(recipe)), "--config", str(recipe), *options]
 
 
-def wants_cpu(recipe: Path, options: Iterable[str]) -> bool:
+def wants_cpu(recipe: Path, options: Sequence[str]) -> bool:
     """Return whether a recipe, with these options, says `use_cpu`."""
-    given = [str(read_recipe(recipe).get("use_cpu", False)), *_values(options, "--use_cpu")]
-    return given[-1].lower() in ("true", "1", "yes", "y", "t")
-
-
-def _values(options: Iterable[str], name: str) -> list[str]:
-    """Return the values that options give to a flag, which alone means `true`."""
-    listed, found = [*options, "--"], list[str]()
-    for each, following in pairwise(listed):
-        flag, given, value = each.partition("=")
-        if flag.replace("-", "_") == name.replace("-", "_"):
-            found.append(value if given else "true" if following.startswith("--") else following)
-    return found
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    in_recipe = read_recipe(recipe).get("use_cpu", False)
+    parser.add_argument("--use_cpu", "--use-cpu", nargs="?", const="true", default=in_recipe)
+    given = parser.parse_known_args(options)[0].use_cpu
+    return str(given).lower() in ("true", "1", "yes", "y", "t")
 
 
 def launch(command: list[str]) -> None:

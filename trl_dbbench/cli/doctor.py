@@ -172,10 +172,6 @@ class Finding:
     status: Literal["ok", "note", "FAIL"]
     text: str
 
-    @property
-    def failed(self) -> bool:
-        return self.status == "FAIL"
-
     def __str__(self) -> str:
         return f"{self.status:<5} {self.check}: {' '.join(self.text.split())}"
 
@@ -203,10 +199,7 @@ def examine(
 ) -> Iterator[Finding]:
     """Check everything that a recipe needs; yield each finding as it is made.
 
-    Args:
-        recipe: its YAML.
-        options: further ones, as `trl-dbbench train` takes them.
-        num_processes, config_file: as for `shipped.launch_command`.
+    The arguments are those of `shipped.launch_command`.
     """
     script = shipped.script_of(recipe)
     command = shipped.launch_command(recipe, options, num_processes, config_file)

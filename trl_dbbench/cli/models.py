@@ -227,8 +227,7 @@ def opened(
 ) -> Iterator[tuple[Player, Backend, Policy | ServedPolicy]]:
     """Open the player, the backend and the policy of a command.
 
-    Args:
-        adapters: those that are played one after the other, where vLLM loads the model.
+    With vLLM in this process, `adapters` are those that are played one after the other.
     """
     from trl_dbbench.evaluation.evaluate import open_model, player_of
 
@@ -240,18 +239,8 @@ def opened(
 
 
 NEEDS_TOKENS = (
-    *(
-        "adapter",
-        "vllm_server_urls",
-        "use_vllm",
-        "vllm_gpu_memory_utilization",
-        "chat_template",
-        "dtype",
-        "harness",
-        "scorer",
-        "top_k",
-    ),
-    *("few_shot_memory", "few_shot_by", "few_shot_update"),
+    *("adapter", "vllm_server_urls", "use_vllm", "vllm_gpu_memory_utilization", "chat_template", "dtype"),
+    *("harness", "scorer", "top_k", "few_shot_memory", "few_shot_by", "few_shot_update"),
 )
 """Options that need a model that is ours, or say how its text becomes tokens."""
 
@@ -274,10 +263,6 @@ def evaluate_endpoint(given: Mapping[str, Any], plan: Plan | None) -> tuple[Endp
 
     Args:
         given: the options of `eval`, by name; `None` where one was left out.
-        plan: the samples of each task.
-
-    Returns:
-        The evaluation, and the journal of its episodes.
     """
     from trl_dbbench.cli.arguments import read_template_kwargs
     from trl_dbbench.data.sample import asked_of
@@ -347,8 +332,11 @@ def arm_of(evaluation: EndpointEvaluation, plan: Plan | None) -> Arm:
     from trl_dbbench.evaluation.compare.arms import Arm, gold_of
     from trl_dbbench.evaluation.compare.play import sampling_of
 
-    name = evaluation.endpoint
-    arm = Arm(name, evaluation.records, gold=gold_of(evaluation.tasks), model=name)
-    if plan is None:
-        return arm
-    return replace(arm, samples=evaluation.samples, sampling=sampling_of(plan))
+    return Arm(
+        evaluation.endpoint,
+        evaluation.records,
+        evaluation.samples,
+        sampling=None if plan is None else sampling_of(plan),
+        gold=gold_of(evaluation.tasks),
+        model=evaluation.endpoint,
+    )

@@ -195,11 +195,7 @@ def drawing_options(context: typer.Context) -> Drawing:
 
 
 def csv_options(delimiter: str | None, encoding: str | None, types: list[str] | None) -> CsvOptions:
-    """Return how CSV files are read.
-
-    Args:
-        types: each as NAME=TYPE.
-    """
+    """Return how CSV files are read; each of `types` is `NAME=TYPE`."""
     by_name = {}
     for each in types or ():
         name, sign, type_ = each.rpartition("=")
@@ -210,11 +206,7 @@ def csv_options(delimiter: str | None, encoding: str | None, types: list[str] | 
 
 
 def engine_settings(given: Mapping[str, Any]) -> EngineSettings:
-    """Return the engine that a command's options ask for.
-
-    Raises:
-        ConfigError: if a server's address is none.
-    """
+    """Return the engine that a command's options ask for; raise ConfigError for a server's wrong address."""
     import torch
 
     from trl_dbbench.engines.base import EngineSettings, server_addresses
@@ -250,7 +242,6 @@ def trained_by(
     """Return the weights and settings that a command plays with; print the run's notes about them.
 
     Args:
-        chat_template, chat_template_kwargs, system_prompt: as the user wrote them.
         few_shot_update: whether what is played joins what is shown.
         **options: as in `find_trained`.
     """

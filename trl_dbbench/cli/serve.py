@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,10 +26,6 @@ if TYPE_CHECKING:
     from trl_dbbench.integrations.serving.desk import Desk
     from trl_dbbench.integrations.serving.http import Address
     from trl_dbbench.integrations.serving.stopping import Stop
-
-TOKEN_VARIABLE = "TRL_DBBENCH_MCP_TOKEN"
-OPENENV_PORT = "8000"
-
 
 ByMCP = Annotated[bool, typer.Option("--mcp", help="As tools of the Model Context Protocol.")]
 ByOpenEnv = Annotated[bool, typer.Option("--openenv", help="As an OpenEnv environment.")]
@@ -63,7 +61,7 @@ def serve(
     database: opt.TasksDatabase = "auto",
     docker_image: opt.DockerImage = None,
     http: HTTP = None,
-    token_env: TokenVariable = TOKEN_VARIABLE,
+    token_env: TokenVariable = "TRL_DBBENCH_MCP_TOKEN",
     save: Save = None,
     tell: Tell = False,
     reward: RewardName = None,
@@ -85,14 +83,14 @@ def serve(
         raise ConfigError("say how to serve: --mcp or --openenv.")
     if (tell and openenv) or (reward is not None and mcp):
         raise ConfigError("--tell is for --mcp, and --reward for --openenv.")
-    transport = _transport("mcp" if mcp else "openenv", tell)
+    _check_installed("mcp" if mcp else "openenv")
     from trl_dbbench.integrations.serving.desk import ENDINGS
     from trl_dbbench.integrations.serving.http import Address
     from trl_dbbench.integrations.serving.stopping import Stop
 
     if protocol not in ENDINGS:
         raise ConfigError(f"--protocol {protocol} cannot be served; allowed: {', '.join(ENDINGS)}.")
-    http = http or (OPENENV_PORT if openenv else None)
+    http = http or ("8000" if openenv else None)
     address = None if http is None else Address.of(http, os.environ.get(token_env) or None)
     loaded = load_tasks(tasks, format=tasks_format)
     settings = RunSettings(protocol, observation_characters, max_turns, grader=grader)
@@ -101,64 +99,48 @@ def serve(
         desk = _desk(loaded, opened, settings, idle_seconds, save)
         if openenv:
             desk.reward = _reward(reward, opened)
-        asyncio.run(transport(desk, stop, drain_seconds, address))
+            asyncio.run(_serve_openenv(desk, stop, drain_seconds, address))
+        else:
+            asyncio.run(_serve_mcp(desk, stop, drain_seconds, address, tell))
 
 
-Transport = Callable[["Desk", "Stop", float, "Address | None"], Coroutine[Any, Any, None]]
-
-
-def _transport(extra: str, tell: bool) -> Transport:
-    """Raise ConfigError if what it needs is not installed."""
-    _check_versions(extra)
-    try:
-        return _mcp(tell) if extra == "mcp" else _openenv()
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"serve --{extra} needs {error.name}: {_install(extra)}") from None
-
-
-def _mcp(tell: bool) -> Transport:
+async def _serve_mcp(
+    desk: Desk, stop: Stop, drain_seconds: float, address: Address | None, tell: bool
+) -> None:
     from trl_dbbench.integrations.serving.mcp import Tools, serve_stdio, serve_streamable_http
 
     logging.getLogger("mcp").setLevel(logging.WARNING)  # it has a line for each request
-
-    async def run(desk: Desk, stop: Stop, drain_seconds: float, address: Address | None) -> None:
-        server = Tools(desk, tell=tell).server()
-        if address is None:
-            await serve_stdio(server, desk, stop, drain_seconds)
-        else:
-            await serve_streamable_http(server, desk, stop, drain_seconds, address)
-
-    return run
+    server = Tools(desk, tell=tell).server()
+    if address is None:
+        await serve_stdio(server, desk, stop, drain_seconds)
+    else:
+        await serve_streamable_http(server, desk, stop, drain_seconds, address)
 
 
-def _openenv() -> Transport:
+async def _serve_openenv(desk: Desk, stop: Stop, drain_seconds: float, address: Address | None) -> None:
     from trl_dbbench.integrations.serving.http import serve_http
     from trl_dbbench.integrations.serving.openenv.environment import application
 
-    async def run(desk: Desk, stop: Stop, drain_seconds: float, address: Address | None) -> None:
-        assert address is not None
-        await serve_http(application(desk), desk, stop, drain_seconds, address, name="OpenEnv")
-
-    return run
+    assert address is not None
+    await serve_http(application(desk), desk, stop, drain_seconds, address, name="OpenEnv")
 
 
-def _check_versions(extra: str) -> None:
-    """Raise ConfigError where the other extra's `mcp` is: OpenEnv needs its version 1, our own server 2."""
-    try:
+def _check_installed(extra: str) -> None:
+    """Raise ConfigError for a missing package, and where the other extra's `mcp` is: OpenEnv needs its
+    version 1, our own server 2."""
+    install, ours = f"pip install 'trl-dbbench[{extra}]'", extra == "mcp"
+    module, wanted = ("mcp", "2.3 or later") if ours else ("openenv.environment", "1")
+    with suppress(PackageNotFoundError):
         found = version("mcp")
-    except PackageNotFoundError:
-        return
-    major = int(found.split(".")[0])
-    if (major >= 2) is not (extra == "mcp"):
-        needed = "2.3 or later" if extra == "mcp" else "1"
-        raise ConfigError(
-            f"serve --{extra} needs mcp {needed}, and mcp {found} is installed: the extras mcp and openenv "
-            f"exclude each other. In a virtual environment of its own: {_install(extra)}"
-        )
-
-
-def _install(extra: str) -> str:
-    return f"pip install 'trl-dbbench[{extra}]'"
+        if (int(found.split(".")[0]) >= 2) is not ours:
+            raise ConfigError(
+                f"serve --{extra} needs mcp {wanted}, and mcp {found} is installed: the extras mcp and "
+                f"openenv exclude each other. In a virtual environment of its own: {install}"
+            )
+    try:
+        import_module(f"trl_dbbench.integrations.serving.{module}")
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"serve --{extra} needs {error.name}: {install}") from None
 
 
 def _reward(name: str | None, database: Database) -> Callable[[Episode], None]:

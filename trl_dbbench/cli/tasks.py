@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -226,17 +226,18 @@ def split(
     No question and no gold SQL is in both, and no table either unless too many tasks share one.
     """
     halves = split_tasks(load_tasks(tasks, format=format), test_size, seed)
-    for path, half in ((out_train, halves.train), (out_test, halves.test)):
+    _write_halves(halves, out_train, out_test, lambda half: f"{len(half)} tasks")
+
+
+def _write_halves(halves: Split, train: Path, test: Path, counted: Callable[[list[Task]], str]) -> None:
+    """Write both halves, and say what they have in common."""
+    for path, half in ((train, halves.train), (test, halves.test)):
         write_tasks(path, half)
-        typer.echo(f"{path}: {len(half)} tasks")
-    typer.echo(said_of(halves))
-
-
-def said_of(halves: Split) -> str:
-    """Return a sentence on what two halves have in common."""
+        typer.echo(f"{path}: {counted(half)}")
     if halves.shares_tables:
-        return "Both files ask of the same tables; no question and no gold SQL is in both."
-    return "No table, no question and no gold SQL is in both files."
+        typer.echo("Both files ask of the same tables; no question and no gold SQL is in both.")
+    else:
+        typer.echo("No table, no question and no gold SQL is in both files.")
 
 
 def write_tasks(path: Path, tasks: Iterable[Task]) -> None:
@@ -392,11 +393,7 @@ def import_tables(
         write_tasks(out, tasks)
         typer.echo(f"{out}: {_counted(tasks)}")
         return
-    halves = split_tasks(tasks, test_size, seed)
-    for path, half in ((out, halves.train), (test_out, halves.test)):
-        write_tasks(path, half)
-        typer.echo(f"{path}: {_counted(half)}")
-    typer.echo(said_of(halves))
+    _write_halves(split_tasks(tasks, test_size, seed), out, test_out, _counted)
 
 
 def _missing(drafts: Drafts, counted: Counter[str]) -> Iterator[str]:

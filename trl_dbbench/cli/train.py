@@ -86,7 +86,7 @@ def doctor(
     failed = False
     for finding in examine(recipe, context.args, num_processes, config_file):
         typer.echo(finding)
-        failed = failed or finding.failed
+        failed = failed or finding.status == "FAIL"
     raise typer.Exit(int(failed))
 
 

@@ -40,8 +40,9 @@ from trl_dbbench.runs.records import (
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import Trained
 from trl_dbbench.tasks import Task
-from trl_dbbench.utils.console import printable
+from trl_dbbench.utils.console import columns, printable
 from trl_dbbench.utils.files import check_not_misspelled
+from trl_dbbench.utils.lookup import check_choice
 
 Prepare = Callable[[Sequence[Start]], Sequence[Start]]
 """Replaces the starts of a batch."""
@@ -64,8 +65,7 @@ class Evaluation:
     Args:
         episodes: those that were played now.
         shots: the lines of the earlier episodes that prompts showed, by their ids.
-        all_records: the records of these and of those that an earlier start has played; left out, of these
-            alone.
+        all_records: the records of these and of an earlier start's episodes; left out, of these alone.
     """
 
     episodes: list[Episode]
@@ -139,8 +139,7 @@ class Evaluation:
         unreadable = self.unreadable_first_turns
         if unreadable:
             rows.append(("first turns unreadable", f"{len(unreadable)} of {len(self.records)}"))
-        width = max(len(name) for name, _ in rows)
-        lines = [f"{name:<{width}}  {value}" for name, value in rows]
+        lines = columns([(name, [value]) for name, value in rows])
         for turn in unreadable[:UNREADABLE_SHOWN]:
             shown = "\n".join(map(printable, turn["text"][:UNREADABLE_CHARACTERS].splitlines()))
             cut = " ..." if len(turn["text"]) > UNREADABLE_CHARACTERS else ""
@@ -225,7 +224,6 @@ def play_in_batches(
     """Play episodes with the present weights, and show progress.
 
     Args:
-        batch_size: episodes that run side by side.
         label: what the progress bar says.
         played, right, void: of the starts, how many have been played before, and how many of these were
             right, or void.
@@ -233,8 +231,7 @@ def play_in_batches(
 
     Raises:
         ConfigError: if a prompt does not fit the model; before the first is played.
-        DatabaseError: if the database stays away.
-        EngineError: if servers are to generate and none answers.
+        DatabaseError, EngineError: as `evaluate` does.
     """
     for start in starts:
         player.rules.check_length(len(start.prompt_ids), partial(getattr, start.task, "id"))
@@ -301,17 +298,14 @@ def open_model(
 ) -> tuple[Backend, Policy | ServedPolicy]:
     """Return the backend that generates, and the policy: loaded here, or by vLLM.
 
-    Args:
-        adapters: those that the same model is to play with as well, one after the other.
+    With `adapters` the same model is to play as well, one after the other.
 
     Raises:
         ConfigError: if it cannot be loaded.
         EngineError: if servers are to generate and none answers.
     """
     model, adapter, settings = trained.model, trained.adapter, trained.settings
-    dtype = settings.dtype or "auto"
-    if dtype not in DTYPES:
-        raise ConfigError(f"unknown dtype {dtype!r}; allowed: {', '.join(DTYPES)}")
+    dtype = dtype_of(settings)
     for name in filter(None, (model, adapter)):
         check_not_misspelled(name, "model")
     revision = settings.model_revision if adapter is not None else None
@@ -341,6 +335,13 @@ def open_model(
         what = f"model '{model}'" + (f" with the adapter '{adapter}'" if adapter else "")
         raise ConfigError(f"the {what} cannot be loaded: {one_line(error)}") from None
     return open_backend(engine, policy), policy
+
+
+def dtype_of(settings: RunSettings) -> str:
+    """Return the type to load weights in; raise ConfigError for one that is not allowed."""
+    dtype = settings.dtype or "auto"
+    check_choice("dtype", dtype, DTYPES)
+    return dtype
 
 
 def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Database) -> Player:

@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from trl_dbbench.engines.policy import quantization_of
 from trl_dbbench.errors import ConfigError, loading, one_line
-from trl_dbbench.evaluation.evaluate import DTYPES
+from trl_dbbench.evaluation.evaluate import dtype_of
 from trl_dbbench.runs.adapters import with_adapter
 from trl_dbbench.runs.trained import Trained
 
@@ -64,7 +64,7 @@ class Merged:
 
 
 def merge(trained: Trained, out: Path, named_model: str | None = None) -> Merged:
-    """Merges an adapter into its base model and proves that nothing else has changed.
+    """Merge an adapter into its base model and prove that nothing else has changed.
 
     Args:
         trained: the adapter, its base model and how its run played (`find_trained`).
@@ -84,7 +84,7 @@ def merge(trained: Trained, out: Path, named_model: str | None = None) -> Merged
         _check_same_base(trained.adapter, named_model, noted)
     revision = trained.settings.model_revision
     _check_not_quantised(trained)
-    dtype = _dtype_of(trained)
+    dtype = dtype_of(trained.settings)
     with loading(f"the base model '{trained.model}'"):
         tokenizer = AutoTokenizer.from_pretrained(trained.model, revision=revision)
         base = AutoModelForCausalLM.from_pretrained(trained.model, revision=revision, dtype=dtype)
@@ -147,13 +147,6 @@ def _logits(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase) -> list[
 def _distance(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> float:
     """Return the largest difference between two logits of the same place."""
     return max((a - b).abs().max().item() for a, b in zip(one, other, strict=True))
-
-
-def _dtype_of(trained: Trained) -> str:
-    dtype = trained.settings.dtype or "auto"
-    if dtype not in DTYPES:
-        raise ConfigError(f"unknown dtype {dtype!r}; allowed: {', '.join(DTYPES)}")
-    return dtype
 
 
 def _noted_base(adapter: str) -> str | None:

@@ -28,20 +28,17 @@ def base_model_of(adapter: str | Path) -> str | None:
 
 
 def check_is_model(name_or_path: str, setting: str = "model_name_or_path") -> None:
-    """Find an adapter that is named as a model: transformers would load its base and it, and say nothing.
+    """Raise ConfigError for an adapter that is named as a model: transformers would load its base and it, and
+    say nothing.
 
     Args:
         name_or_path: a folder or a hub id.
         setting: in which the user named it, for the message.
-
-    Raises:
-        ConfigError: if it is an adapter.
     """
     folder = Path(name_or_path)
     if folder.is_dir():
         if not (folder / ADAPTER_FILE).is_file() or (folder / MODEL_FILE).is_file():
             return
-        base = base_model_of(folder) or "its base model"
     else:
         try:
             found = find_adapter_config_file(name_or_path)
@@ -49,7 +46,8 @@ def check_is_model(name_or_path: str, setting: str = "model_name_or_path") -> No
             return
         if found is None:
             return
-        base = base_model_of(Path(found).parent) or "its base model"
+        folder = Path(found).parent
+    base = base_model_of(folder) or "its base model"
     if setting == "--model":
         instead = f"Evaluate it by --adapter {name_or_path}"
     else:
@@ -100,8 +98,7 @@ def with_adapter(base: PreTrainedModel, adapter: str, **kwargs: Any) -> PeftMode
     """Return a base model with its adapter.
 
     Raises:
-        ConfigError: if the adapter was trained on a model of another shape, or one whose vocabulary was
-            resized, or cannot be read.
+        ConfigError: if the adapter cannot be read, or its model had another shape or a resized vocabulary.
     """
     try:
         return PeftModel.from_pretrained(base, adapter, **kwargs)

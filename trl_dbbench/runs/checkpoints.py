@@ -197,13 +197,10 @@ def run_id_of(checkpoint: Path) -> str | None:
 
 
 def begin_run(output_dir: str | Path, checkpoint: str | None, reads: Iterable[str | None] = ()) -> str | None:
-    """Return the id of the run that starts or resumes, on all ranks; call it within `running_in`.
+    """Return the id of the run that starts, or resumes from a checkpoint; all ranks call it in `running_in`.
 
-    Files of another run are moved into a subfolder, so that nobody takes them for this run's.
-
-    Args:
-        checkpoint: the checkpoint to resume from.
-        reads: paths of weights that the run loads at each start; these stay.
+    Files of another run are moved into a subfolder, so that nobody takes them for this run's. What the run
+    `reads` at each start, such as its first weights, stays.
     """
     folder, kept = Path(output_dir), {Path(path).resolve() for path in reads if path}
     with together():

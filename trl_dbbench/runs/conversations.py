@@ -122,7 +122,7 @@ def observation_role(settings: RunSettings) -> str:
 
 
 def template_columns(settings: RunSettings) -> dict[str, Any]:
-    """Return the columns with which TRL's trainers render messages as the policy did: `tools` (JSON) and
+    """Return the columns by which TRL renders messages as the policy did: `tools` (JSON) and
     `chat_template_kwargs`, if the run had them."""
     columns: dict[str, Any] = {}
     if tools := tools_of(settings):
@@ -146,17 +146,11 @@ _protocol = lru_cache(maxsize=16)(get_protocol)
 def preference_pairs(
     episodes: Iterable[Played], settings: RunSettings, *, per_task: int = 8, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Return pairs of a right and a wrong episode of the same prompt, as rows for TRL's trainers.
+    """Return rows for TRL's trainers, in the order of the tasks: a right and a wrong episode of one prompt.
 
-    Episodes of a prompt with the same messages count once.
-
-    Args:
-        per_task: most pairs per task, drawn at random.
-        seed: of the draw; other tasks do not change a task's pairs.
-
-    Returns:
-        Rows in the order of the tasks: `prompt`, `chosen` and `rejected` as messages, the columns of
-        `template_columns`, and `task_id`.
+    Rows have `prompt`, `chosen` and `rejected` as messages, the columns of `template_columns`, and `task_id`.
+    Episodes of a prompt with the same messages count once. A task gets at most `per_task` pairs, drawn at
+    random; other tasks do not change its draw.
     """
     said_by: dict[str, dict[bool, dict[str, list[Message]]]] = {}  # prompt, as JSON -> by verdict
     prompts: dict[str, tuple[Task, dict[str, list[Message]]]] = {}  # task's digest -> its prompts
@@ -209,11 +203,9 @@ def step_labels(record: EpisodeRecord, by: str = "outcome") -> Labels:
 def split_by_task(
     rows: Iterable[tuple[str, Any]], share: float, seed: int = 0
 ) -> tuple[list[Any], list[Any]]:
-    """Split rows into training and held-out ones, with each task on one side only.
+    """Split (name of the task, row) into training and held-out rows, with each task on one side only.
 
-    Args:
-        rows: (name of the task, row).
-        share: share of tasks to hold out, 0 to 1; at least one if it is above 0 and there are two tasks.
+    `share` is that of held-out tasks, 0 to 1; at least one is held out if it is above 0 and there are two.
     """
     of_task: defaultdict[str, list[Any]] = defaultdict(list)
     for task, row in rows:

@@ -127,9 +127,9 @@ class Summary:
         self.episodes = self.faults = self.differing = self.excused = 0
         self.whats: Counter[str] = Counter()  # of unexcused differences: episodes that have one
         self.rewards: defaultdict[tuple[str, str], dict[str, list[float]]] = defaultdict(
-            lambda: {"was": [0, 0.0], "is": [0, 0.0]}
+            lambda: {"was": [], "is": []}
         )
-        """(phase, name) -> number and sum of the saved and of the new rewards"""
+        """(phase, name) -> the saved and the new rewards"""
         self.void: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """phase -> number of void episodes in the run and in the replay"""
 
@@ -142,13 +142,11 @@ class Summary:
         self.differing += replayed.differs
         self.excused += bool(replayed.differences) and not replayed.differs
         self.whats.update({each.what for each in replayed.differences if each.excuse is None})
-        if replayed.episode is not None:
-            for when, rewards in (("was", replayed.saved["rewards"]), ("is", replayed.episode.rewards)):
+        if now is not None:
+            for when, rewards in (("was", replayed.saved["rewards"]), ("is", now.rewards)):
                 for name, value in rewards.items():
                     if isinstance(value, int | float):
-                        number_and_sum = self.rewards[replayed.saved["phase"], name][when]
-                        number_and_sum[0] += 1
-                        number_and_sum[1] += value
+                        self.rewards[replayed.saved["phase"], name][when].append(value)
 
     def __str__(self) -> str:
         played = self.episodes - self.faults
@@ -173,10 +171,9 @@ class Summary:
         )
 
 
-def _mean(count_and_sum: Sequence[float], void: int) -> str:
-    count, total = count_and_sum
-    without = f" ({void:,} void)" if void else ""
-    return f"{total / count:.4f} of {count:.0f} episodes{without}" if count else f"none{without}"
+def _mean(values: Sequence[float], void: int) -> str:
+    mean = f"{sum(values) / len(values):.4f} of {len(values)} episodes" if values else "none"
+    return f"{mean} ({void:,} void)" if void else mean
 
 
 def _shown(was: Any, now: Any, characters: int = 120) -> tuple[str, str]:

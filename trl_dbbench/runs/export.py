@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.tokens import chat_of, chat_with, with_tokens
 from trl_dbbench.tasks.entries import read_entries
 from trl_dbbench.utils.files import write_atomically
+from trl_dbbench.utils.lookup import check_choice
 
 Rows = list[dict[str, Any]]
 
@@ -79,14 +81,15 @@ def export(
     Raises:
         ConfigError: if the run cannot be read, or has nothing of the kind.
     """
-    if kind not in KINDS:
-        raise ConfigError(f"unknown kind {kind!r}; allowed: {', '.join(KINDS)}.")
-    if unknown := [phase for phase in phases if phase not in PHASES]:
-        raise ConfigError(f"unknown phase {unknown[0]!r}; allowed: {', '.join(PHASES)}.")
+    check_choice("kind", kind, NEEDED)
+    for phase in phases:
+        check_choice("phase", phase, PHASES)
     notes = [] if notes is None else notes
-    export = _Export(RunSettings.read(run), notes, max_per_task, label_by, model)
+    settings = RunSettings.read(run)
+    chat = None if model is None else chat_of(settings, model)
+    export = _Export(settings, notes, max_per_task, label_by, chat)
     episodes = list(distinct(saved_episodes(run, notes, phases)))
-    rows = KINDS[kind](export, episodes)
+    rows = getattr(export, kind)(episodes)
     if not rows:
         right = sum(record["right"] for record, _ in episodes)
         raise ConfigError(
@@ -98,11 +101,7 @@ def export(
 
 
 def write_rows(rows: Rows, path: Path) -> None:
-    """Write a dataset as JSON lines or parquet, by the file's name.
-
-    Raises:
-        ConfigError: if the file cannot be written, or its name is of another kind.
-    """
+    """Write JSON lines or parquet, by the file's name; raise ConfigError if it cannot be written."""
     check_suffix(path)
     if path.suffix == ".parquet":
         with write_atomically(path, "wb") as file:
@@ -126,18 +125,15 @@ def distinct(episodes: Iterable[Played]) -> Iterator[Played]:
             yield record, task
 
 
+@dataclass(frozen=True)
 class _Export:
-    def __init__(
-        self,
-        settings: RunSettings,
-        notes: list[str],
-        max_per_task: int | None,
-        label_by: str,
-        model: str | None,
-    ):
-        self._settings, self._notes = settings, notes
-        self._max_per_task, self._label_by = max_per_task, label_by
-        self._chat = None if model is None else chat_of(settings, model)
+    """The kinds of datasets, a method each. `chat` is that of another model that is to learn."""
+
+    settings: RunSettings
+    notes: list[str]
+    max_per_task: int | None
+    label_by: str
+    chat: ChatFormat | None
 
     def sft(self, episodes: Sequence[Played]) -> Rows:
         chosen = self._first(to_learn_from(episodes), lambda record: ())
@@ -148,16 +144,16 @@ class _Export:
         ]
 
     def _in_one_row(self, chosen: Sequence[Played]) -> Iterator[tuple[EpisodeRecord, Episode]]:
-        if self._settings.rewrites:
+        if self.settings.rewrites:
             raise ConfigError(
                 "a row has one sequence, and these episodes have several (history: template, "
                 "compaction_tokens or harness). Fine-tune on their folder: recipes/sft_dbbench.py "
                 "--episodes FOLDER."
             )
-        yield from with_tokens(chosen, self._settings, self._notes, self._chat)
+        yield from with_tokens(chosen, self.settings, self.notes, self.chat)
 
     def preference(self, episodes: Sequence[Played]) -> Rows:
-        return preference_pairs(episodes, self._settings, per_task=self._max_per_task or PAIRS_PER_TASK)
+        return preference_pairs(episodes, self.settings, per_task=self.max_per_task or PAIRS_PER_TASK)
 
     def kto(self, episodes: Sequence[Played]) -> Rows:
         chosen = self._first(episodes, lambda record: record["right"])
@@ -167,19 +163,19 @@ class _Export:
 
     def prm(self, episodes: Sequence[Played]) -> Rows:
         chosen = self._first(episodes, lambda record: ())
-        chat = self._chat or chat_of(self._settings)
+        chat = self.chat or chat_of(self.settings)
         tokens = self._in_one_row(chosen)
         return [
-            {**_steps(episode, step_labels(record, self._label_by), chat), "task_id": record["task_id"]}
+            {**_steps(episode, step_labels(record, self.label_by), chat), "task_id": record["task_id"]}
             for record, episode in tokens
         ]
 
     def _messages(self, played: Played) -> dict[str, Any]:
         record, task = played
         return {
-            "prompt": prompt_messages(record, task, self._settings),
-            "completion": completion_messages(record, self._settings),
-            **template_columns(self._settings),
+            "prompt": prompt_messages(record, task, self.settings),
+            "completion": completion_messages(record, self.settings),
+            **template_columns(self.settings),
             "task_id": task.id,
         }
 
@@ -188,7 +184,7 @@ class _Export:
         groups: dict[Any, list[Played]] = {}
         for record, task in episodes:
             groups.setdefault((task.digest, kind(record)), []).append((record, task))
-        return [each for group in groups.values() for each in group[: self._max_per_task]]
+        return [each for group in groups.values() for each in group[: self.max_per_task]]
 
 
 def to_learn_from(episodes: Iterable[Played]) -> list[Played]:
@@ -218,18 +214,13 @@ def _steps(episode: Episode, labels: Sequence[bool | None], chat: ChatFormat) ->
     }
 
 
-KINDS: dict[str, Callable[[_Export, Sequence[Played]], Rows]] = {
-    "sft": _Export.sft,
-    "preference": _Export.preference,
-    "kto": _Export.kto,
-    "prm": _Export.prm,
-}
 NEEDED = {
     "sft": "right episodes",
     "preference": "right and wrong episodes of the same task",
     "kto": "right and wrong episodes",
     "prm": "episodes",
 }
+"""The kinds, methods of `_Export`, and what each takes."""
 
 
 # --- and back -----------------------------------------------------------------------------------------
@@ -283,13 +274,10 @@ def _read_sft(path: Path, tokenizer: PreTrainedTokenizerBase) -> Rows:
                 "that trl-dbbench export --to sft wrote."
             )
         text = tokenizer.decode(row["input_ids"], clean_up_tokenization_spaces=False)
-        if not all(message["content"] in text for message in row["completion"] if _is_agents(message)):
+        said = [message["content"] for message in row["completion"] if message["role"] == "assistant"]
+        if not all(each in text for each in said):
             raise ConfigError(
                 f"'{path}', row {number}: its ids are of another tokenizer than that of "
                 f"'{tokenizer.name_or_path}'. Name this model in trl-dbbench export --to sft --model."
             )
     return rows
-
-
-def _is_agents(message: dict[str, str]) -> bool:
-    return message["role"] == "assistant"

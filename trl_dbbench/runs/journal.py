@@ -88,10 +88,9 @@ class Journal:
         shots: Mapping[str, str] | None = None,
         **more: Any,
     ) -> None:
-        """Keep episodes that have just ended.
+        """Keep episodes that have just ended, each with its place.
 
         Args:
-            played: each with its place.
             shots: lines of earlier episodes that their prompts showed.
             more: further values to keep with them.
         """
@@ -177,11 +176,7 @@ def _is_whole(json_file: Path) -> bool:
 
 @contextmanager
 def kept(journal: Journal, say: Any) -> Iterator[None]:
-    """Say how to resume if the block is interrupted.
-
-    Args:
-        say: gets the sentence.
-    """
+    """If the block is interrupted, give `say` a sentence on how to resume."""
     try:
         yield
     except BaseException:

@@ -54,9 +54,7 @@ def refined_metrics(
       TRL looks at the last id).
     - `frac_reward_zero_std`: `alarm/groups_without_spread`, unless TRL measures the batch's spread.
 
-    Args:
-        episodes: of all ranks.
-        alarms: their `alarm_metrics`.
+    `episodes` are those of all ranks, `alarms` their `alarm_metrics`.
     """
     played = [episode for episode in episodes if not is_void(episode)]
     lengths = [sum(turn["tokens"] for turn in episode["turns"]) for episode in played]
@@ -77,9 +75,7 @@ def drop_repeated_rows(
 ) -> Sequence[EpisodeRecord]:
     """Return the rows of all ranks without the repeated ones with which accelerate fills the last batch.
 
-    Args:
-        state: of the data loader in use.
-        copies: rows per prompt.
+    `state` is the one that the data loader sets; a prompt has `copies` rows.
     """
     over = max(0, state.remainder) * copies % len(episodes)
     return episodes[:over] if state.end_of_dataloader and over else episodes

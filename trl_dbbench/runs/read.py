@@ -14,17 +14,12 @@ from trl_dbbench.runs.records import EpisodeRecord, checked_record
 from trl_dbbench.tasks import Task
 
 
-def _accept(record: EpisodeRecord) -> None:
-    pass
-
-
 def read_episodes(
-    path: Path, notes: list[str], check: Callable[[EpisodeRecord], None] = _accept
+    path: Path, notes: list[str], check: Callable[[EpisodeRecord], None] | None = None
 ) -> Iterator[tuple[int, EpisodeRecord]]:
     """Yield (line number, episode) of a log; `notes` are complete at the end.
 
-    Args:
-        check: raises ValueError for further episodes to leave out.
+    Episodes for which `check` raises ValueError are left out, too.
     """
     if not path.exists():
         notes.append(f"{path.name} is not there: no transcripts.")
@@ -38,7 +33,8 @@ def read_episodes(
             empty = False
             try:
                 record = checked_record(loads(line))
-                check(record)
+                if check is not None:
+                    check(record)
             except (ValueError, RecursionError) as error:
                 if not line.endswith(b"\n") and isinstance(error, json.JSONDecodeError):
                     notes.append(

@@ -230,11 +230,7 @@ def action_in(record: TurnRecord) -> Action | Reply:
 
 
 def checked_record(raw: Any) -> EpisodeRecord:
-    """Check and complete a record that was read from a log.
-
-    Raises:
-        ValueError: if a required field is missing.
-    """
+    """Check and complete a record from a log; raise ValueError if a required field is missing."""
     if not isinstance(raw, dict):
         raise ValueError("not an object")
     needed: dict[str, type] = {"phase": str, "step": int, "task_id": str, "status": str, "turns": list}
@@ -259,6 +255,11 @@ def checked_record(raw: Any) -> EpisodeRecord:
 def groups_of(operation: str, skills: Iterable[str]) -> list[str]:
     """Return the groups of a task with this operation and these skills."""
     return [f"operation/{operation}", *(f"skill/{skill}" for skill in skills)]
+
+
+def place_of_group(group: str) -> tuple[int, str]:
+    """Return a key to sort groups by: overall, then operations, then skills."""
+    return ("overall", "operation", "skill").index(group.partition("/")[0]), group
 
 
 def is_void(record: EpisodeRecord) -> bool:
@@ -337,10 +338,8 @@ class Accuracy:
 
     def table(self) -> list[tuple[str, str]]:
         """Return (group, description) of every group: overall, then operations, then skills."""
-        order = {"overall": 0, "operation": 1, "skill": 2}
-        groups = {*self.counts, *self.void}
-        ordered = sorted(groups, key=lambda group: (order[group.partition("/")[0]], group))
-        return [(group, self.describe(group)) for group in ordered]
+        groups = sorted({*self.counts, *self.void}, key=place_of_group)
+        return [(group, self.describe(group)) for group in groups]
 
     def metrics(self) -> dict[str, float]:
         """Return `accuracy` with `_low`, `_high` and `_void_wrong`, `void`, and rates by operation and skill.

@@ -38,6 +38,7 @@ from trl_dbbench.runs.records import EPISODES_FILE, PHASES, TASKS_FILE, EpisodeR
 from trl_dbbench.runs.rescore import batches, rewards_of, score
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Task
+from trl_dbbench.utils.lookup import check_choice
 
 
 def replay(
@@ -72,8 +73,8 @@ def replay(
         ConfigError: if the run cannot be read, has nothing to play, or a reward cannot be loaded.
     """
     folder = Path(run)
-    if phase not in (None, *PHASES):
-        raise ConfigError(f"unknown phase {phase!r}; allowed: {', '.join(PHASES)}.")
+    if phase is not None:
+        check_choice("phase", phase, PHASES)
     notes = [] if notes is None else notes
     settings = settings or RunSettings.read(folder)
     rewards = rewards_of(settings, reward_funcs, outcome, database, notes)

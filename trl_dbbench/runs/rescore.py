@@ -55,7 +55,7 @@ def rewards_of(
     Raises:
         ConfigError: if a named one cannot be loaded.
     """
-    values = outcome or outcome_of(settings) or OUTCOME_PRESETS["greedy_then_grpo"]
+    values = outcome or outcome_of(settings)
     functions: list[RewardFunction] = []
     if names is not None:
         functions = loaded_rewards(names, settings, database, values)
@@ -79,11 +79,7 @@ def rewards_of(
 def loaded_rewards(
     names: Sequence[str], settings: RunSettings, database: Database, outcome: OutcomeReward
 ) -> list[RewardFunction]:
-    """Return the named reward functions, prepared for episodes with these settings.
-
-    Raises:
-        ConfigError: if one cannot be loaded.
-    """
+    """Return the named rewards, made for these settings; raise ConfigError if one cannot be loaded."""
     functions = load_reward_functions(names, database=database, outcome=outcome)
     for function in functions:
         if isinstance(function, LearnedReward):
@@ -92,12 +88,12 @@ def loaded_rewards(
     return functions
 
 
-def outcome_of(settings: RunSettings) -> OutcomeReward | None:
-    """Return the outcome reward of a run; `None` if it had none."""
+def outcome_of(settings: RunSettings) -> OutcomeReward:
+    """Return the outcome reward of a run, or the usual one if it had none."""
     for made in settings.rewards.values():
         if made is not None and made["function"] == "outcome":
             return OutcomeReward(**{name: value for name, value in made.items() if name != "function"})
-    return None
+    return OUTCOME_PRESETS["greedy_then_grpo"]
 
 
 def batches(replayed: Iterable[Replayed]) -> Iterator[list[Replayed]]:
@@ -126,7 +122,8 @@ def score(
         if not scored:
             continue
         try:
-            values = _values(reward.function, scored, settings)
+            prompts = [prompt_messages(each.saved, episode.task, settings) for each, episode in scored]
+            values = values_of(reward.function, [episode for _, episode in scored], prompts)
         except Exception as error:  # a user's function may need what a replay lacks
             what = f"fails on saved episodes, which have no token ids: {type(error).__name__}: {error}"
             if not reward.same:
@@ -155,17 +152,19 @@ def _different_steps(
             yield Difference(f"reward {reward.name}", was, value, number, excuse)
 
 
-def _values(
+def values_of(
     function: Callable[..., list[float | None]],
-    scored: Sequence[tuple[Replayed, Episode]],
-    settings: RunSettings,
+    episodes: Sequence[Episode],
+    prompts: Sequence[list[dict[str, Any]]],
+    **columns: Any,
 ) -> list[float | None]:
-    episodes = [episode for _, episode in scored]
+    """Return what a reward function gives for episodes; `None` in the place of what is not finite."""
     values = function(
         episode=episodes,
-        prompts=[prompt_messages(each.saved, episode.task, settings) for each, episode in scored],
+        prompts=prompts,
         completions=[episode.messages() for episode in episodes],
         task=[episode.task.to_json() for episode in episodes],
+        **columns,
     )
     numbers = [None if value is None or not math.isfinite(value) else float(value) for value in values]
     if len(numbers) != len(episodes):

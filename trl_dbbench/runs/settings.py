@@ -103,11 +103,9 @@ class RunSettings:
 
     @classmethod
     def of(cls, trainer: Any, rewards: dict[str, dict[str, Any] | None]) -> RunSettings:
-        """Return the settings of a training.
+        """Return the settings of a `DBBenchGRPOTrainer`.
 
-        Args:
-            trainer: a `DBBenchGRPOTrainer`.
-            rewards: reward name -> its `rewards.registry.describe_reward`.
+        `rewards` has for each reward's name its `rewards.registry.describe_reward`.
         """
         from datasets import Dataset  # slow to import, and not needed to read a run.json
 
@@ -157,13 +155,9 @@ class RunSettings:
     @property
     def rules(self) -> Rules:
         """The limits of an episode, without the model's context."""
-        limits: dict[str, Any] = {
-            "max_turn_tokens": self.max_turn_tokens,
-            "max_completion_length": self.max_completion_length,
-            "compaction_tokens": self.compaction_tokens,
-            "compaction": self.compaction,
-        }
-        return Rules(self.max_turns, **{name: limit for name, limit in limits.items() if limit is not None})
+        names = ("max_turn_tokens", "max_completion_length", "compaction_tokens", "compaction")
+        known = {name: limit for name in names if (limit := getattr(self, name)) is not None}
+        return Rules(self.max_turns, **known)
 
     @property
     def rewrites(self) -> bool:
@@ -206,11 +200,7 @@ class RunSettings:
 
     @classmethod
     def of_file(cls, path: Path) -> RunSettings:
-        """Read a run.json.
-
-        Raises:
-            ConfigError: if it cannot be read.
-        """
+        """Read a run.json; raise ConfigError if it cannot be read."""
         try:
             known = json.loads(path.read_bytes())
             return cls(**known | {"limits": Limits(**known["limits"])})

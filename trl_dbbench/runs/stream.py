@@ -78,8 +78,7 @@ class StreamRecord:
     def prequential(self, episodes: Iterable[EpisodeRecord]) -> list[Share]:
         """Return the greedy accuracy of each stage's training tasks, each when it came for the first time.
 
-        Args:
-            episodes: of the run, in their order; those of other phases are passed over.
+        `episodes` are the run's, in their order; those of other phases are passed over.
         """
         counts = [[0, 0] for _ in self.stages]
         met: set[str] = set()
@@ -104,11 +103,7 @@ class StreamRecord:
 
     @classmethod
     def read(cls, folder: Path) -> StreamRecord | None:
-        """Read a run's stream; `None` if it has none.
-
-        Raises:
-            ConfigError: if the file is damaged.
-        """
+        """Read a run's stream; `None` if it has none. Raise ConfigError if the file is damaged."""
         file = folder / STREAM_FILE
         if not file.exists():
             return None

@@ -33,16 +33,9 @@ DEFAULTS = RunSettings(protocol="text", observation_characters=800, max_turns=Ru
 """Settings of episodes that neither a run nor an option gives."""
 
 TAKEN = (
-    *(
-        "model",
-        "model_revision",
-        "dtype",
-        "protocol",
-        "system_prompt",
-        "chat_template",
-        "chat_template_kwargs",
-    ),
-    *("max_turns", "max_turn_tokens", "max_completion_length", "observation_characters", "grader"),
+    *("model", "model_revision", "dtype", "protocol", "system_prompt", "chat_template"),
+    *("chat_template_kwargs", "max_turns", "max_turn_tokens", "max_completion_length"),
+    *("observation_characters", "grader"),
     *("few_shot", "few_shot_memory", "few_shot_by", "few_shot_update"),
 )
 """Settings that an evaluation takes from a run."""
@@ -195,11 +188,7 @@ def evaluated_tasks(run: Path, notes: list[str]) -> list[Task]:
 
 
 def held_out_tasks(run: Path) -> list[Task]:
-    """Return the tasks of the run's held-out evaluations, in order.
-
-    Raises:
-        ConfigError: if it had none.
-    """
+    """Return the tasks of the run's held-out evaluations, in order; raise ConfigError if it had none."""
     notes: list[str] = []
     if found := evaluated_tasks(run, notes):
         return found

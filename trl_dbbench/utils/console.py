@@ -27,12 +27,7 @@ def printable(text: str) -> str:
 
 
 def columns(rows: Iterable[tuple[str, Sequence[str]]], numbers: bool = False) -> list[str]:
-    """Return lines whose values stand below each other.
-
-    Args:
-        rows: each a name and its values.
-        numbers: align values to the right.
-    """
+    """Return lines with the values of each name in columns; `numbers` aligns them to the right."""
     table = [[name, *values] for name, values in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     align = str.rjust if numbers else str.ljust
@@ -55,11 +50,7 @@ def shows_bars() -> bool:
 
 
 def plain_output(rank: int = 0) -> None:
-    """Configure the output of this process's libraries.
-
-    Args:
-        rank: Python's warnings are shown on rank 0 only.
-    """
+    """Configure the output of this process's libraries; Python's warnings are shown on rank 0 only."""
     # importing them creates their handlers
     import datasets
     import huggingface_hub.utils

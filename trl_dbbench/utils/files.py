@@ -110,30 +110,21 @@ def nearest_path(path: str | Path) -> Path | None:
     path = Path(path)
     if not path.name or path.exists():
         return None
-    folder: Path | None = path.parent
-    if folder is not None and not folder.is_dir():
-        folder = nearest_path(folder)
-        if folder is None or not folder.is_dir():
-            return None
-        if (folder / path.name).exists():
-            return folder / path.name
-    assert folder is not None
+    folder = path.parent if path.parent.is_dir() else nearest_path(path.parent)
+    if folder is None or not folder.is_dir():
+        return None
+    if (folder / path.name).exists():
+        return folder / path.name
     # compare stems: similar files share their ending anyway
     there = {each.stem: each for each in sorted(folder.iterdir()) if not each.name.startswith(".")}
     return there.get(nearest(path.stem, there) or "")
 
 
 def check_not_misspelled(name: str, what: str) -> None:
-    """Refuse a missing path before the hub is asked for it.
+    """Raise ConfigError, naming the nearest path, for a missing path before the hub is asked for it.
 
     A hub id is `model` or `owner/model`. Any other name (`./a`, `a/b/c`) is a path, and so is one whose first
-    part is a folder here, unless the hub's cache holds it.
-
-    Args:
-        what: the kind of thing wanted, for the error text: `"model"`.
-
-    Raises:
-        ConfigError: naming the nearest existing path.
+    part is a folder here, unless the hub's cache holds it. `what` is the kind of thing wanted: `"model"`.
     """
     from huggingface_hub.constants import HF_HUB_CACHE
 
@@ -161,8 +152,7 @@ def found_from_everywhere(name: str | Path) -> str:
 def whole_lines(path: Path, *, cut: bool = False) -> list[str]:
     """Read a file's complete lines; none if it does not exist. A line that a kill cut short is left out.
 
-    Args:
-        cut: removes such a line from the file, so that more can be appended.
+    With `cut`, such a line is also removed from the file, so that more can be appended.
     """
     if not path.exists():
         return []
@@ -177,10 +167,9 @@ def whole_lines(path: Path, *, cut: bool = False) -> list[str]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock the folder during this block. The system releases the lock when the process ends.
+    """Lock the folder during this block; raise ConfigError if another run holds the lock.
 
-    Raises:
-        ConfigError: if another run holds the lock.
+    The system releases the lock when the process ends.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK_FILE).open("a+") as file:
@@ -202,11 +191,9 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def shortest_names(paths: Sequence[Sequence[str]], taken: Collection[str] = ()) -> list[str] | None:
-    """Return the shortest endings that tell paths apart; `None` if two paths are equal.
+    """Return the shortest endings of paths, given as their parts, that tell them apart and are not `taken`.
 
-    Args:
-        paths: the parts of each path.
-        taken: names that must not be returned.
+    Returns `None` if two paths are equal.
     """
     for length in range(1, max(map(len, paths)) + 1):
         names = ["/".join(each[-length:]) for each in paths]

@@ -50,16 +50,13 @@ def check_share(name: str, value: float) -> None:
 
 
 def look_up(kind: str, name: str, ours: Mapping[str, T]) -> T:
-    """Return the object that a name stands for.
+    """Return the object that a name stands for: the value in `ours`, or an imported object, which is
+    callable.
 
     Args:
         kind: the kind of object, for the error text: `"reward function"`.
         name: a key of `ours`; the dotted path of an object in an installed module or one in the working
             directory; or a file and the object's name, with a colon between.
-        ours: the library's own objects by name.
-
-    Returns:
-        The value in `ours`, or the imported object, which is callable.
 
     Raises:
         ConfigError: if the name is unknown, the module cannot be imported, or the object cannot be called.

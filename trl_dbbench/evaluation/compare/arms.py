@@ -17,8 +17,7 @@ from trl_dbbench.tasks import Task
 
 
 def pass_at_k(n: int, right: int, k: int) -> float:
-    """Return the probability that at least one of `k` samples is right, estimated from `n`, `right`
-    are.
+    """Return the probability that at least one of `k` samples is right, estimated from `n`, `right` are.
 
     M. Chen et al., "Evaluating Large Language Models Trained on Code" (2021): 1 - C(n - right, k) / C(n, k),
     the share of all choices of k samples that hold a right one. It is unbiased; 1 - (1 - right / n)^k is not.
@@ -54,12 +53,9 @@ def majority(votes: Sequence[tuple[Hashable, bool]]) -> float:
 
 
 def best_of(scored: Sequence[tuple[float, bool]]) -> float:
-    """Return how right the sample with the highest score is, 0 to 1.
+    """Return how right the sample with the highest score is, 0 to 1; each is (score, whether right).
 
     Where several have it, each counts alike: the expected value of a draw among them.
-
-    Args:
-        scored: for each sample its score, and whether it was right; at least one.
     """
     highest = max(score for score, _ in scored)
     best = [right for score, right in scored if score == highest]
@@ -72,10 +68,7 @@ def mcnemar(wins: int, losses: int) -> float:
 
     Q. McNemar, "Note on the sampling error of the difference between correlated proportions or percentages",
     Psychometrika 12 (1947), with the binomial distribution in the place of its approximation: tasks on which
-    both did the same say nothing, the others are tosses of a fair coin.
-
-    Args:
-        wins, losses: tasks that only the one, or only the other did right.
+    both did the same say nothing, the others, won or lost by one of them, are tosses of a fair coin.
     """
     n = wins + losses
     tail = sum(comb(n, i) for i in range(min(wins, losses) + 1))
@@ -85,15 +78,11 @@ def mcnemar(wins: int, losses: int) -> float:
 def paired_interval(
     differences: Sequence[float], *, seed: int = 0, resamples: int = 10_000
 ) -> tuple[float, float]:
-    """Return the 95 % percentile bootstrap interval of a mean of differences, task by task.
+    """Return the 95 % percentile bootstrap interval of the mean difference; there must be at least one task.
 
     B. Efron and R. Tibshirani, "An Introduction to the Bootstrap" (1993), chapter 13. Tasks are drawn with
-    replacement. As many of them have the same difference, how often each value is drawn is sampled instead
-    of each task: the same distribution, in less memory.
-
-    Args:
-        differences: of two models' values on the same task; at least one.
-        seed: the same one gives the same interval.
+    replacement. As many of them have the same difference, how often each value is drawn is sampled instead of
+    each task: the same distribution, in less memory.
     """
     values, counts = np.unique(np.asarray(differences, dtype=float), return_counts=True)
     n = len(differences)
@@ -131,14 +120,12 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Arm:
-    """Episodes of one model.
+    """Episodes of one model: what played is `model` with `adapter`.
 
     Args:
-        name: tells it from others.
         greedy: one episode of each task.
         samples: `sampling.n` episodes of each task, if any were drawn.
         gold: what the tasks ask for, by `key_of`: `sql` and `answer`, as far as known.
-        model, adapter: what played.
     """
 
     name: str

@@ -57,9 +57,7 @@ class Outcome:
     """Outcome of the pairs of two arms.
 
     Args:
-        first, other: their names.
         wins, losses: tasks that greedily only the other one, or only the first one did right.
-        both_right, both_wrong: ties.
         differences: by measure (`Arm.values`), of those that both have.
     """
 
@@ -142,14 +140,7 @@ class Pairing(Outcome):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Arms side by side.
-
-    Args:
-        arms: cut down to the tasks that all of them have.
-        figures: theirs.
-        pairings: every arm but the first one against that.
-        notes: what else a reader should know.
-    """
+    """Arms on the tasks that all of them have; `pairings` set every other arm against the first one."""
 
     arms: list[Arm]
     figures: list[Figures]
@@ -177,11 +168,7 @@ class Comparison:
 
 
 def compare_arms(arms: Sequence[Arm], *, seed: int = 0, notes: Sequence[str] = ()) -> Comparison:
-    """Compare every arm with the first one.
-
-    Args:
-        seed: of the bootstrap.
-        notes: what is to stand among the comparison's.
+    """Compare every arm with the first one; `seed` is that of the bootstrap.
 
     Raises:
         ConfigError: if the arms share no task.

@@ -10,7 +10,14 @@ from typing import Any
 
 from trl_dbbench.evaluation.compare.arms import GREEDY, Arm, by_task, key_of
 from trl_dbbench.grading.statistics import Share
-from trl_dbbench.runs.records import EpisodeRecord, commonest, groups_of, is_void, void_reasons
+from trl_dbbench.runs.records import (
+    EpisodeRecord,
+    commonest,
+    groups_of,
+    is_void,
+    place_of_group,
+    void_reasons,
+)
 
 OVERALL = "overall"
 
@@ -166,7 +173,7 @@ def figures_of(arm: Arm) -> Figures:
         Counter(map(key_of, filter(is_void, of))) for of in (arm.greedy, arm.samples)
     )
     shares: dict[str, dict[str, Share]] = {}
-    for group in sorted(keys, key=_place):
+    for group in sorted(keys, key=place_of_group):
         shares[group] = {}
         for measure, values in of_all.items():
             void = void_greedy if measure == GREEDY else void_samples
@@ -200,11 +207,7 @@ def percent(share: float) -> str:
 
 
 def _share(values: Sequence[float], of_all: Sequence[float], void: int) -> Share:
-    """Return the share of right tasks.
-
-    Args:
-        of_all: the values where void episodes count as wrong.
-    """
+    """Return the share of right tasks; in `of_all`, void episodes count as wrong."""
     total = sum(values)
     right = int(total) if total == int(total) else total
     return Share(right, len(values), void, (sum(of_all), len(of_all)))
@@ -213,8 +216,3 @@ def _share(values: Sequence[float], of_all: Sequence[float], void: int) -> Share
 def _shares(counts: Counter[str], total: int) -> dict[str, float]:
     """Return the shares, most frequent first."""
     return {name: count / total for name, count in counts.most_common()}
-
-
-def _place(group: str) -> tuple[int, str]:
-    order = {OVERALL: 0, "operation": 1, "skill": 2}
-    return order[group.partition("/")[0]], group

@@ -21,14 +21,13 @@ MAX_ENTRIES = 400
 
 @dataclass(frozen=True)
 class Entry:
-    """A task with transcripts: `marks` say at a glance what was right, `episodes` are shown under names.
+    """A task with transcripts: its episodes under names.
 
     `found_by` are the labels of the page's filters that leave it, by their group.
     """
 
     question: str
     task_id: str
-    marks: Sequence[EpisodeRecord]
     episodes: Sequence[tuple[str, EpisodeRecord]]
     gold: Mapping[str, Any]
     found_by: Mapping[str, Sequence[str]]
@@ -53,11 +52,7 @@ class Table:
 
 
 def write_arm(arm: Arm, out: str | Path) -> Path:
-    """Write the page of one evaluation.
-
-    Raises:
-        ConfigError: if `out` cannot be written.
-    """
+    """Write the page of one evaluation; raise ConfigError if `out` cannot be written."""
     figures = figures_of(arm)
     measures = best_measures(figures.shares.get(OVERALL, {}))
     rows = [(group, [of.get(measure) for measure in measures]) for group, of in figures.shares.items()]
@@ -66,11 +61,7 @@ def write_arm(arm: Arm, out: str | Path) -> Path:
 
 
 def write_comparison(comparison: Comparison, out: str | Path) -> Path:
-    """Write the page of a comparison.
-
-    Raises:
-        ConfigError: if `out` cannot be written.
-    """
+    """Write the page of a comparison; raise ConfigError if `out` cannot be written."""
     arms, figures = comparison.arms, comparison.figures
     groups = dict.fromkeys(group for of in figures for group in of.shares)
     rows = [(group, [of.shares.get(group, {}).get(GREEDY) for of in figures]) for group in groups]
@@ -155,10 +146,10 @@ def _entry(
     gold: Mapping[str, Any],
     found_by: Mapping[str, Sequence[str]],
 ) -> Entry:
-    played = [episode for _, episode in episodes]
-    failing = any(failed_statement(turn) for episode in played for turn in episode["turns"])
-    found_by = {**found_by, "sql": ["failing SQL"] if failing else [], "skill": played[0]["skills"]}
-    return Entry(played[0]["question"], played[0]["task_id"], played, episodes, gold, found_by)
+    failing = any(failed_statement(turn) for _, episode in episodes for turn in episode["turns"])
+    first = episodes[0][1]
+    found_by = {**found_by, "sql": ["failing SQL"] if failing else [], "skill": first["skills"]}
+    return Entry(first["question"], first["task_id"], episodes, gold, found_by)
 
 
 def _section(title: str, entries: Sequence[Entry], note: str) -> Section:

@@ -7,7 +7,6 @@ random numbers.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -31,12 +30,11 @@ from trl_dbbench.evaluation.evaluate import (
     showing,
     within_context,
 )
-from trl_dbbench.rewards.outcome import OUTCOME_PRESETS
 from trl_dbbench.rewards.registry import with_step_rewards
 from trl_dbbench.runs.few_shot import Example, with_examples
 from trl_dbbench.runs.journal import SAMPLES, Journal
 from trl_dbbench.runs.records import EpisodeRecord, episode_record
-from trl_dbbench.runs.rescore import loaded_rewards, outcome_of
+from trl_dbbench.runs.rescore import loaded_rewards, outcome_of, values_of
 from trl_dbbench.runs.trained import TAKEN, Trained
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.files import found_from_everywhere, shortest_names
@@ -52,10 +50,8 @@ class Drawing:
 
     Args:
         plan: how many samples, and how; `None` for none.
-        scorer: the reward that chooses the best sample: `model:PATH`, `prm:PATH`, or another that
-            `rewards.load_reward_functions` knows.
+        scorer: the reward that chooses the best sample, by a name for `load_reward_functions`.
         batch_size: episodes that run side by side.
-        progress: whether progress is shown.
     """
 
     plan: Plan | None = None
@@ -73,42 +69,33 @@ class Rewards:
 
     def __init__(self, trained: Trained, player: Player, scorer: str | None):
         self._system_prompt, self._protocol = trained.settings.system_prompt, player.chat.protocol
-        values = outcome_of(trained.settings) or OUTCOME_PRESETS["greedy_then_grpo"]
         names = ["outcome", *([scorer] if scorer not in (None, "outcome") else [])]
-        functions = loaded_rewards(names, trained.settings, player.database, values)
+        outcome = outcome_of(trained.settings)
+        functions = loaded_rewards(names, trained.settings, player.database, outcome)
         self._functions = {get_callable_name(each): with_step_rewards(each) for each in functions}
         if len(self._functions) < len(names):
             raise ConfigError(f"the reward '{scorer}' is called outcome, as the library's own. Rename it.")
         self.scorer = None if scorer is None else list(self._functions)[-1]
 
     def __call__(self, episodes: Sequence[Episode], shots: Mapping[str, str]) -> None:
-        """Reward the episodes, as a trainer does.
+        """Reward the episodes, as a trainer does; raise ConfigError if a reward function fails.
 
-        Args:
-            shots: the lines of the earlier episodes that their prompts showed, by their ids.
-
-        Raises:
-            ConfigError: if a reward function fails.
+        `shots` are the lines of the earlier episodes that their prompts showed, by their ids.
         """
         played = [episode for episode in episodes if episode.status != Status.ENVIRONMENT_FAULT]
+        ids = [episode.completion_ids for episode in played]
         for name, function in self._functions.items():
             try:
-                values = function(
-                    episode=played,
-                    prompts=[self._prompt(episode, shots) for episode in played],
-                    completions=[episode.messages() for episode in played],
-                    completion_ids=[episode.completion_ids for episode in played],
-                    task=[episode.task.to_json() for episode in played],
-                )
-                for episode, value in zip(played, values, strict=True):
-                    known = value is not None and math.isfinite(value)
-                    episode.rewards[name] = float(value) if known else None
+                prompts = [self._prompt(episode, shots) for episode in played]
+                values = values_of(function, played, prompts, completion_ids=ids)
             except ConfigError:
                 raise
             except Exception as error:  # whatever a user's function does
                 raise ConfigError(
                     f"the reward function '{name}' fails: {type(error).__name__}: {error}"
                 ) from error
+            for episode, value in zip(played, values, strict=True):
+                episode.rewards[name] = value
 
     def _prompt(self, episode: Episode, shots: Mapping[str, str]) -> list[dict[str, Any]]:
         shown = [Example.from_line(shots[id]) for id in episode.shots]
@@ -116,6 +103,7 @@ class Rewards:
         return with_examples(prompt, shown, self._protocol)
 
 
+@dataclass
 class ArmPlayer:
     """Plays arms: tasks, each once greedily, and the samples that are asked for.
 
@@ -128,68 +116,56 @@ class ArmPlayer:
         ConfigError: if a reward cannot be loaded.
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        trained: Trained,
-        player: Player,
-        backend: Backend,
-        drawing: Drawing,
-        few_shot_update: bool = False,
-        journal: Journal | None = None,
-    ):
-        self._tasks = tasks
-        self._trained = trained
-        self._player = player
-        self._backend = backend
-        self._drawing = drawing
-        self._few_shot_update = few_shot_update
-        self._journal = journal
-        self._rewards = Rewards(trained, player, drawing.scorer)  # found before hours of play
+    tasks: Sequence[Task]
+    trained: Trained
+    player: Player
+    backend: Backend
+    drawing: Drawing
+    few_shot_update: bool = False
+    journal: Journal | None = None
+
+    def __post_init__(self) -> None:
+        # found before hours of play
+        self.rewards = Rewards(self.trained, self.player, self.drawing.scorer)
 
     def greedy(self) -> Evaluation:
-        """Play each task greedily, and reward it.
-
-        Raises:
-            ConfigError, DatabaseError, EngineError: as in [`evaluate`].
-        """
+        """Play each task greedily, and reward it; raises as `evaluate` does."""
         return evaluate(
-            *(self._tasks, self._player, self._backend),
-            system_prompt=self._trained.settings.system_prompt,
-            batch_size=self._drawing.batch_size,
-            progress=self._drawing.progress,
-            shots=shots_of(self._trained, self._player, self._few_shot_update),
-            journal=self._journal,
-            reward=self._rewards,
+            *(self.tasks, self.player, self.backend),
+            system_prompt=self.trained.settings.system_prompt,
+            batch_size=self.drawing.batch_size,
+            progress=self.drawing.progress,
+            shots=shots_of(self.trained, self.player, self.few_shot_update),
+            journal=self.journal,
+            reward=self.rewards,
         )
 
     def judged(self, name: str, evaluation: Evaluation) -> Arm:
         """Return the arm of these greedy episodes, and of the samples, which are drawn now and rewarded.
 
-        Raises:
-            ConfigError, DatabaseError, EngineError: as in [`evaluate`].
+        Raises as `evaluate` does.
         """
-        trained, gold = self._trained, gold_of(self._tasks)
+        trained, gold = self.trained, gold_of(self.tasks)
         arm = Arm(name, evaluation.records, gold=gold, model=trained.model, adapter=trained.adapter)
-        if (plan := self._drawing.plan) is None:
+        if (plan := self.drawing.plan) is None:
             return arm
-        sampling = sampling_of(plan, self._rewards.scorer)
+        sampling = sampling_of(plan, self.rewards.scorer)
         return replace(arm, samples=self._draw(plan), sampling=sampling)
 
     def _draw(self, plan: Plan) -> list[EpisodeRecord]:
-        player, drawing = within_context(self._player, self._backend), self._drawing
-        journal = self._journal or Journal()
-        system_prompt = self._trained.settings.system_prompt
-        starts, shots = plan.starts(self._tasks, player, system_prompt), shots_of(self._trained, player)
+        player, drawing = within_context(self.player, self.backend), self.drawing
+        journal = self.journal or Journal()
+        system_prompt = self.trained.settings.system_prompt
+        starts, shots = plan.starts(self.tasks, player, system_prompt), shots_of(self.trained, player)
         done, count = journal.done(SAMPLES), 0
         places = [place for place in range(len(starts)) if place not in done]
         for batch in play_in_batches(
             [starts[place] for place in places],
-            *(player, self._backend, drawing.batch_size, f"{plan.n} samples a task"),
-            prepare=showing(shots, player, self._tasks, system_prompt),
+            *(player, self.backend, drawing.batch_size, f"{plan.n} samples a task"),
+            prepare=showing(shots, player, self.tasks, system_prompt),
             progress=drawing.progress,
         ):
-            self._rewards(batch, {} if shots is None else shots.drawn())
+            self.rewards(batch, {} if shots is None else shots.drawn())
             records = [episode_record(episode, "eval", 0) for episode in batch]
             journal.add(SAMPLES, list(zip(places[count:], records, strict=False)))
             count += len(batch)
@@ -240,10 +216,9 @@ def check_one_base(trained: Sequence[Trained]) -> list[str]:
 
 
 def arm_names(adapters: Sequence[str]) -> list[str]:
-    """Return a short name for each adapter: its folder's, or as much of its path as tells it from the others.
+    """Return each adapter's folder name, or as much of its path as tells it from the others.
 
-    Raises:
-        ConfigError: if one is named twice.
+    Raises ConfigError if one is named twice.
     """
     names = shortest_names([Path(found_from_everywhere(adapter)).parts for adapter in adapters], {BASE})
     if names is not None:

@@ -30,10 +30,8 @@ def arm_dict(arm: Arm) -> dict[str, Any]:
 def saved_arms(paths: Sequence[Path]) -> list[Arm]:
     """Return the arms of saved evaluations: of a file what it holds, of a run its last held-out evaluation.
 
-    One run alone gives two: its first and its last evaluation.
-
-    Raises:
-        ConfigError: if there are not two, or one cannot be read.
+    One run alone gives two: its first and its last evaluation. Raises ConfigError if there are not two, or
+    one cannot be read.
     """
     if len(paths) == 1:
         if paths[0].is_dir():

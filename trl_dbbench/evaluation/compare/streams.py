@@ -6,11 +6,9 @@ Runs whose settings differ in the seed alone are one way, with the mean over its
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
-from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 from trl_dbbench.evaluation.report.run import Run, read_run
 from trl_dbbench.grading.continual import Continual
@@ -78,21 +76,15 @@ def streams_text(figures: Sequence[StreamFigures]) -> str:
     for runs in ways.values():
         name = runs[0].name if len(runs) == 1 else f"{runs[0].name} ({len(runs)} seeds)"
         points = zip(*([*astuple(run.measures), run.prequential] for run in runs), strict=True)
-        cells = [_cell([_points(share) for share in of_runs], ".1f") for of_runs in points]
-        cells += [
-            _cell([of(run) for run in runs], ",.0f") for of in (attrgetter("tokens"), attrgetter("seconds"))
-        ]
+        cells = [_cell(shares, ".1f", 100) for shares in points]
+        cells += [_cell([run.tokens for run in runs], ",.0f"), _cell([run.seconds for run in runs], ",.0f")]
         rows.append((name, cells))
     return "\n".join(columns(rows, numbers=True))
 
 
-def _points(share: float | None) -> float | None:
-    return None if share is None else 100 * share
-
-
-def _cell(values: Sequence[Any], form: str) -> str:
+def _cell(values: Iterable[float | None], form: str, scale: int = 1) -> str:
     """Return the mean over seeds with its interval; what one run says alone."""
-    known = [value for value in values if value is not None]
+    known = [scale * value for value in values if value is not None]
     if not known:
         return "-"
     if len(known) == 1:

@@ -7,10 +7,7 @@ episodes.jsonl, tasks.jsonl, trainer_state.json
   run.py          read_run       what is readable, with a note on what is not
   curves.py       charts         curves as plain numbers
                   compare        accuracy per skill, before and after
-  beside.py       charts_beside  the same of two runs, and what each answered in the end
-  head.py         head_of        settings and results in a few facts
-  transcripts.py  transcripts    every episode, packed, and an index of them
-  page.py         write_report   all of these, as HTML
+  page.py         write_report   these, facts and every transcript, of one run or of two, as HTML
   figures.py      write_figures  the same numbers, as PNG
 ```
 

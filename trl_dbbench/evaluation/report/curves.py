@@ -144,7 +144,7 @@ def y_range(chart: Chart) -> tuple[float, float]:
 # Okabe and Ito's colours, which differ to colour-blind readers too; the page has its own for dark screens
 COLORS = ["#0072b2", "#d55e00", "#00805e", "#b0568a", "#3a8fc4", "#b87d00", "#6b7280"]
 
-STATUSES = {
+STATUSES: dict[str, int] = {
     Status.TURN_LIMIT: 5,
     Status.INVALID_ACTION: 3,
     Status.OUT_OF_TOKENS: 4,
@@ -169,11 +169,11 @@ class _Lines:
         points = [(_played_at(entry), entry[metric]) for entry in self.log if _has(entry, metric)]
         return self.bins.mean(name, color, points)
 
-    def mean(self, name: str, color: int, value: Callable[[EpisodeRecord], float | None]) -> Series:
-        """Return the mean of a value of the sampled episodes."""
-        values = [(e["step"], value(e), is_void(e)) for e in self.sampled]
-        known = [(x, y) for x, y, _ in values if y is not None]
-        without = [x for x, y, void in values if y is None and void]
+    def mean(self, name: str, color: int, values: Iterable[float | None]) -> Series:
+        """Return the mean of the sampled episodes' values."""
+        valued = list(zip(self.sampled, values, strict=True))
+        known = [(e["step"], value) for e, value in valued if value is not None]
+        without = [e["step"] for e, value in valued if value is None and is_void(e)]
         return self.bins.mean(name, color, known, "episode", without)
 
     def family(self, prefix: str) -> list[Series]:
@@ -189,7 +189,9 @@ class _Lines:
         lines = [self.logged("total, as weighted", 0, "reward")]
         parts = list(dict.fromkeys(name for episode in self.sampled for name in episode["rewards"]))
         if len(parts) > 1 or not lines[0].x:
-            lines += [_part(self.mean, part, number % len(COLORS)) for number, part in enumerate(parts, 1)]
+            for place, part in enumerate(parts, 1):
+                values = [number(e["rewards"].get(part)) for e in self.sampled]
+                lines.append(self.mean(part, place % len(COLORS), values))
         return lines
 
     def statuses(self) -> list[Series]:
@@ -197,28 +199,29 @@ class _Lines:
             colors = {Status.ANSWERED: 2, **STATUSES}
             return [self.logged(_words(s), color, f"status/{s}") for s, color in colors.items()]
 
-        def of_status(status: str, color: int) -> Series:
-            return self.mean(_words(status), color, lambda e: e["status"] == status)
-
-        others = sorted({e["status"] for e in self.sampled} - {Status.ANSWERED, *STATUSES})
+        ended = [e["status"] for e in self.sampled]
+        answers = [e["right"] if e["status"] == Status.ANSWERED else None for e in self.sampled]
+        others = dict.fromkeys(sorted({*ended} - {Status.ANSWERED, *STATUSES}), 6)
         return [
-            self.mean("answered, right", 2, lambda e: e["status"] == Status.ANSWERED and e["right"]),
-            self.mean("answered, wrong", 1, lambda e: e["status"] == Status.ANSWERED and not e["right"]),
-            *(of_status(status, color) for status, color in STATUSES.items()),
-            *(of_status(status, 6) for status in others),
+            self.mean("answered, right", 2, [right is True for right in answers]),
+            self.mean("answered, wrong", 1, [right is False for right in answers]),
+            *(
+                self.mean(_words(status), color, [each == status for each in ended])
+                for status, color in {**STATUSES, **others}.items()
+            ),
         ]
 
     def turns(self) -> list[Series]:
         if not self.sampled:
             return [self.logged("turns", 0, "turns/mean")]
-        return [self.mean("turns", 0, lambda e: len(e["turns"]))]
+        return [self.mean("turns", 0, [len(e["turns"]) for e in self.sampled])]
 
     def tokens(self) -> list[Series]:
         if not self.sampled:
             return [self.logged("all after the prompt", 0, "completions/mean_length")]
         return [
-            self.mean("written by the agent", 0, lambda e: _tokens(e, "tokens")),
-            self.mean("observations", 1, lambda e: _tokens(e, "observation_tokens")),
+            self.mean("written by the agent", 0, [_tokens(e, "tokens") for e in self.sampled]),
+            self.mean("observations", 1, [_tokens(e, "observation_tokens") for e in self.sampled]),
         ]
 
 
@@ -259,10 +262,6 @@ def charts(run: Run) -> list[Chart]:
     return [_accuracy_chart(run), *drawn]
 
 
-def _part(mean: Callable[..., Series], part: str, color: int) -> Series:
-    return mean(part, color, lambda episode: number(episode["rewards"].get(part)))
-
-
 def _accuracy_chart(run: Run) -> Chart:
     note = "Bands are 95 % intervals. Running: all greedy runs so far, each played before its update."
     held_out = _accuracy("held-out", 0, {step: share(e) for step, e in evaluations(run).items()})
@@ -283,8 +282,7 @@ def _accuracy_chart(run: Run) -> Chart:
 def _logged(
     run: Run, name: str, color: int, prefix: str, played_at: Callable[[Mapping[str, Any]], float]
 ) -> list[Series]:
-    """Return an accuracy of the trainer's log; where it leaves out void episodes, also the one that counts
-    them."""
+    """Return a logged accuracy; if it leaves out void episodes, also the one that counts them."""
     metric, void_wrong = f"{prefix}accuracy", f"{prefix}accuracy_void_wrong"
     bounds = f"{metric}_low", f"{metric}_high"
     found = [entry for entry in run.log if _has(entry, "step", metric)]
@@ -356,8 +354,7 @@ class _Bins:
     ) -> Series:
         """Return a line of (step, value) pairs; `unit` names what a point averages, if it averages several.
 
-        Args:
-            void: the steps of void episodes, which have no value.
+        `void` has the steps of void episodes, which have no value.
         """
         left_out = Counter(self._place[step] for step in void)
         binned: defaultdict[int, list[float]] = defaultdict(list)
@@ -392,7 +389,7 @@ def _tokens(episode: EpisodeRecord, key: str) -> float:
 
 
 def _played_at(entry: Mapping[str, Any]) -> float:
-    """Return the trainer logs after its update; what it logs was played before."""
+    """Return the updates before what an entry is about: the trainer logs after its update."""
     return entry["step"] - 1
 
 

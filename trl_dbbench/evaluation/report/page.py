@@ -9,7 +9,7 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,22 +39,17 @@ from trl_dbbench.utils.files import shortest_names, write_atomically
 Fact = tuple[str, str, str]
 """Name, value and remark."""
 
-
-@dataclass(frozen=True)
-class Head:
-    """The facts of a run."""
-
-    settings: list[Fact]
-    results: list[Fact]
+Key = tuple[str, str, str]
+"""Id, question and digest of a task."""
 
 
-def head_of(run: Run) -> Head:
-    """Return the facts of a run, for the top of its page."""
+def head_of(run: Run) -> dict[str, list[Fact]]:
+    """Return the facts of a run for the top of its page: its `settings` and its `results`."""
     counts: Counter[str] = Counter(episode["phase"] for episode in run.episodes)
     kinds = ", ".join(f"{counts[phase]:,} {name}" for phase, name in PHASES.items() if counts[phase])
     planned = f"of {run.planned_steps:,}" if run.planned_steps and run.planned_steps != run.steps else ""
     results = [("Updates", f"{run.steps:,}", planned), ("Episodes", f"{len(run.episodes):,}", kinds)]
-    return Head(_setting_rows(run), [*results, *(_accuracies(run) or _logged(run))])
+    return {"settings": _setting_rows(run), "results": [*results, *(_accuracies(run) or _logged(run))]}
 
 
 def _setting_rows(run: Run) -> list[Fact]:
@@ -103,11 +98,7 @@ def _accuracies(run: Run) -> list[Fact]:
 
 
 def headline(of: Share, where: str) -> tuple[str, str]:
-    """Return an accuracy with its interval, and the episodes that it comes from. One episode has none.
-
-    Args:
-        where: what these episodes are.
-    """
+    """Return an accuracy with its interval, and the episodes that it comes from, which `where` describes."""
     if of.judged == 1:
         return "one episode only", f"{where}: too few for an accuracy"
     return str(of), f"{where}: {of.right:,.0f} of {of.judged:,} episodes"
@@ -118,11 +109,9 @@ def _logged(run: Run) -> list[Fact]:
     line = next(iter(charts(run)[0].series), None)
     if line is None:
         return []
-    single = {"Accuracy": 0}
+    ends = {"Accuracy at the start": 0, "Accuracy at the end": -1} if len(line.x) > 1 else {"Accuracy": 0}
     facts = []
-    for name, at in (
-        single if len(line.x) == 1 else {"Accuracy at the start": 0, "Accuracy at the end": -1}
-    ).items():
+    for name, at in ends.items():
         interval = f" [{100 * line.low[at]:.1f}, {100 * line.high[at]:.1f}]" if line.low and line.high else ""
         remark = f"{line.name}, {updates(int(line.x[at]))}; the log does not say of how many episodes"
         facts.append((name, f"{100 * line.y[at]:.1f} %{interval}", remark))
@@ -144,8 +133,9 @@ def charts_beside(runs: tuple[Run, Run]) -> list[Chart]:
     names = names_of(runs)
     drawn = [{chart.id: chart for chart in charts(run)} for run in runs]
     both: list[Chart] = []
-    for id, chart in {**drawn[1], **drawn[0]}.items():
+    for id in [*(each for each in drawn[0] if each not in drawn[1]), *drawn[1]]:
         of_runs = [(name, found[id]) for name, found in zip(names, drawn, strict=True) if id in found]
+        chart = of_runs[0][1]
         if chart.kind == "shares":
             both += [
                 replace(each, id=f"{id}-{n}", title=f"{each.title}: {name}")
@@ -158,25 +148,18 @@ def charts_beside(runs: tuple[Run, Run]) -> list[Chart]:
             for line in each.series
         ]
         both.append(replace(chart, series=series))
-    order = {id: place for place, id in enumerate([*drawn[0], *drawn[1]])}
-    return sorted(both, key=lambda chart: order[chart.id.removesuffix("-0").removesuffix("-1")])
+    return both
 
 
-def _last(run: Run) -> tuple[int, dict[tuple[str, str, str], EpisodeRecord]] | None:
-    """Return the updates before the last evaluation, and its episodes by their task."""
-    held_out = whole_evaluations(run)
-    if not held_out:
-        return None
-    step, episodes = max(held_out.items())
-    return step, {(e["task_id"], e["question"], str(e.get("task_digest") or "")): e for e in episodes}
+def _last(run: Run) -> tuple[int, dict[Key, EpisodeRecord]]:
+    """Return the updates before the last evaluation, and its episodes by their task; none without one."""
+    step, episodes = max(whole_evaluations(run).items(), default=(0, []))
+    return step, {_key(e): e for e in episodes}
 
 
 def compare_runs(runs: tuple[Run, Run]) -> Comparison | None:
     """Return the last evaluation of each, on the tasks that both have played; `None` if there are none."""
-    last = [_last(run) for run in runs]
-    if last[0] is None or last[1] is None:
-        return None
-    (step_a, a), (step_b, b) = last[0], last[1]
+    (step_a, a), (step_b, b) = map(_last, runs)
     common = [key for key in a if key in b]
     if not common:
         return None
@@ -190,10 +173,7 @@ def compare_runs(runs: tuple[Run, Run]) -> Comparison | None:
 def differing_episode(runs: tuple[Run, Run]) -> int | None:
     """Return the place, among the episodes of both, of one that the second run got right in the end and the
     first one not; else of one the other way round."""
-    last = [_last(run) for run in runs]
-    if last[0] is None or last[1] is None:
-        return None
-    a, b = ({key: e for key, e in found.items() if not is_void(e)} for _, found in (last[0], last[1]))
+    a, b = ({key: e for key, e in _last(run)[1].items() if not is_void(e)} for run in runs)
     ahead = [b[key] for key in a if key in b and b[key]["right"] and not a[key]["right"]]
     behind = [b[key] for key in a if key in b and a[key]["right"] and not b[key]["right"]]
     wanted = next(iter([*ahead, *behind]), None)
@@ -212,9 +192,6 @@ IN_INDEX = frozenset(
     | {"task_id", "task_digest", "question"}
 )
 """Fields of an episode that the index, or another field, already holds: not in its block."""
-
-Key = tuple[str, str, str]
-"""Id, question and digest of a task."""
 
 
 def transcripts(shown: Sequence[tuple[str, Run]]) -> tuple[dict[str, Any], list[str], list[str]]:
@@ -270,13 +247,10 @@ def _key(episode: EpisodeRecord) -> Key:
 
 
 def _flipped(episodes: Iterable[tuple[int, EpisodeRecord]]) -> set[Key]:
-    """Return the tasks that were right in one evaluation and wrong in another, held-out or greedy before an
-    update.
+    """Return the tasks right in one evaluation and wrong in another, held-out or greedy before an update.
 
-    Of an evaluation that was played twice, the second time counts, as in the accuracies.
-
-    Args:
-        episodes: (number of its run, episode).
+    Of an evaluation that was played twice, the second time counts, as in the accuracies. `episodes` are
+    (number of the run, episode).
     """
     ends: defaultdict[Key, dict[tuple[int, str, int], bool]] = defaultdict(dict)
     for place, episode in episodes:
@@ -307,14 +281,7 @@ def _blocks(entries: Sequence[Any]) -> list[str]:
 
 
 def write_report(run: Run, out: str | Path, other: Run | None = None) -> Path:
-    """Write the run as one HTML file.
-
-    Args:
-        other: a second run, which is shown beside it.
-
-    Raises:
-        ConfigError: if `out` cannot be written.
-    """
+    """Write one run, or two side by side, as one HTML file; raise ConfigError if it cannot be written."""
     shown = [(run.name, run)]
     if other is None:
         drawn, compared, start = charts(run), compare(run), changed_episode(run)
@@ -363,11 +330,7 @@ def _stream(run: Run) -> dict[str, Any] | None:
 
 
 def render(template: str, out: str | Path, **shown: Any) -> Path:
-    """Write a page of `templates/`, all of whose texts are escaped.
-
-    Raises:
-        ConfigError: if `out` cannot be written.
-    """
+    """Write a page of `templates/`, with all texts escaped; raise ConfigError if it cannot be written."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("trl_dbbench.evaluation.report"),
         autoescape=True,
@@ -388,8 +351,7 @@ def render(template: str, out: str | Path, **shown: Any) -> Path:
 def filters(found_by: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, Any]:
     """Return the filters of a page's tasks: `skills`, and `chips` as (group, label, number of tasks).
 
-    Args:
-        found_by: for each task, the labels of each group that leave it. The group "skill" has no chips.
+    `found_by` has for each task the labels of each group that leave it. The group "skill" has no chips.
     """
     counted = Counter((group, label) for each in found_by for group in each for label in set(each[group]))
     order = list(found_by[0]) if found_by else []

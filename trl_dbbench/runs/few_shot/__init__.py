@@ -37,6 +37,7 @@ from trl_dbbench.runs.read import read_episodes, read_tasks
 from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE, EpisodeRecord, episode_record
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.files import whole_lines
+from trl_dbbench.utils.lookup import check_choice
 from trl_dbbench.utils.ranks import Ranks
 
 __all__ = [
@@ -67,13 +68,8 @@ Messages = list[dict[str, Any]]
 
 
 def check_few_shot(number: int, memory: str | None, by: str, update: bool) -> None:
-    """Refuse settings that cannot work together; they are called as in the configuration.
-
-    Raises:
-        ConfigError: saying what to do.
-    """
-    if by not in WAYS:
-        raise ConfigError(f"unknown few_shot_by {by!r}; allowed: {', '.join(WAYS)}.")
+    """Raise ConfigError for settings, named as in the configuration, that cannot work together."""
+    check_choice("few_shot_by", by, WAYS)
     if number < 0:
         raise ConfigError(f"few_shot must be 0 (none) or more episodes in the prompt, is {number}.")
     if number and not (memory or update):
@@ -155,8 +151,7 @@ class Shots:
     def put(self, rows: Sequence[dict[str, Any]], round: int, further: bool = False) -> list[dict[str, Any]]:
         """Return copies of rows with examples in `prompt` and their ids in `shots`; see `show`.
 
-        Args:
-            further: the last call's rows are still to be recorded, too.
+        With `further`, the last call's rows are still to be recorded, too.
         """
         before = self._drawn if further else {}
         tasks = {row["task"]: task_in(row["task"]) for row in rows}
@@ -263,17 +258,13 @@ class Shots:
     def record(
         self, episodes: Sequence[EpisodeRecord], tasks: Iterable[str], train: bool
     ) -> dict[str, list[float]]:
-        """Record what was shown, and lets right episodes of the training join the memory.
+        """Record what was shown, and let right episodes of the training join the memory.
 
-        All ranks call it with the episodes of all.
+        All ranks call it with the episodes of all, in the same order.
 
         Args:
-            episodes: in an order that is the same on all ranks.
             tasks: theirs, by `Task.to_json`.
             train: they are sampled episodes of training tasks.
-
-        Returns:
-            Values whose means are logged.
 
         Logged:
 
@@ -331,11 +322,9 @@ def shown_in(run: str | Path) -> dict[str, Example]:
 def prompts_of(
     run: str | Path, protocol: AgentProtocol, system_prompt: Opening | None = None
 ) -> Iterator[tuple[EpisodeRecord, Messages]]:
-    """Yield the episodes of a run, each with the prompt that its agent read, examples included.
+    """Yield the episodes of a run's folder, each with the prompt that its agent read, examples included.
 
-    Args:
-        run: its `output_dir`.
-        protocol, system_prompt: the run's own, as `RunSettings` has them.
+    `protocol` and `system_prompt` are the run's own, as `RunSettings` has them.
     """
     notes: list[str] = []
     tasks = {task.digest: task for task in read_tasks(Path(run) / TASKS_FILE, notes)}

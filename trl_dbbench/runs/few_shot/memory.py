@@ -137,9 +137,7 @@ class Example:
 class Memory:
     """Examples, one a task: the last right episode of each, in the order in which they were right.
 
-    Args:
-        examples: the first ones.
-        capacity: in tasks; beyond, the least recently right ones are dropped.
+    Beyond `capacity` tasks, the least recently right ones are dropped.
     """
 
     def __init__(self, examples: Iterable[Example] = (), capacity: int = CAPACITY):
@@ -175,11 +173,7 @@ class Memory:
         self.changes += 1
 
     def write(self, path: str | Path) -> None:
-        """Write a file for `few_shot_memory`.
-
-        Raises:
-            ConfigError: if it cannot be written.
-        """
+        """Write a file for `few_shot_memory`; raise ConfigError if it cannot be written."""
         with write_atomically(path) as file:
             file.writelines(f"{example.line}\n" for example in self)
 
