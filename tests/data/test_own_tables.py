@@ -215,7 +215,7 @@ def test_csv_files_become_two_files_of_tasks(tmp_path: Path, sqlite_database: Da
     )
     assert result.exit_code == 0, result.output
     assert "note: orders: 30 of its 90 rows are taken (--sample)" in result.output
-    assert "Both files ask of the same tables; no question and no gold SQL is in both." in result.output
+    assert "The files share tables, but no question and no gold SQL." in result.output
     tasks = [load_tasks(path) for path in (train, test)]
     assert sum(map(len, tasks)) == 60 and 10 <= len(tasks[1]) <= 14
     forms = [{normal_form(task.gold.sql or "") for task in half} for half in tasks]

@@ -221,7 +221,7 @@ def split(
     seed: Annotated[int, typer.Option(help="The same seed gives the same halves.")] = 0,
     format: opt.TaskFormatName = None,
 ) -> None:
-    """Parts tasks into two files with like shares of operations and skills.
+    """Splits tasks into two files with similar shares of operations and skills.
 
     No question and no gold SQL is in both, and no table either unless too many tasks share one.
     """
@@ -235,7 +235,7 @@ def _write_halves(halves: Split, train: Path, test: Path, counted: Callable[[lis
         write_tasks(path, half)
         typer.echo(f"{path}: {counted(half)}")
     if halves.shares_tables:
-        typer.echo("Both files ask of the same tables; no question and no gold SQL is in both.")
+        typer.echo("The files share tables, but no question and no gold SQL.")
     else:
         typer.echo("No table, no question and no gold SQL is in both files.")
 
@@ -260,7 +260,7 @@ def audit(
         bool,
         typer.Option(
             "--drop-doubtful",
-            help="With --fix: leaves out tasks as well whose question and gold SQL speak of other values.",
+            help="With --fix: also leaves out tasks whose question and gold SQL name different values.",
         ),
     ] = False,
     report: Annotated[Path | None, typer.Option(help="Writes a page (.html) of all that was found.")] = None,
@@ -354,7 +354,7 @@ def import_tables(
     tables: TableNames = None,
     sample: Annotated[
         int,
-        typer.Option(help="Most rows of a table, drawn at random; of a server those too that they refer to."),
+        typer.Option(help="Most rows of a table, drawn at random; from a server, also the rows that they refer to."),
     ] = DEFAULT_SAMPLE,
     num_tasks: Annotated[int, typer.Option(min=1, help="How many questions and changes.")] = 500,
     difficulty: Difficulty = None,

@@ -86,7 +86,7 @@ def select_tasks(tasks: Sequence[Task], single: bool = False, min_tasks: int = 1
 
 
 def split_tasks(tasks: Sequence[Task], test_size: float = 0.1, seed: int = 0) -> Split:
-    """Parts tasks into two halves with about the same shares of each operation and skill; see the module.
+    """Split tasks into two halves with about the same shares of each operation and skill; see the module.
 
     Groups of tied tasks are dealt out one by one, large ones first, each to the half with which the held-out
     counts of all its operations and skills come closer, in squares, to their share of what has been dealt.
