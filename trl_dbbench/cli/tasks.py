@@ -354,7 +354,7 @@ def import_tables(
     tables: TableNames = None,
     sample: Annotated[
         int,
-        typer.Option(help="Most rows of a table, drawn at random; from a server, also the rows that they refer to."),
+        typer.Option(help="Most rows of a table, drawn at random; from a server, also rows they refer to."),
     ] = DEFAULT_SAMPLE,
     num_tasks: Annotated[int, typer.Option(min=1, help="How many questions and changes.")] = 500,
     difficulty: Difficulty = None,
