@@ -62,7 +62,7 @@ def dump_tables(
     triggers: list[str] = []
     views: list[str] = []
     with dump.errors():
-        for statement in dump.statements():
+        for statement in dump.statements(strict=False):
             if isinstance(statement, Rows):
                 if table := made.get(shown_name(statement.table)):
                     _add_rows(table, statement)
@@ -230,7 +230,7 @@ def _table(name: str, made: _Made, notes: list[str]) -> Table | None:
         return None
     keys = {columns[0]: word for word, columns in reversed(made.keys)}
     columns: list[Column] = []
-    reads: list[tuple[Declared, str]] = []
+    held: list[Declared] = []
     for declared in made.declared.values():
         declared = replace(declared, key=keys.get(declared.name, ""))
         if (reason := _lacking(made, declared)) is not None:
@@ -240,7 +240,7 @@ def _table(name: str, made: _Made, notes: list[str]) -> Table | None:
         notes += [f"{name}.{declared.name}: {note}" for note in found]
         if column is not None:
             columns.append(column)
-            reads.append((declared, declared.name))
+            held.append(declared)
     notes += [f"{name}: {note}" for note in dict.fromkeys(made.notes)]
     if not columns:
         notes.append(f"{name}: left out, none of its columns can be held")
@@ -251,7 +251,7 @@ def _table(name: str, made: _Made, notes: list[str]) -> Table | None:
     return Table(
         name,
         tuple(columns),
-        tuple(tuple(_cell(row.get(column), declared) for declared, column in reads) for row in kept),
+        tuple(tuple(_cell(row.get(declared.name), declared) for declared in held) for row in kept),
     )
 
 
