@@ -181,10 +181,9 @@ def _aggregates(name: str, declared: str) -> list[str]:
 
 
 def _unfit(column: str, number: str, declared: str) -> str:
-    form = _FORM.fullmatch(declared)
-    if form is None or form["size"] is None or not _is_exact(declared):
+    _, size, scale = _parsed(declared)
+    if size is None or not _is_exact(declared):
         return "0"
-    size, scale = int(form["size"]), int(form["scale"] or 0)
     return (
         f"SUM({number} AND (round({column}, {scale}) <> {column} OR abs({column} + 0.0) >= 1e{size - scale} "
         f"OR {size} > 15))"
@@ -202,15 +201,18 @@ def _is_exact(declared: str) -> bool:
 
 
 def _is_time(declared: str) -> bool:
+    return _parsed(declared)[0] in _TIMES
+
+
+def _parsed(declared: str) -> tuple[str, int | None, int]:
+    """The first word of a declared type in capitals, its size, and its digits behind the point."""
     form = _FORM.fullmatch(declared)
-    return form is not None and form["word"].upper() in _TIMES
+    assert form is not None  # it matches any text
+    return form["word"].upper(), int(form["size"]) if form["size"] else None, int(form["scale"] or 0)
 
 
 def _type(declared: str, values: _Values) -> str:
-    form = _FORM.fullmatch(declared)
-    word = form["word"].upper() if form else ""
-    size = int(form["size"]) if form and form["size"] else None
-    scale = int(form["scale"] or 0) if form and size else 0
+    word, size, scale = _parsed(declared)
     if values.blobs:
         return "LONGBLOB"
     if values.texts:
