@@ -354,28 +354,22 @@ class Definition:
 
     def keys(self) -> Iterator[Step]:
         """Yield keys that a server may refuse: texts that differ by case only, or NULL in a primary key."""
-        alter = f"ALTER TABLE {quote(self.name)} ADD"
         if self.primary and not self._primary_is_sure():
             shown = ", ".join(self.primary)
-            yield Step(
-                f"{alter} PRIMARY KEY ({_listed(self.primary)})",
-                else_lost=f"{self.name}: the primary key ({shown})",
-            )
+            yield self._added(f"PRIMARY KEY ({_listed(self.primary)})", f"the primary key ({shown})")
         for columns in self.uniques:
-            yield Step(
-                f"{alter} UNIQUE KEY ({_listed(columns)})",
-                else_lost=f"{self.name}: the unique key ({', '.join(columns)})",
-            )
+            yield self._added(f"UNIQUE KEY ({_listed(columns)})", f"the unique key ({', '.join(columns)})")
         for name, columns in self.indexes:
             parts = ", ".join(self._indexed(column, len(columns)) for column in columns)
-            yield Step(f"{alter} INDEX {quote(name)} ({parts})", else_lost=f"{self.name}: the index {name}")
+            yield self._added(f"INDEX {quote(name)} ({parts})", f"the index {name}")
 
     def references(self) -> Iterator[Step]:
         for each in self.foreign:
-            yield Step(
-                f"ALTER TABLE {quote(self.name)} ADD {_foreign_key(each)}",
-                else_lost=f"{self.name}: the foreign key ({', '.join(each.columns)}) to {each.target}",
-            )
+            shown = ", ".join(each.columns)
+            yield self._added(_foreign_key(each), f"the foreign key ({shown}) to {each.target}")
+
+    def _added(self, key: str, else_lost: str) -> Step:
+        return Step(f"ALTER TABLE {quote(self.name)} ADD {key}", else_lost=f"{self.name}: {else_lost}")
 
     def column(self, name: str) -> ConvertedColumn | None:
         folded = name.casefold()
