@@ -529,10 +529,7 @@ def read_csv_tables(
 ) -> dict[str, Table]:
     """Tables by name, each named after its file.
 
-    A header names the columns, as `name` or as `name:TYPE`; a type that is not given is the first of INT
-    (BIGINT beyond 32 bits), DECIMAL, DOUBLE, DATE, DATETIME and TEXT that holds all cells as they are written
-    (`csv_types`). An empty cell is NULL. A number with leading zeros or a plus is text: a postal code, a
-    telephone number.
+    docs/data.md, "CSV files", has the rules by which cells get a type.
 
     Args:
         note: gets a line for each thing that was found out or read otherwise than it is written.
