@@ -162,11 +162,8 @@ def described(tables: tuple[Table, ...], source: Source | None, dialect: str) ->
     """
     if source is not None:
         return source.described(dialect)
-    return "\n".join(
-        with_rows(f"CREATE TABLE {quote(table.name)} (\n{_columns(table)}\n)", table.name, table.rows)
-        for table in tables
-    )
-
-
-def _columns(table: Table) -> str:
-    return ",\n".join(f"  {quote(column.name)} {column.type}" for column in table.columns)
+    parts = []
+    for table in tables:
+        columns = ",\n".join(f"  {quote(column.name)} {column.type}" for column in table.columns)
+        parts.append(with_rows(f"CREATE TABLE {quote(table.name)} (\n{columns}\n)", table.name, table.rows))
+    return "\n".join(parts)

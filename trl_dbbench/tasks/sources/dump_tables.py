@@ -38,7 +38,8 @@ class _Made:
     declared: dict[str, Declared]
     notes: list[str]
     rows: Sample
-    keys: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    keys: dict[str, str] = field(default_factory=dict)
+    """PRIMARY KEY or UNIQUE by the column that is one by itself."""
     unique: list[tuple[str, ...]] = field(default_factory=list)
     """The columns of all keys by which a row replaces another."""
     unfit: str | None = None
@@ -125,7 +126,7 @@ def _declared(line: Sequence[Word], made: _Made) -> Declared:
     name, rest = shown_name(line[0].text), [word.upper for word in line[size:]]
     pairs = set(pairwise(rest))
     if "PRIMARY" in rest or "UNIQUE" in rest:
-        made.keys.append(("PRIMARY KEY" if "PRIMARY" in rest else "UNIQUE", (name,)))
+        made.keys.setdefault(name, "PRIMARY KEY" if "PRIMARY" in rest else "UNIQUE")
         made.unique.append((name,))
     for word, what in (("CHECK", "CHECK"), ("REFERENCES", "foreign key")):
         if word in rest:
@@ -178,7 +179,7 @@ def _key(made: _Made, line: Sequence[Word]) -> None:
         if of_columns:
             made.unique.append(tuple(names))
         if len(names) == 1 and of_columns and "OVERLAPS" not in upper:
-            made.keys.append((word, (names[0],)))
+            made.keys.setdefault(names[0], word)
         else:
             made.notes.append(
                 f"its {word.split()[0].lower()} key of several columns or a part ({shown}) is not held"
@@ -228,11 +229,10 @@ def _table(name: str, made: _Made, notes: list[str]) -> Table | None:
     if made.unfit is not None:
         notes.append(f"{name}: left out, {made.unfit}")
         return None
-    keys = {columns[0]: word for word, columns in reversed(made.keys)}
     columns: list[Column] = []
     held: list[Declared] = []
     for declared in made.declared.values():
-        declared = replace(declared, key=keys.get(declared.name, ""))
+        declared = replace(declared, key=made.keys.get(declared.name, ""))
         if (reason := _lacking(made, declared)) is not None:
             notes.append(f"{name}.{declared.name}: left out, {reason}")
             continue
