@@ -88,7 +88,7 @@ class ColumnType:
     """A type.
 
     `read` makes a cell of a text in a CSV file; it is `None` for types that a CSV header cannot name, and
-    for those with a time of day, which `csv_types.timed` reads. `held`: an imported column may have it.
+    for those with a time of day, which `csv_tables.timed` reads. `held`: an imported column may have it.
     `usual`: it is suggested for a misspelled one. `becomes`: the type that holds its texts on every server.
     """
 

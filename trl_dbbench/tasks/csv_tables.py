@@ -7,7 +7,6 @@ import csv
 import datetime
 import io
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.tasks.column_types import CSV_TYPES, NO_CELL, ColumnType, column_type, read_date
-from trl_dbbench.tasks.table import Cell, Column, Table
+from trl_dbbench.tasks.table import Cell, Column, Table, first_twice
 from trl_dbbench.utils.files import nearest_path
 from trl_dbbench.utils.lookup import unknown
 
@@ -97,9 +96,11 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
     if not rows:
         raise TaskError(f"{path} is empty; its first line must name the columns.")
     header = [name.strip() for name in rows[0][1]]
-    if twice := [name for name, count in Counter(map(str.casefold, header)).items() if name and count > 1]:
+    named = [name.casefold() for name in header if name]
+    if (twice := first_twice(named)) is not None:
         raise TaskError(
-            f"{path}: the column '{twice[0]}' is there twice; MySQL ignores case in column names. Rename one."
+            f"{path}: the column '{named[twice]}' is there twice; MySQL ignores case in column names. Rename "
+            "one."
         )
     for where, row in rows[1:]:
         if len(row) != len(header):
@@ -130,18 +131,13 @@ def _text(path: Path, encoding: str | None) -> tuple[str, list[str], bool]:
         raise TaskError(f"{path} cannot be read: {error}") from None
     bom = next((name for mark, name in _BOMS if read.startswith(mark)), None)
     known = encoding or bom or _without_mark(read)
-    if known is not None:
-        try:
-            text = read.decode(known).removeprefix("\ufeff")
-        except UnicodeError as error:
+    try:
+        text = read.decode(known or "utf-8").removeprefix("\ufeff")
+    except UnicodeError as error:
+        if known is not None:
             raise TaskError(
                 f"{path} cannot be read as {known}: {error}. Name its encoding, such as cp1252."
             ) from None
-        told = [f"{path}: read as {known}"] if encoding is None and not known.startswith("utf-8") else []
-        return text, told, False
-    try:
-        return read.decode("utf-8"), [], False
-    except UnicodeDecodeError as error:
         try:
             text = read.decode("cp1252")
         except UnicodeDecodeError:
@@ -149,8 +145,10 @@ def _text(path: Path, encoding: str | None) -> tuple[str, list[str], bool]:
                 f"{path} cannot be read as UTF-8 text, nor as cp1252: {error}. Name its encoding, such as "
                 "cp1250 or cp850."
             ) from None
-    told = [f"{path}: it is not UTF-8, and was read as cp1252; name its encoding if letters are wrong"]
-    return text, told, True
+        told = f"{path}: it is not UTF-8, and was read as cp1252; name its encoding if letters are wrong"
+        return text, [told], True
+    unusual = encoding is None and known is not None and not known.startswith("utf-8")
+    return text, [f"{path}: read as {known}"] if unusual else [], False
 
 
 def _without_mark(read: bytes) -> str | None:
@@ -181,14 +179,10 @@ def _delimiter(text: str) -> str:
 
 def _rows(path: Path, text: str, delimiter: str, begins: int) -> list[tuple[str, list[str]]]:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    rows = []
     try:
-        for row in reader:
-            if row:
-                rows.append((f"line {reader.line_num + begins}", row))
+        return [(f"line {reader.line_num + begins}", row) for row in reader if row]
     except csv.Error as error:
         raise TaskError(f"{path}, line {reader.line_num + begins}: not CSV ({error})") from None
-    return rows
 
 
 MAX_DIGITS = 15
@@ -238,6 +232,10 @@ class Reading:
     """Whether its numbers have decimal commas."""
 
 
+def _notes(*notes: str | None) -> str | None:
+    return "; ".join(filter(None, notes)) or None
+
+
 class Unfit(ValueError):
     """A text that a type does not hold without changing it; the message says why."""
 
@@ -273,7 +271,7 @@ def with_missing(texts: Sequence[str], commas: bool = False) -> Reading:
     def read(text: str) -> Cell:
         return None if is_missing(text) else others.read(text)
 
-    return Reading(others.type, read, "; ".join(filter(None, (note, others.note))), others.commas)
+    return Reading(others.type, read, _notes(note, others.note), others.commas)
 
 
 def point_for_comma(text: str) -> str:
@@ -354,17 +352,7 @@ def _decimals(texts: Sequence[str], places: int, mixed: bool) -> Reading:
 def _with_commas(texts: Sequence[str]) -> Reading | None:
     if not any("," in text for text in texts) or not all(map(_WITH_COMMA.fullmatch, texts)):
         return None
-    found = _numbers([point_for_comma(text) for text in texts])
-    if found is None or found.type == "TEXT":
-        return None
-    first = next(text for text in texts if "," in text)
-    note = f"decimal commas are read as points: {first!r} is {point_for_comma(first)}"
-    return Reading(
-        found.type,
-        lambda text: found.read(point_for_comma(text.strip())),
-        "; ".join(filter(None, (note, found.note))),
-        commas=True,
-    )
+    return _rewritten(texts, point_for_comma, ",", "decimal commas are read as points", commas=True)
 
 
 def _with_groups(texts: Sequence[str]) -> Reading | None:
@@ -380,15 +368,24 @@ def _with_groups(texts: Sequence[str]) -> Reading | None:
         if mark == ","
         else mark in "'\u2019" or fractions or any(mark not in text for text in texts)
     )
-    found = _numbers([text.replace(mark, "") for text in texts]) if sure else None
+    if not sure:
+        return None
+    return _rewritten(
+        texts, lambda text: text.replace(mark, ""), mark, "the marks between thousands are left out"
+    )
+
+
+def _rewritten(
+    texts: Sequence[str], rewrite: Callable[[str], str], mark: str, told: str, commas: bool = False
+) -> Reading | None:
+    """The reading of texts that are numbers once they are rewritten; those with the mark change."""
+    found = _numbers([rewrite(text) for text in texts])
     if found is None or found.type == "TEXT":
         return None
     first = next(text for text in texts if mark in text)
-    note = f"the marks between thousands are left out: {first!r} is {first.replace(mark, '')}"
+    note = f"{told}: {first!r} is {rewrite(first)}"
     return Reading(
-        found.type,
-        lambda text: found.read(text.strip().replace(mark, "")),
-        "; ".join(filter(None, (note, found.note))),
+        found.type, lambda text: found.read(rewrite(text.strip())), _notes(note, found.note), commas
     )
 
 
@@ -403,9 +400,7 @@ def _moments(texts: Sequence[str]) -> Reading | None:
     if not _are(_moment, texts):
         return None
     places = max(len(_MOMENT.fullmatch(text)["fraction"] or "") for text in texts)  # type: ignore[index]
-    other = next((text for text in texts if _moment(text) != text), None)
-    note = None if other is None else f"times are written as MySQL does: {other!r} is {_moment(other)!r}"
-    return Reading(f"DATETIME({places})" if places else "DATETIME", _moment, note)
+    return Reading(f"DATETIME({places})" if places else "DATETIME", _moment, _as_mysql_writes(_moment, texts))
 
 
 def _moment(text: str) -> str:
@@ -431,11 +426,10 @@ def _day_first(text: str) -> str:
     if match is None:
         raise ValueError
     day = datetime.date(int(match[3]), int(match[2]), int(match[1])).isoformat()
-    return (
-        f"{day} {datetime.time.fromisoformat(match[4].zfill(5 if match[4].count(':') == 1 else 8))}"
-        if match[4]
-        else day
-    )
+    if not match[4]:
+        return day
+    hours, _, rest = match[4].partition(":")
+    return f"{day} {datetime.time.fromisoformat(f'{hours:0>2}:{rest}')}"
 
 
 # --- moments of a type that is declared ------------------------------------------------------------
@@ -485,14 +479,11 @@ def timed(type_: str, texts: Sequence[str]) -> Reading:
             raise Unfit(f"its second has {len(fraction)} digits behind the point; {holds}")
         return _clock(found, fraction) if word == "TIME" else _dated(found, fraction)
 
-    notes = []
+    grown = None
     if said is None and digits:
         type_ = f"{word}({digits}){more}"
-        notes.append(f"fractions of seconds make it {word}({digits})")
-    other = next((text for text in texts if _reads_otherwise(read, text)), None)
-    if other is not None:
-        notes.append(f"times are written as MySQL does: {other!r} is {read(other)!r}")
-    return Reading(type_, read, "; ".join(notes) or None)
+        grown = f"fractions of seconds make it {word}({digits})"
+    return Reading(type_, read, _notes(grown, _as_mysql_writes(read, texts)))
 
 
 def _dated(found: re.Match[str], fraction: str) -> str:
@@ -512,20 +503,23 @@ def _clock(found: re.Match[str], fraction: str) -> str:
     return f"{clock}.{fraction}" if fraction else clock
 
 
-def _reads_otherwise(read: Callable[[str], Cell], text: str) -> bool:
-    try:
-        return read(text) != text
-    except ValueError:
-        return False
+def _as_mysql_writes(read: Callable[[str], Cell], texts: Sequence[str]) -> str | None:
+    """A note on the first time that is not written as MySQL does, if there is one."""
+    for text in texts:
+        if (cell := _read_if_fit(read, text)) not in (None, text):
+            return f"times are written as MySQL does: {text!r} is {cell!r}"
+    return None
 
 
 def _are(read: Callable[[str], Cell], texts: Sequence[str]) -> bool:
+    return all(_read_if_fit(read, text) is not None for text in texts)
+
+
+def _read_if_fit(read: Callable[[str], Cell], text: str) -> Cell:
     try:
-        for text in texts:
-            read(text)
+        return read(text)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def read_csv_tables(
@@ -535,10 +529,7 @@ def read_csv_tables(
 ) -> dict[str, Table]:
     """Tables by name, each named after its file.
 
-    A header names the columns, as `name` or as `name:TYPE`; a type that is not given is the first of INT
-    (BIGINT beyond 32 bits), DECIMAL, DOUBLE, DATE, DATETIME and TEXT that holds all cells as they are written
-    (`csv_types`). An empty cell is NULL. A number with leading zeros or a plus is text: a postal code, a
-    telephone number.
+    docs/data.md, "CSV files", has the rules by which cells get a type.
 
     Args:
         note: gets a line for each thing that was found out or read otherwise than it is written.
@@ -603,10 +594,9 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
             note(f"{path.stem}.{name}: {reading.note}")
     if not columns:
         raise TaskError(f"{path}: none of its columns has a name; its first line must name them.")
-    folded = Counter(column.name.casefold() for column in columns)
-    if twice := [column.name for column in columns if folded[column.name.casefold()] > 1]:
+    if (twice := first_twice([column.name.casefold() for column in columns])) is not None:
         raise TaskError(
-            f"{path}: the column '{twice[0]}' is there twice; MySQL ignores case in column names."
+            f"{path}: the column '{columns[twice].name}' is there twice; MySQL ignores case in column names."
         )
     return Table(path.stem, tuple(columns), tuple(zip(*cells_by_column, strict=True)))
 
@@ -637,8 +627,8 @@ def _declared(type_: str, file: CsvFile, texts: Sequence[str]) -> Reading:
     def read(text: str) -> Cell:
         return None if is_missing(text) else found.read(text)
 
-    notes = [f"{', '.join(missing)} is read as NULL"] if missing else []
-    return Reading(found.type, read, "; ".join([*notes, *filter(None, [found.note])]) or None)
+    note = f"{', '.join(missing)} is read as NULL" if missing else None
+    return Reading(found.type, read, _notes(note, found.note))
 
 
 def _number_or_day(type_: str, type: ColumnType, file: CsvFile, texts: Sequence[str]) -> Reading:
@@ -669,7 +659,6 @@ def _csv_cell(text: str, reading: Reading, where: str) -> Cell:
         return None
     try:
         return reading.read(text)
-    except Unfit as error:
-        raise TaskError(f"{where}: {text!r} is not of type {reading.type}: {error}.") from None
-    except NO_CELL:
-        raise TaskError(f"{where}: {text!r} is not of type {reading.type}.") from None
+    except NO_CELL as error:
+        why = f": {error}" if isinstance(error, Unfit) else ""
+        raise TaskError(f"{where}: {text!r} is not of type {reading.type}{why}.") from None

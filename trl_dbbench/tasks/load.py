@@ -104,10 +104,8 @@ def _download() -> Path:
 def _told(left_out: dict[str, list[str]], source: str, tasks: int) -> str:
     """Return what to say of entries that are left out, by the reasons why."""
     count = sum(map(len, left_out.values()))
-    reasons = []
-    for reason, ids in left_out.items():
-        reasons.append(f"{_first(ids)}: {reason}")
-    return f"{source}: {count} of {count + tasks} entries are left out; {'; '.join(reasons)}"
+    reasons = "; ".join(f"{_first(ids)}: {reason}" for reason, ids in left_out.items())
+    return f"{source}: {count} of {count + tasks} entries are left out; {reasons}"
 
 
 def _first(ids: list[str]) -> str:

@@ -46,10 +46,7 @@ class Source:
 
         Args:
             digest: what it was when the task was written; it must still be the same.
-            name: of the database, if a dump has several.
-            only: the names of tables, if the others of a dump are left out.
-            descriptions: a folder of what the columns of a dump mean (see `sources.base.descriptions`); a
-            SQLite file has its own beside it.
+            name, only, descriptions: of a dump; see the class. A SQLite file has descriptions beside it.
 
         Raises:
             TaskError: there is none, a program still writes to it, or it is another one by now.
@@ -124,19 +121,11 @@ class Source:
         return opened
 
     def tables(self, dialect: str | None = None) -> tuple[Table, ...]:
-        """Its tables and views without their rows, as tasks of the dialect find them.
-
-        Raises:
-            TaskError: it cannot be read, or has no tables.
-        """
+        """See `Kind.tables`."""
         return self.opened.tables(dialect)
 
     def described(self, dialect: str) -> str:
-        """Return how its tables were made, in this dialect, and their first rows.
-
-        Raises:
-            TaskError: it cannot be read.
-        """
+        """See `Kind.described`; remembered from task to task."""
         return _described(self, dialect)
 
 
@@ -173,11 +162,8 @@ def described(tables: tuple[Table, ...], source: Source | None, dialect: str) ->
     """
     if source is not None:
         return source.described(dialect)
-    return "\n".join(
-        with_rows(f"CREATE TABLE {quote(table.name)} (\n{_columns(table)}\n)", table.name, table.rows)
-        for table in tables
-    )
-
-
-def _columns(table: Table) -> str:
-    return ",\n".join(f"  {quote(column.name)} {column.type}" for column in table.columns)
+    parts = []
+    for table in tables:
+        columns = ",\n".join(f"  {quote(column.name)} {column.type}" for column in table.columns)
+        parts.append(with_rows(f"CREATE TABLE {quote(table.name)} (\n{columns}\n)", table.name, table.rows))
+    return "\n".join(parts)

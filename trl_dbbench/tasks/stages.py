@@ -68,8 +68,7 @@ class Stages:
         """Return the number of a held-out task's group; `None` if it belongs to none."""
         if self.by == "file":
             return 0
-        place = _latest(task, self.by, self.names)
-        name = None if place is None else self.names[place]
+        name = _latest(task, self.by, self.names)
         return self.groups.index(name) if name in self.groups else None
 
 
@@ -164,8 +163,9 @@ def _keys(task: Task, by: str) -> tuple[str, ...]:
     return ("+".join(sorted(table.name for table in task.tables)),)
 
 
-def _latest(task: Task, by: str, names: Sequence[str]) -> int | None:
-    return max((names.index(key) for key in _keys(task, by) if key in names), default=None)
+def _latest(task: Task, by: str, names: Sequence[str]) -> str | None:
+    keys = _keys(task, by)
+    return next((name for name in reversed(names) if name in keys), None)
 
 
 def _found(tasks: Sequence[Task], by: str) -> tuple[str, ...]:
@@ -178,8 +178,8 @@ def _found(tasks: Sequence[Task], by: str) -> tuple[str, ...]:
 def _members(tasks: Sequence[Task], by: str, names: Sequence[str]) -> Mapping[str, list[int]]:
     rows: dict[str, list[int]] = defaultdict(list)
     for row, task in enumerate(tasks):
-        if (place := _latest(task, by, names)) is not None:
-            rows[names[place]].append(row)
+        if (name := _latest(task, by, names)) is not None:
+            rows[name].append(row)
     return rows
 
 

@@ -1,23 +1,8 @@
 """The formats of task files: one registry for all that read or write tasks.
 
-| format | file | what it cannot hold |
-|---|---|---|
-| `own` | `.jsonl` | holds everything |
-| `agentbench` | `.jsonl` | NULLs, column types, rows of several cells, gold SQL of questions, a grader |
-| `lifelong` | `.json` | several tables, a grader other than `lifelong` |
-| `verl` | `.parquet` | holds everything, in `extra_info.task` |
-
-These are `FORMATS`, which can be written too. Benchmarks of SQL answers are only read, `READ_ONLY`; they and
-the native format name databases, which are looked for beside the task file (see `text2sql`):
-
-| format | file | database |
-|---|---|---|
-| `spider` | `dev.json`, `train_spider.json`, `train_others.json` | `database/<db_id>/<db_id>.sqlite` |
-| `bird` | `dev.json`, `train.json`, `mini_dev_sqlite.json` | `dev_databases/<db_id>/<db_id>.sqlite` |
-| | `mini_dev_mysql.json` | `BIRD_dev.sql`, a dump |
-| `critic` | LiveSQLBench's and BIRD-CRITIC's `.jsonl` on SQLite | `<db_id>/<db_id>_template.sqlite` |
-| | BIRD-CRITIC's on MySQL | `mysql_table_dumps/<db_id>_template_dump.sql` |
-| `spider2` | `spider2-lite.jsonl`, its local part | `resource/databases/spider2-localdb/<db>.sqlite` |
+`FORMATS` can be written too; docs/data.md says what each of them cannot hold. `READ_ONLY` are benchmarks of
+SQL answers; docs/tasks.md has their files. They and the native format name databases, which are looked for
+beside the task file (see `text2sql`).
 
 A format of your own is a class with a `name`, `matches` and `read`, and to be written a `suffix` and `write`
 (see `base`), named by its dotted path, such as `trl-dbbench validate tasks.jsonl --format my_formats.Spider`.

@@ -1,22 +1,14 @@
 """LiveSQLBench on SQLite, BIRD-CRITIC on SQLite and MySQL: questions and issues, answered with SQL.
 
 https://github.com/bird-bench/livesqlbench, https://github.com/bird-bench/BIRD-CRITIC-1. A line of JSON an
-entry, whose databases lie in folders beside the file:
+entry, whose databases lie in folders beside the file; docs/tasks.md has its fields, and the entries that are
+left out.
 
-| field | |
-|---|---|
-| `instance_id` | the task's id |
-| `dialect` | left out, it is the one that the id begins with (`MySQL_12`), else SQLite |
-| `selected_database`, `db_id` | the database: `<name>/<name>_template.sqlite` or `<name>/<name>.sqlite` |
-| | on MySQL the dump `mysql_table_dumps/<name>_template_dump.sql` |
-| `query` | the question, or the issue with the statements in `issue_sql` |
-| `sol_sql` | the gold statement; the benchmarks send it on request |
-| `conditions` | whether the `order` of rows counts; what it says of decimals, the evaluators do not use |
-| `external_knowledge` | a text, or numbers of lines in `<name>/<name>_kb.jsonl`, which the agent is told |
-
-Entries that only the benchmarks' own Python can judge (`test_cases`, which is never executed) are left out,
-and so are those that change the database. On MySQL most tests repeat the text of the default comparison,
-by which such an entry is judged.
+- An entry without `dialect` is of the one that its id begins with (`MySQL_12`), else of SQLite.
+- `external_knowledge` is a text, or numbers of lines in `<name>/<name>_kb.jsonl`.
+- `conditions` say whether the `order` of rows counts; what they say of decimals, the evaluators do not use.
+- `test_cases` is the benchmarks' own Python, which is never executed. On MySQL most tests repeat the text of
+  the default comparison, by which such an entry is judged.
 """
 
 from __future__ import annotations

@@ -31,13 +31,7 @@ FIELDS = ("question", "answer", "sql", "id", "operation", "tables")
 
 
 class CsvFormat:
-    """Questions with these fields, of a CSV file with a header or of JSONL:
-
-    - `question`, and `answer` or `sql` or both. An answer is one value, or rows as JSON or
-      Python writes them: `[[1, "a"], [2, "b"]]`, `['a', 'b']`. Where only `sql` is given, it is executed
-      and its rows are the answer. A change has `sql` only.
-    - `id`, else the number of the question; `operation`, else read off the SQL;
-    - `tables`: names of the tables it is asked of, separated by commas; else all of them.
+    """Questions of a CSV file with a header, or of JSONL; docs/data.md, "CSV files", has their fields.
 
     Args:
         tables: the tables by name.
@@ -80,7 +74,8 @@ class CsvFormat:
             return _answerable(task)
         rows = self._gold_rows(task)
         if task.is_question and "answer" not in given:
-            task = replace(task, gold=replace(task.gold, answer=tuple(map(_json_row, rows))))
+            answer = tuple(tuple(map(_json_cell, row)) for row in rows)
+            task = replace(task, gold=replace(task.gold, answer=answer))
             if not rows:
                 self._warn(task, "the SQL gives no rows, so the answer is an empty list")
         elif task.is_question:
@@ -204,10 +199,6 @@ def _as_rows(found: list | tuple, text: str) -> list:
             f"the answer {text[:80]!r} has the cell {wrong[0]!r}; a cell is a text, a number or null"
         )
     return rows
-
-
-def _json_row(row: tuple) -> tuple[Cell, ...]:
-    return tuple(map(_json_cell, row))
 
 
 def _json_cell(cell: Any) -> Cell:

@@ -1,41 +1,7 @@
 """The native format: JSONL, one task a line, which holds everything that a task is.
 
-```json
-{"id": "late-orders", "question": "How many orders were late?",
- "tables": [{"name": "orders", "columns": [{"name": "id", "type": "INT"}, {"name": "late", "type": "INT"}],
-             "rows": [[1, 0], [2, 1], [3, 1]]}],
- "sql": "SELECT COUNT(*) FROM orders WHERE late = 1", "answer": [[2]]}
-```
-
-| key | for | meaning |
-|---|---|---|
-| `id` | all | unique in the file |
-| `question` | all | what the agent reads; the names of tables and columns are added to it |
-| `tables` | all | `name`, `columns` (`name` and MySQL `type`, TEXT if left out), `rows` |
-| `answer` | questions | gold rows, in order (`[[2]]`; a bare `2` is a row of one cell) |
-| `sql` | changes; optional for questions | the gold solution |
-| `operation` | optional | SELECT, INSERT, UPDATE or DELETE; read off `sql` if left out |
-| `skills` | optional | names from `skills.NAMED`; read off `sql` if left out |
-| `grader` | optional | from `grading.GRADERS`; `lifelong` if left out, `null` for the protocol's own |
-| `state_md5` | optional | the gold state's published hash |
-| `results` | instead of `sql` | what SQL may give that is right: each has `columns`, names, and `rows` |
-| `database` | instead of `tables` | a database beside the tasks, see below |
-| `suite` | with `database` | a list of further databases, with the same tables and other rows |
-| `dialect` | optional | of `sql` and of the agent's: `sqlite` over a SQLite file or a folder, else `mysql` |
-| `knowledge` | optional | what the agent is told beside the question |
-| `schema` | optional | what it is told of the tables: `names` if left out, `full` or `none` |
-| `max_turns` | optional | turns of an episode at most; the run's `max_turns` if left out |
-
-A `database` has the `path` of a SQLite file, of a folder of CSV or parquet files, or of a dump of MySQL's
-(`.sql`), and the `digest` that it must have, if given. Of a dump it may have the `name` of the database, if
-there are several; the names of tables that there are `only`; and `descriptions`, the path of a folder of CSV
-files that say what columns mean. A path that is not absolute is looked for beside the task file, then in the
-working directory; it is written as an absolute one.
-
-A task whose `grader` is one of `grading.SQL_GRADERS` is answered with SQL: it needs `sql` or `results`, and
-no `answer`. The answer must give what `sql` does, on each database of the `suite`, or one of the `results`,
-and have no more columns. Where only some columns of a result count, it has those alone, and `width` is the
-number of all.
+docs/tasks.md has its fields ("The native format"), and those of a `database` ("Shared databases"). A relative
+path is looked for beside the task file, then in the working directory; it is written as an absolute one.
 """
 
 from __future__ import annotations

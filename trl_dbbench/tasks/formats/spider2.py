@@ -1,20 +1,11 @@
 """Spider2-lite, its local part: questions on SQLite files, answered with SQL and judged by what it gives.
 
-https://github.com/xlang-ai/Spider2, folder `spider2-lite`. A line of JSON an entry:
+https://github.com/xlang-ai/Spider2, folder `spider2-lite`. A line of JSON an entry; docs/tasks.md has the
+fields, and where databases and gold answers lie. Ids of the local part begin with `local`; the other entries,
+for BigQuery and Snowflake, are left out.
 
-| field | |
-|---|---|
-| `instance_id` | the task's id; those of the local part begin with `local` |
-| `db` | the database: `resource/databases/spider2-localdb/<db>.sqlite`, or `<db>.sqlite` beside the file |
-| `question` | |
-| `external_knowledge` | the name of a text in `resource/documents`, which the agent is told |
-
-Gold answers are CSV files, not SQL; an answer has to match one: `<instance_id>.csv`,
-`<instance_id>_a.csv` and so on, in `evaluation_suite/gold/exec_result`. Beside that folder,
-`spider2lite_eval.jsonl` says for each task which of their columns count, and whether the order of rows does.
-The columns that do not count are left out here; their number is kept, since an answer may have them.
-
-Entries for BigQuery and Snowflake are left out.
+Columns of a gold result that do not count are left out here; their number is kept, since an answer may have
+them.
 """
 
 from __future__ import annotations

@@ -4,13 +4,10 @@
 - BIRD (https://bird-bench.github.io) and its mini-dev:
   `{"question_id": ..., "db_id": ..., "question": ..., "evidence": ..., "SQL": ..., "difficulty": ...}`.
 
-Both come as lists in `.json` files, with the databases in folders beside them. They are judged as their own
-evaluators do: where a folder of Spider's has several databases, as those of its test suites, an answer must
-be right on all of them. The agent is told how the tables were made, some rows, and what BIRD's descriptions
-say of the columns (`database_description/*.csv`).
-
-BIRD's mini-dev for MySQL (`mini_dev_mysql.json`) has one dump of all its databases, `BIRD_dev.sql`. A task is
-of the tables of its own database, which `dev_tables.json` names.
+Both come as lists in `.json` files, with the databases in folders beside them; docs/tasks.md has their
+places, and what the agent is told. Where a folder of Spider's has several databases, as those of its test
+suites, an answer must be right on all of them. BIRD's mini-dev for MySQL has one dump of all its databases; a
+task is of the tables of its own, which `dev_tables.json` names.
 """
 
 from __future__ import annotations

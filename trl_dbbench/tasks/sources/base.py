@@ -141,10 +141,15 @@ def lost_views(
     return lost
 
 
-def _lost_because(made: str, there: set[str], gone: set[str]) -> str | None:
+def select_of(made: str) -> exp.Query | None:
+    """The SELECT of a CREATE VIEW in MySQL's dialect; `None` if it cannot be parsed."""
     tree = only_statement(made.replace(" SQL SECURITY INVOKER", "", 1))
     select = tree.expression if isinstance(tree, exp.Create) else None
-    if not isinstance(select, exp.Query):
+    return select if isinstance(select, exp.Query) else None
+
+
+def _lost_because(made: str, there: set[str], gone: set[str]) -> str | None:
+    if (select := select_of(made)) is None:
         return None
     own = {cte.alias.casefold() for cte in select.find_all(exp.CTE)}
     for table in select.find_all(exp.Table):

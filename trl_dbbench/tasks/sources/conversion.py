@@ -181,10 +181,9 @@ def _aggregates(name: str, declared: str) -> list[str]:
 
 
 def _unfit(column: str, number: str, declared: str) -> str:
-    form = _FORM.fullmatch(declared)
-    if form is None or form["size"] is None or not _is_exact(declared):
+    _, size, scale = _parsed(declared)
+    if size is None or not _is_exact(declared):
         return "0"
-    size, scale = int(form["size"]), int(form["scale"] or 0)
     return (
         f"SUM({number} AND (round({column}, {scale}) <> {column} OR abs({column} + 0.0) >= 1e{size - scale} "
         f"OR {size} > 15))"
@@ -202,15 +201,18 @@ def _is_exact(declared: str) -> bool:
 
 
 def _is_time(declared: str) -> bool:
+    return _parsed(declared)[0] in _TIMES
+
+
+def _parsed(declared: str) -> tuple[str, int | None, int]:
+    """The first word of a declared type in capitals, its size, and its digits behind the point."""
     form = _FORM.fullmatch(declared)
-    return form is not None and form["word"].upper() in _TIMES
+    assert form is not None  # it matches any text
+    return form["word"].upper(), int(form["size"]) if form["size"] else None, int(form["scale"] or 0)
 
 
 def _type(declared: str, values: _Values) -> str:
-    form = _FORM.fullmatch(declared)
-    word = form["word"].upper() if form else ""
-    size = int(form["size"]) if form and form["size"] else None
-    scale = int(form["scale"] or 0) if form and size else 0
+    word, size, scale = _parsed(declared)
     if values.blobs:
         return "LONGBLOB"
     if values.texts:
@@ -352,28 +354,22 @@ class Definition:
 
     def keys(self) -> Iterator[Step]:
         """Yield keys that a server may refuse: texts that differ by case only, or NULL in a primary key."""
-        alter = f"ALTER TABLE {quote(self.name)} ADD"
         if self.primary and not self._primary_is_sure():
             shown = ", ".join(self.primary)
-            yield Step(
-                f"{alter} PRIMARY KEY ({_listed(self.primary)})",
-                else_lost=f"{self.name}: the primary key ({shown})",
-            )
+            yield self._added(f"PRIMARY KEY ({_listed(self.primary)})", f"the primary key ({shown})")
         for columns in self.uniques:
-            yield Step(
-                f"{alter} UNIQUE KEY ({_listed(columns)})",
-                else_lost=f"{self.name}: the unique key ({', '.join(columns)})",
-            )
+            yield self._added(f"UNIQUE KEY ({_listed(columns)})", f"the unique key ({', '.join(columns)})")
         for name, columns in self.indexes:
             parts = ", ".join(self._indexed(column, len(columns)) for column in columns)
-            yield Step(f"{alter} INDEX {quote(name)} ({parts})", else_lost=f"{self.name}: the index {name}")
+            yield self._added(f"INDEX {quote(name)} ({parts})", f"the index {name}")
 
     def references(self) -> Iterator[Step]:
         for each in self.foreign:
-            yield Step(
-                f"ALTER TABLE {quote(self.name)} ADD {_foreign_key(each)}",
-                else_lost=f"{self.name}: the foreign key ({', '.join(each.columns)}) to {each.target}",
-            )
+            shown = ", ".join(each.columns)
+            yield self._added(_foreign_key(each), f"the foreign key ({shown}) to {each.target}")
+
+    def _added(self, key: str, else_lost: str) -> Step:
+        return Step(f"ALTER TABLE {quote(self.name)} ADD {key}", else_lost=f"{self.name}: {else_lost}")
 
     def column(self, name: str) -> ConvertedColumn | None:
         folded = name.casefold()

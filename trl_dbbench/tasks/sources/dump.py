@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress, pairwise
 from pathlib import Path
-from typing import NamedTuple, NoReturn
-
-from sqlglot import exp
+from typing import ClassVar, NoReturn
 
 from trl_dbbench.errors import TaskError
+from trl_dbbench.tasks.column_types import Declared
 from trl_dbbench.tasks.sources.base import (
     EXAMPLE_ROWS,
     Step,
@@ -28,12 +28,13 @@ from trl_dbbench.tasks.sources.base import (
     file_digest,
     in_order,
     lost_views,
+    select_of,
     with_rows,
 )
 from trl_dbbench.tasks.sources.dump_text import Rows, Word, cells, open_dump, read_dump, shown_name, words_of
 from trl_dbbench.tasks.table import Column, Table
 from trl_dbbench.utils.lookup import unknown
-from trl_dbbench.utils.sql import only_statement, quote
+from trl_dbbench.utils.sql import quote
 
 _SILENT = ("SET", "LOCK", "UNLOCK", "START", "BEGIN", "COMMIT", "CHANGE")
 """Statements that leave nothing in tables. CHANGE MASTER says where the dump was taken."""
@@ -192,12 +193,6 @@ def _unversioned(body: Sequence[Word]) -> list[Word]:
     return kept
 
 
-class DumpColumn(NamedTuple):
-    name: str
-    type: str
-    generated: bool
-
-
 def lines_of(words: Sequence[Word]) -> list[list[Word]]:
     """The columns and keys of a table, each by its words, out of the words of what `table_made` gives."""
     lines: list[list[Word]] = [[]]
@@ -222,12 +217,12 @@ def size_of(line: Sequence[Word]) -> int:
     return end + 1 if end and line[2].text == "(" else 2
 
 
-def columns_of(words: Sequence[Word]) -> list[DumpColumn]:
+def columns_of(words: Sequence[Word]) -> list[Declared]:
     """The columns of a table, out of the words of what `table_made` gives."""
     found = []
     for line in filter(is_column, lines_of(words)):
         generated = any(each.upper in ("GENERATED", "AS") for each in line[2:])
-        found.append(DumpColumn(shown_name(line[0].text), joined(line[1 : size_of(line)]), generated))
+        found.append(Declared(shown_name(line[0].text), joined(line[1 : size_of(line)]), generated=generated))
     return found
 
 
@@ -235,10 +230,8 @@ def _options(words: Sequence[str]) -> str:
     """Character set, collation and next number of a table, of all that stands behind its columns."""
     kept = []
     for place, word in enumerate(words):
-        if word.startswith("PARTITION"):
-            break
         if word in ("AUTO_INCREMENT", "CHARSET", "COLLATE"):
-            (value,) = [each for each in words[place + 1 : place + 3] if each != "="][:1] or [""]
+            value = next((each for each in words[place + 1 : place + 3] if each != "="), "")
             if re.fullmatch(r"\w+", value):
                 kept.append(f" {word}={value.lower()}")
     return "".join(kept)
@@ -263,7 +256,7 @@ def view_made(words: Sequence[Word]) -> tuple[str, list[str], str]:
     return name, columns, made
 
 
-def rows_put(rows: Rows, columns: Sequence[DumpColumn]) -> Step:
+def rows_put(rows: Rows, columns: Sequence[Declared]) -> Step:
     """
     Args:
         columns: of the table. MariaDB's dumps have values of the generated ones, which it does not take.
@@ -325,6 +318,7 @@ _USE = re.compile(r"USE\s+(\S+)$", re.IGNORECASE)
 _MAKES = re.compile(r"CREATE\s+(?!DATABASE|SCHEMA)", re.IGNORECASE)
 
 
+@dataclass(eq=False)
 class Dump:
     """The tables of one database of a dump; see `Kind`.
 
@@ -335,63 +329,39 @@ class Dump:
         described_in: a folder with what their columns mean, see `descriptions`.
     """
 
-    dialects = ("mysql",)
+    path: Path
+    name: str | None
+    whole: Dump | None = None
+    only: Collection[str] = ()
+    described_in: Path | None = None
 
-    def __init__(
-        self,
-        path: Path,
-        name: str | None,
-        whole: Dump | None = None,
-        only: Sequence[str] = (),
-        described_in: Path | None = None,
-    ) -> None:
-        self.path = path
-        self.name = name
-        self._whole = whole or self
-        self._only = frozenset(only)
-        self._described_in = described_in
-
-    @staticmethod
-    def digest_of(path: Path) -> str:
-        """
-        Raises:
-            OSError: there is no such file.
-        """
-        return file_digest(path)
+    dialects: ClassVar[tuple[str, ...]] = ("mysql",)
+    digest_of = staticmethod(file_digest)
 
     def tables(self, dialect: str | None = None) -> tuple[Table, ...]:
-        tables = self._whole._schema.tables
+        tables = self._schema.tables
         known = [table.name for table in tables]
-        if strange := sorted(self._only.difference(known)):
+        if strange := sorted(set(self.only).difference(known)):
             raise TaskError(f"the dump '{self.path}': {unknown('table', strange[0], known)}.")
-        lost = self._whole._schema.lost([name for name in known if self._has(name)])
+        lost = self._schema.lost([name for name in known if self._has(name)])
         return tuple(table for table in tables if self._has(table.name) and table.name not in lost)
 
     def described(self, dialect: str) -> str:
-        told = {} if self._described_in is None else descriptions(self._described_in)
-        return self._whole._schema.described(self.tables(), told)
-
-    def statements(self) -> Iterator[str | Rows]:
-        """All statements of the database. Rows with anything but values say that they are unread.
-
-        Raises:
-            TaskError: it cannot be read, or has several databases and no name was given.
-        """
-        with self.errors():
-            yield from self._statements(strict=False)
+        told = {} if self.described_in is None else descriptions(self.described_in)
+        return self._schema.described(self.tables(), told)
 
     def _has(self, table: str) -> bool:
-        return not self._only or table in self._only
+        return not self.only or table in self.only
 
     def steps(self) -> Iterator[Step | str]:
         left_out: Counter[str] = Counter()
         functions: list[str] = []
         views: dict[str, str] = {}
-        columns: dict[str, list[DumpColumn]] = {}
+        columns: dict[str, list[Declared]] = {}
         zone = False
         with self.errors():
             yield Step(SESSION)
-            for statement in self._statements():
+            for statement in self.statements():
                 if isinstance(statement, Rows):
                     yield rows_put(statement, columns.get(shown_name(statement.table), ()))
                     continue
@@ -437,9 +407,11 @@ class Dump:
 
     @cached_property
     def _schema(self) -> _Schema:
+        if self.whole is not None:
+            return self.whole._schema
         schema = _Schema()
         with self.errors():
-            for statement in self._statements(EXAMPLE_ROWS):
+            for statement in self.statements(EXAMPLE_ROWS):
                 if isinstance(statement, Rows):
                     schema.see_rows(statement)
                 elif (kind := kind_of(words := words_of(statement))) == "table":
@@ -460,11 +432,14 @@ class Dump:
         try:
             yield
         except (OSError, TaskError) as error:
-            said = f"the dump '{self.path}' cannot be read: "
-            raise TaskError(said + str(error).removeprefix(said)) from None
+            raise TaskError(f"the dump '{self.path}' cannot be read: {error}") from None
 
-    def _statements(self, first_rows: int | None = None, strict: bool = True) -> Iterator[str | Rows]:
-        """Yield the statements of the database. A dump without USE has one database."""
+    def statements(self, first_rows: int | None = None, strict: bool = True) -> Iterator[str | Rows]:
+        """Yield the statements of the database; see `read_dump`. A dump without USE has one database.
+
+        Raises:
+            OSError, TaskError: it cannot be read, or has several databases and no name was given.
+        """
         current: str | None = None
         used: dict[str, None] = {}
         for statement in self._read(first_rows, strict):
@@ -491,7 +466,7 @@ class Dump:
 
     def _read(self, first_rows: int | None, strict: bool = True) -> Iterator[str | Rows]:
         with open_dump(self.path) as file:
-            yield from read_dump(file, first_rows, self._only, strict)
+            yield from read_dump(file, first_rows, self.only, strict)
 
     def _ask_for_a_name(self) -> NoReturn:
         statements = (each for each in self._read(1) if isinstance(each, str))
@@ -546,10 +521,8 @@ class _Schema:
         self._columns[name] = tuple(Column(each.name, each.type) for each in columns_of(words[3:]))
 
     def see_view(self, name: str, columns: list[str], made: str) -> None:
-        if not columns:
-            tree = only_statement(made.replace(" SQL SECURITY INVOKER", "", 1))
-            select = tree.expression if isinstance(tree, exp.Create) else None
-            columns = select.named_selects if isinstance(select, exp.Query) else []
+        if not columns and (select := select_of(made)) is not None:
+            columns = select.named_selects
         if columns and "*" not in columns:
             self._columns[name] = tuple(Column(column) for column in columns)
         elif name in self._dropped:  # a table that stood in for it

@@ -38,7 +38,8 @@ class _Made:
     declared: dict[str, Declared]
     notes: list[str]
     rows: Sample
-    keys: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    keys: dict[str, str] = field(default_factory=dict)
+    """PRIMARY KEY or UNIQUE by the column that is one by itself."""
     unique: list[tuple[str, ...]] = field(default_factory=list)
     """The columns of all keys by which a row replaces another."""
     unfit: str | None = None
@@ -62,7 +63,7 @@ def dump_tables(
     triggers: list[str] = []
     views: list[str] = []
     with dump.errors():
-        for statement in dump.statements():
+        for statement in dump.statements(strict=False):
             if isinstance(statement, Rows):
                 if table := made.get(shown_name(statement.table)):
                     _add_rows(table, statement)
@@ -125,7 +126,7 @@ def _declared(line: Sequence[Word], made: _Made) -> Declared:
     name, rest = shown_name(line[0].text), [word.upper for word in line[size:]]
     pairs = set(pairwise(rest))
     if "PRIMARY" in rest or "UNIQUE" in rest:
-        made.keys.append(("PRIMARY KEY" if "PRIMARY" in rest else "UNIQUE", (name,)))
+        made.keys.setdefault(name, "PRIMARY KEY" if "PRIMARY" in rest else "UNIQUE")
         made.unique.append((name,))
     for word, what in (("CHECK", "CHECK"), ("REFERENCES", "foreign key")):
         if word in rest:
@@ -178,7 +179,7 @@ def _key(made: _Made, line: Sequence[Word]) -> None:
         if of_columns:
             made.unique.append(tuple(names))
         if len(names) == 1 and of_columns and "OVERLAPS" not in upper:
-            made.keys.append((word, (names[0],)))
+            made.keys.setdefault(names[0], word)
         else:
             made.notes.append(
                 f"its {word.split()[0].lower()} key of several columns or a part ({shown}) is not held"
@@ -228,11 +229,10 @@ def _table(name: str, made: _Made, notes: list[str]) -> Table | None:
     if made.unfit is not None:
         notes.append(f"{name}: left out, {made.unfit}")
         return None
-    keys = {columns[0]: word for word, columns in reversed(made.keys)}
     columns: list[Column] = []
-    reads: list[tuple[Declared, str]] = []
+    held: list[Declared] = []
     for declared in made.declared.values():
-        declared = replace(declared, key=keys.get(declared.name, ""))
+        declared = replace(declared, key=made.keys.get(declared.name, ""))
         if (reason := _lacking(made, declared)) is not None:
             notes.append(f"{name}.{declared.name}: left out, {reason}")
             continue
@@ -240,7 +240,7 @@ def _table(name: str, made: _Made, notes: list[str]) -> Table | None:
         notes += [f"{name}.{declared.name}: {note}" for note in found]
         if column is not None:
             columns.append(column)
-            reads.append((declared, declared.name))
+            held.append(declared)
     notes += [f"{name}: {note}" for note in dict.fromkeys(made.notes)]
     if not columns:
         notes.append(f"{name}: left out, none of its columns can be held")
@@ -251,7 +251,7 @@ def _table(name: str, made: _Made, notes: list[str]) -> Table | None:
     return Table(
         name,
         tuple(columns),
-        tuple(tuple(_cell(row.get(column), declared) for declared, column in reads) for row in kept),
+        tuple(tuple(_cell(row.get(declared.name), declared) for declared in held) for row in kept),
     )
 
 

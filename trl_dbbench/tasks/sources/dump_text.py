@@ -62,7 +62,6 @@ _CELL = re.compile(rf"{_ROW_GAP}|(?P<cell>{_VALUE})", re.IGNORECASE | re.VERBOSE
 _COMMENT_SIGNS = ("/*", "--", "#", "*/")
 _SURROGATE = re.compile("[\udc80-\udcff]")
 _TEXT = re.compile(r"(?:_[a-z0-9]+ ?)?'((?:[^'\\]++|\\.|'')*+)'", re.DOTALL)
-_ESCAPE = re.compile(r"\\(.)|''", re.DOTALL)
 _DIGITS = re.compile(
     r"(?:_\w+ ?)?(?:0x(?P<hex>[0-9a-f]+)|0b(?P<bits>[01]+)|x'(?P<more>[0-9a-f]*)'|b'(?P<other>[01]*)')",
     re.IGNORECASE,
@@ -150,9 +149,19 @@ def unescaped(written: str) -> str:
     body = re.sub(r"^(?:_[a-z0-9]+ ?|[nN](?='))", "", written)
     if body[:1] not in ("'", '"'):
         return body
-    quotes = body[0] * 2
-    escape = re.compile(rf"\\(.)|{quotes}", re.DOTALL)
-    return escape.sub(lambda found: _meant(found[1]) if found[1] else body[0], body[1:-1])
+    return _between_quotes(body[1:-1], body[0])
+
+
+def _between_quotes(text: str, quote: str) -> str:
+    """Return what a text between quotes stands for; MySQL keeps both characters of `\\%` and `\\_`."""
+
+    def meant(found: re.Match[str]) -> str:
+        letter = found[1]
+        if letter is None:
+            return quote
+        return found[0] if letter in "%_" else _ESCAPED.get(letter, letter)
+
+    return re.sub(rf"\\(.)|{quote * 2}", meant, text, flags=re.DOTALL)
 
 
 def bytes_of(written: str) -> bytes | None:
@@ -164,11 +173,6 @@ def bytes_of(written: str) -> bytes | None:
         return bytes.fromhex(digits.zfill(len(digits) + len(digits) % 2))
     digits = found["bits"] or found["other"] or "0"
     return int(digits, 2).to_bytes((len(digits) + 7) // 8, "big")
-
-
-def _meant(letter: str) -> str:
-    """Return what a letter behind a backslash means; MySQL keeps both of `\\%` and `\\_`."""
-    return f"\\{letter}" if letter in "%_" else _ESCAPED.get(letter, letter)
 
 
 def words_of(statement: str) -> list[Word]:
@@ -304,5 +308,5 @@ def _in_digits(match: re.Match[str]) -> str:
     """A text that is not UTF-8 as hexadecimal digits: a column of bytes takes them, one of text does not."""
     if not _SURROGATE.search(match[1]):
         return match[0]
-    plain = _ESCAPE.sub(lambda found: _meant(found[1]) if found[1] else "'", match[1])
+    plain = _between_quotes(match[1], quote="'")
     return f"0x{plain.encode('utf-8', 'surrogateescape').hex()}"

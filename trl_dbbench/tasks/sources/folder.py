@@ -168,7 +168,7 @@ def _parquet_rows(
         for place, column in enumerate(columns):
             try:
                 held = [_held(value) for value in cells[place]]
-            except _NotHeld as error:
+            except TaskError as error:
                 raise TaskError(f"{path}, column '{column.name}' holds {error}") from None
             none[column.name] += held.count(None) - cells[place].count(None)
             cells[place] = held
@@ -178,14 +178,10 @@ def _parquet_rows(
             note(f"{path.stem}.{name}: NaN ({count} cells) is read as NULL")
 
 
-class _NotHeld(Exception):
-    """A value that SQLite would change."""
-
-
 def _held(value: Any) -> Any:
-    """A value as a cell that gives all of its digits back."""
+    """A value as a cell that gives all of its digits back; TaskError for one that SQLite would change."""
     if isinstance(value, int) and value >= 2**63:
-        raise _NotHeld(f"{value}; SQLite has integers of 64 bits with a sign. Write the column as texts.")
+        raise TaskError(f"{value}; SQLite has integers of 64 bits with a sign. Write the column as texts.")
     if isinstance(value, float) and math.isnan(value):
         return None
     if not isinstance(value, Decimal):
@@ -194,7 +190,7 @@ def _held(value: Any) -> Any:
         return str(value)
     if value == value.to_integral_value() and abs(value) < 2**63:
         return int(value)
-    raise _NotHeld(
+    raise TaskError(
         f"{value}; SQLite has numbers of {EXACT_DIGITS} digits, beside integers of 64 bits. Write the column "
         "as texts, or as doubles if its last digits do not matter."
     )

@@ -89,7 +89,7 @@ class SQLiteFile:
     def _tables(self) -> tuple[Table, ...]:
         with self.connect() as connection:
             tables = []
-            for name, _ in _names(connection):
+            for name in self._made:
                 try:
                     columns = connection.execute(
                         "SELECT name, type FROM pragma_table_info(?)", (name,)
@@ -103,7 +103,7 @@ class SQLiteFile:
 
     def described(self, dialect: str) -> str:
         with self.connect() as connection:
-            made = {name: (type, sql) for type, name, sql in connection.execute(_MADE)}
+            made = self._made
             if dialect == "mysql":
                 made = {each.name: ("table", each.create(whole=True)) for each in self.definitions}
                 made |= {name: ("view", step.sql) for name, step in self._views() if isinstance(step, Step)}
@@ -144,43 +144,36 @@ class SQLiteFile:
             return definitions(connection, self.table_names())
 
     def table_names(self) -> list[str]:
-        """The names of its tables, views not."""
-        with self.connect() as connection:
-            return [name for name, type in _names(connection) if type == "table"]
+        return [name for name, (type, _) in self._made.items() if type == "table"]
 
-    def views(self) -> list[str]:
-        """The names of its views."""
+    def view_names(self) -> list[str]:
+        return [name for name, (type, _) in self._made.items() if type == "view"]
+
+    @cached_property
+    def _made(self) -> dict[str, tuple[str, str]]:
+        """Tables and views in the order in which they were made: which of the two, and the SQL, by name."""
         with self.connect() as connection:
-            return [name for name, type in _names(connection) if type == "view"]
+            # of a text index, which itself shows as a table
+            shadows = connection.execute("SELECT name FROM pragma_table_list WHERE type = 'shadow'")
+            inner = {name for (name,) in shadows}
+            found = connection.execute(
+                "SELECT name, type, sql FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY rowid"
+            )
+            return {
+                name: (type, sql)
+                for name, type, sql in found
+                if not name.startswith("sqlite_") and name not in inner
+            }
 
     def _views(self) -> list[tuple[str, Step | str]]:
-        with self.connect() as connection:
-            made = connection.execute(
-                "SELECT name, sql FROM sqlite_master WHERE type = 'view' ORDER BY rowid"
-            )
-            views = dict(made.fetchall())
         there = {table.name for table in self.tables()}
-        views = {name: sql for name, sql in views.items() if name in there}
+        views = {name: self._made[name][1] for name in self.view_names() if name in there}
         known, steps = there - views.keys(), []
         for name in in_order(views):
             steps.append((name, step := view_step(name, views[name], known)))
             if isinstance(step, Step):
                 known.add(name)
         return steps
-
-
-_MADE = "SELECT type, name, sql FROM sqlite_master WHERE type IN ('table', 'view')"
-
-
-def _names(connection: sqlite3.Connection) -> list[tuple[str, str]]:
-    """The names of tables and views, in the order in which they were made, and which of the two each is."""
-    # of a text index, which shows as a table itself
-    shadows = connection.execute("SELECT name FROM pragma_table_list WHERE type = 'shadow'")
-    inner = {name for (name,) in shadows}
-    found = connection.execute(
-        "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY rowid"
-    )
-    return [(name, type) for name, type in found if not name.startswith("sqlite_") and name not in inner]
 
 
 def _first_rows(connection: sqlite3.Connection, name: str) -> list[Any] | None:
@@ -261,7 +254,7 @@ def sqlite_tables(
         for table, name in triggers
         if only is None or table in only
     ]
-    if views := file.views():
+    if views := file.view_names():
         notes.append(f"its views are left out: {', '.join(views)}")
     return tables, notes
 
@@ -302,13 +295,8 @@ def _not_text(connection: sqlite3.Connection, table: Definition) -> set[str]:
 
 
 def _declared(column: ConvertedColumn, table: Definition) -> Declared:
-    key = (
-        "PRIMARY KEY"
-        if table.primary == (column.name,)
-        else "UNIQUE"
-        if (column.name,) in table.uniques
-        else ""
-    )
+    alone = (column.name,)
+    key = "PRIMARY KEY" if table.primary == alone else "UNIQUE" if alone in table.uniques else ""
     default = column.default
     return Declared(
         column.name,
