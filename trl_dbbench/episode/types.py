@@ -328,12 +328,7 @@ class Rules:
         return task.max_turns or self.max_turns
 
     def room(self, used: int, read: int) -> int:
-        """Return the tokens that may still come.
-
-        Args:
-            used: ids after the prompt so far.
-            read: ids that the next turn is sampled after.
-        """
+        """Return the tokens left, with `used` ids after the prompt and `read` ids before the next turn."""
         left = self.max_completion_length - used
         return left if self.context is None else min(left, self.context - read)
 
