@@ -206,7 +206,8 @@ class ChatFormat:
             before, _, text = text.partition(content)
             whole = not self._has_thought(turn)
             if thought in before:
-                before, whole = self._before_thought(before.partition(thought)[0]), True
+                # a mark that opens the thought is among the turn's ids, if the prompt does not end in it
+                before, whole = split_prompt(before.partition(thought)[0])[0] + self._begun, True
             ids += [*self._encode(before), *(self._unended_ids(turn) if whole else self._content_ids(turn))]
         return [*ids, *self._encode(text)]
 
@@ -283,13 +284,6 @@ class ChatFormat:
             return message | dict.fromkeys(THOUGHT_FIELDS, thought)
         opened, closed = next(pair for pair in THOUGHTS if pair[1] in self.chat_template)
         return message | {"content": f"{opened}\n{thought}\n{closed}\n\n{content}"}
-
-    def _before_thought(self, text: str) -> str:
-        """Return what is rendered before a turn's own ids.
-
-        A mark that opens its thought is among these, if the prompt does not end in it.
-        """
-        return split_prompt(text)[0] + self._begun
 
     def _unended_ids(self, turn: Turn) -> list[int]:
         ids = turn.completion.ids

@@ -71,28 +71,23 @@ class _Remembered(Generic[T]):
             keep: says whether to remember the value.
         """
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
             making = self._making.setdefault(key, threading.Lock())
         with making:
-            with self._lock:
-                if key in self._kept:
-                    return self._kept[key]
             try:
+                with self._lock:
+                    if key in self._kept:
+                        self._kept.move_to_end(key)
+                        return self._kept[key]
                 made = make()
                 if keep(made):
-                    self._put(key, made)
+                    with self._lock:
+                        self._kept[key] = made
+                        if len(self._kept) > _MAX_REMEMBERED:
+                            self._kept.popitem(last=False)
+                return made
             finally:
                 with self._lock:
                     self._making.pop(key, None)
-        return made
-
-    def _put(self, key: _Key, value: T) -> None:
-        with self._lock:
-            self._kept[key] = value
-            if len(self._kept) > _MAX_REMEMBERED:
-                self._kept.popitem(last=False)
 
 
 def _key(task: Task, sql: str) -> _Key:

@@ -64,10 +64,8 @@ class TokenDialogue:
 
     def __init__(self, episode: Episode, row: int, engine: Engine, chat: Chat, rules: Rules):
         self._ids = [*episode.prompt_ids, *episode.completion_ids]
-        room = rules.max_completion_length
-        if rules.context is not None:
-            room = min(room, rules.context - len(episode.prompt_ids))
-        self._end = len(episode.prompt_ids) + room
+        prompt = len(episode.prompt_ids)
+        self._end = prompt + rules.room(0, prompt)
         self._sampling = episode.sampling
         self._row = row
         self._engine = engine
@@ -121,11 +119,7 @@ class RewrittenDialogue(TokenDialogue):
             self._read(episode.turns[: number + 1])
 
     def _room(self) -> int:
-        rules, used = self._rules, len(self._tree.ids) - len(self._episode.prompt_ids)
-        rooms = [rules.max_completion_length - used]
-        if rules.context is not None:
-            rooms.append(rules.context - len(self._ids))
-        return min(rooms)
+        return self._rules.room(len(self._tree.ids) - len(self._episode.prompt_ids), len(self._ids))
 
     async def next_turn(self, number: int) -> Turn | None:
         if self._sums_up:

@@ -136,8 +136,8 @@ class AgentProtocol(Protocol):
 
 
 @dataclass(frozen=True)
-class TextProtocol:
-    """The "Action" protocol of AgentBench and LifelongAgentBench.
+class _BuiltIn:
+    """What the library's protocols share.
 
     Args:
         observation_characters: longer observations are cut and marked, as AgentBench does at 800;
@@ -146,14 +146,30 @@ class TextProtocol:
 
     observation_characters: int | None = 800
 
+    system_prompt: ClassVar[str]
+
+    def messages(self, task: Task, system_prompt: Opening | None = None) -> list[dict[str, str]]:
+        opening = system_prompt
+        if not isinstance(opening, list):
+            own = self.system_prompt.replace("MySQL", PRODUCTS[task.dialect])
+            opening = [{"role": "system", "content": opening or own}]
+        return [*opening, {"role": "user", "content": task.prompt()}]
+
+    def observe(self, result: QueryResult | Invalid) -> str:
+        text, most = _render(result), self.observation_characters
+        return text if most is None or len(text) <= most else f"{text[:most]}[TRUNCATED]"
+
+
+@dataclass(frozen=True)
+class TextProtocol(_BuiltIn):
+    """The "Action" protocol of AgentBench and LifelongAgentBench."""
+
+    system_prompt: ClassVar[str] = TEXT_SYSTEM_PROMPT
     name: ClassVar[str] = "text"
     grader: ClassVar[str] = "agentbench_text"
     tools: ClassVar[list[dict[str, Any]] | None] = None
     invalid_ends_episode: ClassVar[bool] = True
     observation_role: ClassVar[str] = "user"
-
-    def messages(self, task: Task, system_prompt: Opening | None = None) -> list[dict[str, str]]:
-        return _messages(system_prompt, TEXT_SYSTEM_PROMPT, task)
 
     def parse(self, text: str) -> Action:
         """Read a turn as LifelongAgentBench's parser does, after any `</think>`."""
@@ -179,60 +195,47 @@ class TextProtocol:
             return f"Action: Operation\n```sql\n{action.sql}\n```"
         return f"Action: Answer\nFinal Answer: {action.text}"
 
-    def observe(self, result: QueryResult | Invalid) -> str:
-        return _cut(_render(result), self.observation_characters)
+
+def _tool(name: str, does: str, argument: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a function with one argument."""
+    parameters = {"type": "object", "properties": {argument: schema}, "required": [argument]}
+    return {"type": "function", "function": {"name": name, "description": does, "parameters": parameters}}
 
 
-EXECUTE_SQL: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "execute_sql",
-        "description": "Runs one SQL statement on the MySQL database and returns its rows or its error.",
-        "parameters": {
-            "type": "object",
-            "properties": {"query": {"type": "string", "description": "The SQL statement."}},
-            "required": ["query"],
-        },
-    },
+_STATEMENT = {"type": "string", "description": "The SQL statement."}
+_VALUES = {
+    "type": "array",
+    "items": {"type": "string"},
+    "description": "The values of the answer, each as a string.",
 }
 
-COMMIT_FINAL_ANSWER = {
-    "type": "function",
-    "function": {
-        "name": "commit_final_answer",
-        "description": "Ends the session with the answer. After a change of the tables, any answer will do.",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "answers": {
-                    "type": "array",
-                    "items": {"type": "string"},
-                    "description": "The values of the answer, each as a string.",
-                }
-            },
-            "required": ["answers"],
-        },
-    },
-}
+EXECUTE_SQL = _tool(
+    "execute_sql",
+    "Runs one SQL statement on the MySQL database and returns its rows or its error.",
+    "query",
+    _STATEMENT,
+)
+COMMIT_FINAL_ANSWER = _tool(
+    "commit_final_answer",
+    "Ends the session with the answer. After a change of the tables, any answer will do.",
+    "answers",
+    _VALUES,
+)
 
 
 @dataclass(frozen=True)
-class ToolsProtocol:
+class ToolsProtocol(_BuiltIn):
     """The function-calling protocol of AgentBench FC.
 
     Reads the forms in which open models write tool calls (see `tool_calls`). Only the first call counts.
     """
 
-    observation_characters: int | None = 800
-
+    system_prompt: ClassVar[str] = TOOLS_SYSTEM_PROMPT
     name: ClassVar[str] = "tools"
     grader: ClassVar[str] = "agentbench_fc"
     tools: ClassVar[list[dict[str, Any]] | None] = [EXECUTE_SQL, COMMIT_FINAL_ANSWER]
     invalid_ends_episode: ClassVar[bool] = False
     observation_role: ClassVar[str] = "tool"
-
-    def messages(self, task: Task, system_prompt: Opening | None = None) -> list[dict[str, str]]:
-        return _messages(system_prompt, TOOLS_SYSTEM_PROMPT, task)
 
     def parse(self, text: str) -> Action:
         try:
@@ -274,9 +277,6 @@ class ToolsProtocol:
         answers = list(action.values or [action.text])
         return {"name": "commit_final_answer", "arguments": {"answers": answers}}
 
-    def observe(self, result: QueryResult | Invalid) -> str:
-        return _cut(_render(result), self.observation_characters)
-
 
 _LABEL = re.compile(r"\A(?:sqlite|sql|mysql)\b", re.IGNORECASE)
 """Labels that models write after the opening backticks of a block."""
@@ -286,11 +286,9 @@ _LABEL = re.compile(r"\A(?:sqlite|sql|mysql)\b", re.IGNORECASE)
 class TextSQLProtocol(TextProtocol):
     """The text protocol with SQL as the answer. An empty answer stands for the last statement executed."""
 
+    system_prompt: ClassVar[str] = TEXT_SQL_SYSTEM_PROMPT
     name: ClassVar[str] = "text_sql"
     grader: ClassVar[str] = "strict"
-
-    def messages(self, task: Task, system_prompt: Opening | None = None) -> list[dict[str, str]]:
-        return _messages(system_prompt, TEXT_SQL_SYSTEM_PROMPT, task)
 
     def parse(self, text: str) -> Action:
         action = super().parse(text)
@@ -306,36 +304,28 @@ class TextSQLProtocol(TextProtocol):
         return f"Action: Answer\nFinal Answer:\n```sql\n{action.text}\n```"
 
 
-_LOOK = {
-    "type": "function",
-    "function": EXECUTE_SQL["function"]
-    | {"description": "Runs one SQL statement on the database and returns its rows or its error."},
-}
-
-SUBMIT_SQL = {
-    "type": "function",
-    "function": {
-        "name": "submit_sql",
-        "description": "Ends the session with the query whose rows are the answer.",
-        "parameters": {
-            "type": "object",
-            "properties": {"query": {"type": "string", "description": "The SQL query."}},
-            "required": ["query"],
-        },
-    },
-}
+_LOOK = _tool(
+    "execute_sql",
+    "Runs one SQL statement on the database and returns its rows or its error.",
+    "query",
+    _STATEMENT,
+)
+SUBMIT_SQL = _tool(
+    "submit_sql",
+    "Ends the session with the query whose rows are the answer.",
+    "query",
+    {"type": "string", "description": "The SQL query."},
+)
 
 
 @dataclass(frozen=True)
 class ToolsSQLProtocol(ToolsProtocol):
     """The function-calling protocol with SQL as the answer."""
 
+    system_prompt: ClassVar[str] = TOOLS_SQL_SYSTEM_PROMPT
     name: ClassVar[str] = "tools_sql"
     grader: ClassVar[str] = "strict"
     tools: ClassVar[list[dict[str, Any]] | None] = [_LOOK, SUBMIT_SQL]
-
-    def messages(self, task: Task, system_prompt: Opening | None = None) -> list[dict[str, str]]:
-        return _messages(system_prompt, TOOLS_SQL_SYSTEM_PROMPT, task)
 
     def _answer(self, arguments: dict[str, Any]) -> Action:
         query = arguments.get("query")
@@ -375,13 +365,6 @@ PRODUCTS = {"mysql": "MySQL", "sqlite": "SQLite"}
 """Names of the databases in system prompts, by a task's dialect."""
 
 
-def _messages(opening: Opening | None, own: str, task: Task) -> list[dict[str, str]]:
-    if not isinstance(opening, list):
-        own = own.replace("MySQL", PRODUCTS[task.dialect])
-        opening = [{"role": "system", "content": opening or own}]
-    return [*opening, {"role": "user", "content": task.prompt()}]
-
-
 def _well_formed(text: str) -> str:
     """Replace halves of surrogate pairs, which JSON can hold but no server or tokenizer accepts."""
     return text.encode("utf-8", "replace").decode("utf-8")
@@ -401,9 +384,3 @@ def _render(result: QueryResult | Invalid) -> str:
         return result.error
     rows = str(result.rows or [])
     return f"{rows} [TRUNCATED]" if result.limit else rows
-
-
-def _cut(text: str, characters: int | None) -> str:
-    if characters is None or len(text) <= characters:
-        return text
-    return text[:characters] + "[TRUNCATED]"

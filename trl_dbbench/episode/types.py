@@ -327,6 +327,11 @@ class Rules:
         """Return the turn limit of a task: its own `max_turns` if it has one."""
         return task.max_turns or self.max_turns
 
+    def room(self, used: int, read: int) -> int:
+        """Return the tokens left, with `used` ids after the prompt and `read` ids before the next turn."""
+        left = self.max_completion_length - used
+        return left if self.context is None else min(left, self.context - read)
+
     def check_length(self, length: int, task_id: Callable[[], str]) -> None:
         """Raise ConfigError for a prompt of `length` tokens that leaves the model no room for a turn."""
         if self.context is not None and length >= self.context:

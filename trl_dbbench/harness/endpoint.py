@@ -70,9 +70,6 @@ class Endpoint:
         finally:
             del self._sessions[key]
 
-    async def start(self) -> None:
-        await self.databases.start()
-
     async def close(self) -> None:
         self.databases.close()
         self._server.should_exit = self._server.force_exit = True

@@ -29,7 +29,7 @@ class _Served:
     """The endpoint of an event loop, and how many episodes use it."""
 
     endpoint: Endpoint
-    started: asyncio.Task[None] = field(init=False)
+    started: asyncio.Task[None]
     episodes: int = 0
 
 
@@ -135,8 +135,9 @@ class HarnessPlayer(Player):
         loop = asyncio.get_running_loop()
         served = self._served.get(loop)
         if served is None:
-            served = self._served[loop] = _Served(Endpoint())
-            served.started = asyncio.create_task(served.endpoint.start())
+            endpoint = Endpoint()
+            started = asyncio.create_task(endpoint.databases.start())
+            served = self._served[loop] = _Served(endpoint, started)
         served.episodes += 1
         try:
             await asyncio.shield(served.started)

@@ -181,13 +181,11 @@ class Session:
 
     def _room(self, ids: Sequence[int]) -> int:
         """Return the tokens that may still come, those that the messages bring included."""
-        rules = self._rules
-        rooms = [] if rules.context is None else [rules.context - len(ids)]
-        if self._tree is None:
-            return min([rules.max_completion_length, *rooms])
-        new = len(ids) - self._tree.find(ids)[0]
-        used = len(self._tree.ids) - len(self.episode.prompt_ids) + new
-        return min([rules.max_completion_length - used, *rooms])
+        used = 0
+        if self._tree is not None:
+            new = len(ids) - self._tree.find(ids)[0]
+            used = len(self._tree.ids) - len(self.episode.prompt_ids) + new
+        return self._rules.room(used, len(ids))
 
     def _place(self, ids: list[int], turn: Turn) -> None:
         """Put a turn, and what it was sampled after, into the episode and its tree."""

@@ -147,7 +147,8 @@ def ended(process: Process) -> dict[str, Any] | None:
     try:
         if Path(process.answer).stat().st_size > MAX_ANSWER:
             return {"fault": f"its answer is longer than {MAX_ANSWER} bytes"}
-        return {"answer": json.loads(read(process.answer))}
+        answer = Path(process.answer).read_text(encoding="utf-8", errors="replace")
+        return {"answer": json.loads(answer)}
     except (OSError, ValueError, RecursionError):
         return {}
 
@@ -184,10 +185,6 @@ def of_command(command: str) -> Start:
         Path(answer).write_text(json.dumps(text.strip() or None), encoding="utf-8")
 
     return start
-
-
-def read(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8", errors="replace")
 
 
 def environment(task: dict[str, Any]) -> dict[str, str]:

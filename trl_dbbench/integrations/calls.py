@@ -112,7 +112,7 @@ class Calls:
 
 
 async def play_calls(
-    start: Start, calls: Calls, *, protocol: AgentProtocol, database: Database, judge: Judge, rules: Rules
+    start: Start, calls: Calls, protocol: AgentProtocol, database: Database, judge: Judge, rules: Rules
 ) -> Episode:
     """Play a task, see `episode.play`, whose turns are these calls; answers all of them when it is over.
 

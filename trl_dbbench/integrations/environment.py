@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import partial
 from statistics import fmean as mean
 from typing import Any
 
@@ -58,8 +57,7 @@ class Environment:
         self._database = database
         self._judge = judge
         self._rules = rules
-        self._dialogue: Calls | None = None
-        self._playing: Future[Episode] | None = None
+        self._played: tuple[Calls, Future[Episode]] | None = None
 
     def reset(self, task: str, **row: Any) -> None:
         """Begin an episode.
@@ -74,15 +72,11 @@ class Environment:
         self._end()
         start = Start(task_in(task), prompt_ids=[])
         self._judge.check_task(start.task, self._protocol)
-        self._dialogue = self._portal.call(Calls, self._protocol)
-        play = partial(
-            play_calls,
-            protocol=self._protocol,
-            database=self._database,
-            judge=self._judge,
-            rules=self._rules,
+        calls = self._portal.call(Calls, self._protocol)
+        playing = self._portal.start_task_soon(
+            play_calls, start, calls, self._protocol, self._database, self._judge, self._rules
         )
-        self._playing = self._portal.start_task_soon(play, start, self._dialogue)
+        self._played = calls, playing
 
     @property
     def episode(self) -> Episode:
@@ -94,22 +88,24 @@ class Environment:
                 a mistake of a grader.
         """
         self._end()
-        if self._playing is None:
+        return self._begun()[1].result()
+
+    def _begun(self) -> tuple[Calls, Future[Episode]]:
+        if self._played is None:
             raise ConfigError("the environment has no episode yet: call reset(task=...) first.")
-        return self._playing.result()
+        return self._played
 
     def _end(self) -> None:
-        if self._playing is not None and not self._playing.done():
-            assert self._dialogue is not None
-            self._portal.call(self._dialogue.leave)
-            self._playing.result()
+        if self._played is not None and not self._played[1].done():
+            calls, playing = self._played
+            self._portal.call(calls.leave)
+            playing.result()
 
     def _call(self, name: str, **arguments: Any) -> str:
-        if self._playing is None or self._dialogue is None:
-            raise ConfigError("the environment has no episode yet: call reset(task=...) first.")
-        if self._playing.done():
-            return OVER[self._playing.result().status]
-        came = self._portal.call(_reply, self._dialogue, written(name, **arguments))
+        calls, playing = self._begun()
+        if playing.done():
+            return OVER[playing.result().status]
+        came = self._portal.call(_reply, calls, written(name, **arguments))
         if isinstance(came, Turn):
             return came.observation or ""
         last = came.turns[-1].observation if came.status == Status.TURN_LIMIT else None

@@ -92,9 +92,8 @@ class SharedPrefix:
         self._places: torch.Tensor | None = None
         if order != list(range(len(sources))):  # not side by side, and equally many
             self._rows = torch.tensor(order, device=self._device)  # (U * G,)
-            self._places = torch.tensor(
-                [source * most + place for source, place in places], device=self._device
-            )  # (B,)
+            flat = [source * most + place for source, place in places]
+            self._places = torch.tensor(flat, device=self._device)  # (B,)
 
     @contextmanager
     def active(self, config: PreTrainedConfig, own: RowCache) -> Iterator[None]:

@@ -37,16 +37,14 @@ class TokenChooser:
         samplings = [request.sampling for request in requests]
         self._greedy = torch.tensor([s.greedy for s in samplings], device=device)  # (B,)
         self._temperature = torch.tensor([[s.temperature] for s in samplings], device=device)  # (B, 1)
-        self._top_p = torch.tensor(
-            [[s.top_p] for s in samplings], device=device, dtype=torch.float64
-        )  # (B, 1)
+        top_p = [[s.top_p] for s in samplings]
+        self._top_p = torch.tensor(top_p, device=device, dtype=torch.float64)  # (B, 1)
         self._top_k = torch.tensor([[s.top_k] for s in samplings], device=device)  # (B, 1)
         self._restricted = ~self._greedy & ((self._top_p < 1) | (self._top_k > 0))[:, 0]  # (B,)
         steps = max(request.max_new_tokens for request in requests)
         # drawn on the CPU, so that a run gives the same numbers on every device
-        self._uniforms = torch.stack([_uniforms(request, steps) for request in requests]).to(
-            device
-        )  # (B, steps)
+        uniforms = torch.stack([_uniforms(request, steps) for request in requests])
+        self._uniforms = uniforms.to(device)  # (B, steps)
         self._step = 0
         self._find()
 

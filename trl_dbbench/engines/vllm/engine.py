@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import httpx2
 
 from trl_dbbench.engines.policy import AUTO, Policy, Precision, ServedPolicy
+from trl_dbbench.engines.vllm.logprobs import policys_logprobs
 from trl_dbbench.engines.vllm.servers import (
     CONNECT_SECONDS,
     CONNECTION_LIMITS,
@@ -120,7 +121,7 @@ class VLLMEngine:
             raise ServerFailure(f"it does not hold the adapter any more: {message_of(response)}")
         check(server, response)
         ids, logprobs = read_turn(server, response)
-        if not server.policys_logprobs(request.sampling):
+        if not policys_logprobs(request.sampling, server.processed):
             logprobs = [math.nan] * len(ids)
         return Completion(ids, logprobs)
 

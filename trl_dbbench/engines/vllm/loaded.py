@@ -11,12 +11,13 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from peft import PeftConfig, PeftType
 from trl.generation.vllm_generation import VLLMGeneration
 
 from trl_dbbench.engines.policy import Policy, Precision, ServedPolicy, TrainedPolicy
+from trl_dbbench.engines.vllm.weights import way_of
 from trl_dbbench.episode.types import Sampling
 from trl_dbbench.errors import ConfigError, one_line
 
@@ -26,7 +27,7 @@ RANKS_OF_VLLM = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM allows for `max_lora_rank`."""
 
 
-class LoadedWeights(Protocol):
+class LoadedWeights:
     """One way to bring weights to the engine.
 
     Attributes:
@@ -39,9 +40,9 @@ class LoadedWeights(Protocol):
 
     dtype: str
     options: dict[str, Any]
-    sampling: Sampling | None
-    logprobs_used: bool
-    sleep_level: int
+    sampling: Sampling | None = None
+    logprobs_used = False
+    sleep_level = 1
 
     def open(self, llm: Any) -> None:
         """Once, when the engine is there."""
@@ -52,6 +53,7 @@ class LoadedWeights(Protocol):
         Returns:
             vLLM's request of the adapter, if there is one.
         """
+        raise NotImplementedError
 
     def close(self) -> None:
         """Free what lies outside the process."""
@@ -63,25 +65,7 @@ def loaded_weights_of(policy: Policy | ServedPolicy, args: Any) -> LoadedWeights
     Raises:
         ConfigError: if there is none.
     """
-    if isinstance(policy, ServedPolicy):
-        return WeightsOfDisk(policy)
-    if not isinstance(policy, TrainedPolicy):
-        raise ConfigError(
-            "vLLM cannot take the weights of a model that was loaded in this process and is not trained; "
-            "name the model's folder or hub id with ServedPolicy."
-        )
-    if policy.adapter_type is None:
-        return FullWeights(policy, args)
-    if policy.adapter_type != PeftType.LORA.value:
-        raise ConfigError(
-            f"vLLM takes LoRA adapters and full weights, not {policy.adapter_type}. Leave use_vllm out."
-        )
-    if policy.sharded:
-        raise ConfigError(
-            "a LoRA adapter goes to vLLM from a rank that has the whole model: train with DDP or DeepSpeed "
-            "ZeRO-2 instead of FSDP or ZeRO-3, or leave use_vllm out."
-        )
-    return AdapterWeights(policy, args)
+    return way_of(policy, "use_vllm", WeightsOfDisk, FullWeights, AdapterWeights)(policy, args)
 
 
 class AdapterFolder:
@@ -103,14 +87,12 @@ class AdapterFolder:
         self._folder = None
 
 
-class AdapterWeights:
+class AdapterWeights(LoadedWeights):
     """The LoRA adapter that is trained."""
-
-    sleep_level = 1
 
     def __init__(self, policy: TrainedPolicy, args: Any):
         self.dtype = policy.computes_in.dtype
-        self.sampling: Sampling | None = policy.sampling
+        self.sampling = policy.sampling
         self.logprobs_used = args.needs_rollout_logprobs
         self.options = lora_options([policy.model.active_peft_config], ["the adapter that is trained"])
         self.options |= quantization_options(policy.computes_in)
@@ -121,9 +103,6 @@ class AdapterWeights:
         self._version: Any = None
         self._request: Any = None
         self._count = 0
-
-    def open(self, llm: Any) -> None:
-        """Nothing to do before the first rollout."""
 
     def bring(self, llm: Any) -> Any:
         if self._policy.version == self._version:
@@ -141,7 +120,7 @@ class AdapterWeights:
         self._folder.remove()
 
 
-class FullWeights:
+class FullWeights(LoadedWeights):
     """All weights of the model that is trained."""
 
     sleep_level = 2
@@ -153,8 +132,8 @@ class FullWeights:
                 "an adapter (use_peft: true), or leave use_vllm out."
             )
         self.dtype = policy.computes_in.dtype
-        self.options: dict[str, Any] = {}
-        self.sampling: Sampling | None = policy.sampling
+        self.options = {}
+        self.sampling = policy.sampling
         self.logprobs_used = args.needs_rollout_logprobs
         self._policy = policy
         self._version: Any = None
@@ -169,9 +148,6 @@ class FullWeights:
             self._sync.sync_weights()
         self._version = self._policy.version
 
-    def close(self) -> None:
-        """Nothing to do."""
-
 
 class _Sync(VLLMGeneration):
     """TRL's walk over the weights, into an engine that is there already."""
@@ -185,16 +161,12 @@ class _Sync(VLLMGeneration):
         """It is there."""
 
 
-class WeightsOfDisk:
+class WeightsOfDisk(LoadedWeights):
     """A model that vLLM loads itself, with an adapter or without; see `ServedPolicy`."""
 
-    sampling: Sampling | None = None
-    logprobs_used = False
-    sleep_level = 1
-
-    def __init__(self, policy: ServedPolicy):
+    def __init__(self, policy: ServedPolicy, args: Any):
         self.dtype = policy.computes_in.dtype
-        self.options: dict[str, Any] = {"revision": policy.revision} if policy.revision else {}
+        self.options = {"revision": policy.revision} if policy.revision else {}
         self.options |= quantization_options(policy.computes_in)
         self._adapters = [str(adapter) for adapter in policy.adapters]
         if self._adapters:
@@ -202,9 +174,6 @@ class WeightsOfDisk:
                 [PeftConfig.from_pretrained(adapter) for adapter in self._adapters], self._adapters
             )
         self._policy = policy
-
-    def open(self, llm: Any) -> None:
-        """Nothing to do before the first rollout."""
 
     def bring(self, llm: Any) -> Any:
         if self._policy.adapter is None:
@@ -214,9 +183,6 @@ class WeightsOfDisk:
         request = _lora_request(f"adapter-{number}", number, Path(path))
         _add_lora(llm, request)
         return request
-
-    def close(self) -> None:
-        """Nothing to do."""
 
 
 def lora_options(configs: list[PeftConfig], names: list[str]) -> dict[str, Any]:

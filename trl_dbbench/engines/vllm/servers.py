@@ -66,10 +66,6 @@ class Server:
         """Return whether it answered once and does not any more."""
         return bool(self.base_model) and not self.up
 
-    def policys_logprobs(self, sampling: Sampling) -> bool:
-        """See `logprobs.policys_logprobs`."""
-        return policys_logprobs(sampling, self.processed)
-
 
 def check(server: Server, response: httpx2.Response) -> None:
     if response.status_code >= 500 or response.status_code in (408, 429):  # timeout, too many requests
@@ -296,7 +292,7 @@ class VLLMServers:
         # the likeliest token is the only one that top_k 1 leaves: of probability 1, if that is what is told
         server.processed = read_turn(server, response)[1] == [0.0]
         sampling = self._logprobs_of
-        if sampling is not None and not server.policys_logprobs(sampling):
+        if sampling is not None and not policys_logprobs(sampling, server.processed):
             mode, rule = (
                 ("processed_logprobs", "top_p 1, top_k 0 and a temperature of at least 0.01")
                 if server.processed

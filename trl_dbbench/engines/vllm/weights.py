@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import torch
 from peft import PeftType
@@ -25,11 +25,16 @@ from trl_dbbench.utils.ranks import together
 ADAPTERS_FOLDER = "_vllm_adapters"
 """In `output_dir`. Names with "_" in front are not pushed to the hub."""
 
+W = TypeVar("W")
+
+Way = Callable[[Any, Any], W]
+"""A class of weights, made from a policy and the settings."""
+
 OnMainProcess = Callable[[Callable[[], Any]], Any]
 """Runs an action on the main process; all ranks get what it returns or raises."""
 
 
-class Weights(Protocol):
+class Weights:
     """One way to bring weights to servers. All ranks call its methods together.
 
     Attributes:
@@ -38,15 +43,16 @@ class Weights(Protocol):
         logprobs_of: sampling whose log-probabilities on the servers must be right, if they are trained on.
     """
 
-    adapters: Path | None
-    full: bool
-    logprobs_of: Sampling | None
+    adapters: Path | None = None
+    full = False
+    logprobs_of: Sampling | None = None
 
     def open(self, servers: VLLMServers, on_main_process: OnMainProcess) -> None:
         """Once, when the servers are connected."""
 
     def bring(self, servers: VLLMServers, on_main_process: OnMainProcess) -> None:
         """Before each rollout: the servers have the current weights when it returns."""
+        raise NotImplementedError
 
 
 def weights_of(policy: Policy | ServedPolicy, args: Any) -> Weights:
@@ -59,25 +65,39 @@ def weights_of(policy: Policy | ServedPolicy, args: Any) -> Weights:
     Raises:
         ConfigError: if there is none.
     """
+    return way_of(policy, "vllm_server_urls", ServedWeights, FullWeights, AdapterWeights)(policy, args)
+
+
+def way_of(
+    policy: Policy | ServedPolicy, setting: str, served: Way[W], full: Way[W], adapter: Way[W]
+) -> Way[W]:
+    """Return the class for this policy's weights: those that vLLM has, full ones, or a LoRA adapter.
+
+    Args:
+        setting: the one that asks for vLLM, for an error.
+
+    Raises:
+        ConfigError: if vLLM cannot take the weights.
+    """
     if isinstance(policy, ServedPolicy):
-        return ServedWeights(policy)
+        return served
     if not isinstance(policy, TrainedPolicy):
         raise ConfigError(
-            "vLLM servers cannot take the weights of a model that was loaded in this process; name the "
-            "model that they serve with ServedPolicy."
+            "vLLM cannot take the weights of a model that was loaded in this process and is not trained; "
+            "name the model's folder or hub id with ServedPolicy."
         )
     if policy.adapter_type is None:  # full weights, sharded or not
-        return FullWeights(policy, args)
+        return full
     if policy.adapter_type != PeftType.LORA.value:
         raise ConfigError(
-            f"vllm_server_urls takes LoRA adapters and full weights, not {policy.adapter_type}. Leave it out."
+            f"vLLM takes LoRA adapters and full weights, not {policy.adapter_type}. Leave {setting} out."
         )
     if policy.sharded:
         raise ConfigError(
-            "vllm_server_urls needs the whole model on each rank, to save the adapter from: train with DDP "
-            "or DeepSpeed ZeRO-2 instead of FSDP or ZeRO-3."
+            "a LoRA adapter goes to vLLM from a rank that has the whole model: train with DDP or DeepSpeed "
+            f"ZeRO-2 instead of FSDP or ZeRO-3, or leave {setting} out."
         )
-    return AdapterWeights(policy, args)
+    return adapter
 
 
 def _logprobs_used(policy: TrainedPolicy, args: Any) -> Sampling | None:
@@ -85,14 +105,10 @@ def _logprobs_used(policy: TrainedPolicy, args: Any) -> Sampling | None:
     return policy.sampling if args.needs_rollout_logprobs else None
 
 
-class ServedWeights:
+class ServedWeights(Weights):
     """The servers have them."""
 
-    adapters: Path | None = None
-    full = False
-    logprobs_of: Sampling | None = None
-
-    def __init__(self, policy: ServedPolicy):
+    def __init__(self, policy: ServedPolicy, args: Any):
         self._adapter = policy.adapter
 
     def open(self, servers: VLLMServers, on_main_process: OnMainProcess) -> None:
@@ -103,19 +119,14 @@ class ServedWeights:
         on_main_process(servers.connect)
 
 
-class AdapterWeights:
+class AdapterWeights(Weights):
     """A LoRA adapter is saved into `output_dir`, and loaded from there by the servers."""
 
-    full = False
-
     def __init__(self, policy: TrainedPolicy, args: Any):
-        self.adapters: Path | None = Path(args.output_dir) / ADAPTERS_FOLDER
+        self.adapters = Path(args.output_dir) / ADAPTERS_FOLDER
         self.logprobs_of = _logprobs_used(policy, args)
         self._policy = policy
         self._sent: Any = None
-
-    def open(self, servers: VLLMServers, on_main_process: OnMainProcess) -> None:
-        """Nothing to do before the first rollout."""
 
     def bring(self, servers: VLLMServers, on_main_process: OnMainProcess) -> None:
         def load() -> None:
@@ -129,10 +140,9 @@ class AdapterWeights:
         on_main_process(load)
 
 
-class FullWeights:
+class FullWeights(Weights):
     """TRL's client sends them, one server after the other."""
 
-    adapters: Path | None = None
     full = True
 
     def __init__(self, policy: TrainedPolicy, args: Any):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,7 @@ Keep = Callable[[int, Episode], None]
 """Called with the place and the episode, whenever one ends."""
 
 
+@dataclass
 class MessageDialogue:
     """A conversation with an endpoint; see `episode.play.Dialogue`.
 
@@ -40,47 +41,40 @@ class MessageDialogue:
     those of the last turn. What it does not count is not limited.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        messages: list[Message],
-        protocol: AgentProtocol,
-        rules: Rules,
-        episode: Episode,
-    ):
-        self._endpoint = endpoint
-        self._messages = messages
-        self._protocol = protocol
-        self._rules = rules
-        self._sampling = episode.sampling
-        self._reply = Reply("")
-        self._prompt_tokens: int | None = None
-        self._used = 0
+    endpoint: Endpoint
+    messages: list[Message]
+    protocol: AgentProtocol
+    rules: Rules
+    episode: Episode
+    _reply: Reply = field(default=Reply(""))
+    _first_prompt: int | None = None
+    """Tokens of the first request."""
+    _used: int = 0
 
     async def next_turn(self, number: int) -> Turn | None:
-        budget = min(self._rules.max_turn_tokens, self._rules.max_completion_length - self._used)
+        budget = min(self.rules.max_turn_tokens, self.rules.max_completion_length - self._used)
         try:
-            self._reply = await self._endpoint.reply(
-                self._messages, self._protocol.tools, budget, self._sampling
+            self._reply = await self.endpoint.reply(
+                self.messages, self.protocol.tools, budget, self.episode.sampling
             )
         except TooLong:
             return None
         if usage := self._reply.usage:
-            if self._prompt_tokens is None:
-                self._prompt_tokens = usage.read
-            self._used = max(0, usage.read - self._prompt_tokens) + usage.written
-        self._messages.append(self._reply.message(self._protocol))
-        return self._reply.turn(self._protocol)
+            if self._first_prompt is None:
+                self._first_prompt = usage.read
+            self._used = max(0, usage.read - self._first_prompt) + usage.written
+        self.messages.append(self._reply.message(self.protocol))
+        return self._reply.turn(self.protocol)
 
     @property
     def full(self) -> bool:
         if self._reply.squeezed and self._reply.finish == "length":
             return True  # no more is left of the model's context
-        return self._used >= self._rules.max_completion_length
+        return self._used >= self.rules.max_completion_length
 
     def tell(self, turn: Turn) -> bool:
         assert turn.observation is not None
-        self._messages += self._reply.observed(turn.observation, self._protocol)
+        self.messages += self._reply.observed(turn.observation, self.protocol)
         return not self.full
 
 
@@ -240,7 +234,8 @@ def evaluate_endpoint(
     waiting = [each for each in wanted if each[1] not in journal.done(each[0])]
     right, void = sum(entry["record"]["right"] for entry in journal.earlier), 0
     played: list[tuple[int, Episode]] = []
-    spent = _Spent.of(journal.earlier)
+    earlier_requests = max((entry.get("requests", 0) for entry in journal.earlier), default=0)
+    usages = [each and Usage(*each) for entry in journal.earlier for each in entry.get("usages", ())]
     label = "greedy evaluation" if plan is None else f"greedy evaluation and {plan.n} samples a task"
     initial, interrupted = len(wanted) - len(waiting), False
     with tqdm(total=len(wanted), initial=initial, desc=label, unit="episode", disable=not progress) as bar:
@@ -251,8 +246,11 @@ def evaluate_endpoint(
             if part == GREEDY:
                 played.append((place, episode))
             record = episode_record(episode, "eval", 0)
-            usages = spent.add(episode)
-            journal.add(part, [(place, record)], usages=usages, requests=spent.requests + endpoint.requests)
+            new = [turn.usage for turn in episode.turns]
+            usages.extend(new)
+            counts = [usage and (usage.read, usage.written) for usage in new]
+            requests = earlier_requests + endpoint.requests
+            journal.add(part, [(place, record)], usages=counts, requests=requests)
             right += episode.right
             void += episode.status == Status.ENVIRONMENT_FAULT
             bar.update()
@@ -270,8 +268,8 @@ def evaluate_endpoint(
         endpoint=str(endpoint),
         planned=len(tasks),
         tasks=tasks,
-        requests=spent.requests + endpoint.requests,
-        usages=spent.usages,
+        requests=earlier_requests + endpoint.requests,
+        usages=usages,
         left_out=sorted(endpoint.left_out),
         squeezed=endpoint.squeezed,
         too_long=endpoint.too_long,
@@ -286,25 +284,3 @@ def _wanted(tasks: Sequence[Task], plan: Plan | None) -> list[tuple[str, int, Ta
         drawn = [(task, sampling) for task in tasks for sampling in plan.samplings(task)]
         wanted += [(SAMPLES, place, task, sampling) for place, (task, sampling) in enumerate(drawn)]
     return wanted
-
-
-@dataclass
-class _Spent:
-    """Usage of each turn, and requests of earlier starts."""
-
-    usages: list[Usage | None]
-    requests: int = 0
-
-    @classmethod
-    def of(cls, entries: Iterable[Mapping[str, Any]]) -> _Spent:
-        spent = cls([])
-        for entry in entries:
-            spent.usages += [None if each is None else Usage(*each) for each in entry.get("usages", ())]
-            spent.requests = max(spent.requests, entry.get("requests", 0))
-        return spent
-
-    def add(self, episode: Episode) -> list[list[int] | None]:
-        """Count an episode; return its usages as JSON holds them."""
-        usages = [turn.usage for turn in episode.turns]
-        self.usages += usages
-        return [None if usage is None else [usage.read, usage.written] for usage in usages]

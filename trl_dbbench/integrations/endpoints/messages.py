@@ -216,10 +216,8 @@ def _text(content: Any, *kinds: str) -> str:
 def _usage(usage: Any) -> Usage | None:
     if not isinstance(usage, dict):
         return None
-    read, written = (
-        _count(usage, "prompt_tokens", "input_tokens"),
-        _count(usage, "completion_tokens", "output_tokens"),
-    )
+    read = _count(usage, "prompt_tokens", "input_tokens")
+    written = _count(usage, "completion_tokens", "output_tokens")
     return None if read is None and written is None else Usage(read or 0, written or 0)
 
 

@@ -83,19 +83,11 @@ _BAD_VALUE = re.compile(
     r"|may only be|must be (in|within|between)|out of range",
     re.IGNORECASE,
 )
-_MEANT = (
-    (
-        404,
-        re.compile(
-            r"\bmodel\b.{0,80}\b(not (found|exist)|unknown)|not a valid model|(unknown|no such) model", re.I
-        ),
-    ),
-    (
-        401,
-        re.compile(r"(invalid|incorrect|missing|no) api.?key|api.?key (not valid|is invalid|required)", re.I),
-    ),
-    (402, re.compile(r"credit balance|insufficient (balance|credit|quota)", re.I)),
-)
+_MEANT = {
+    404: r"\bmodel\b.{0,80}\b(not (found|exist)|unknown)|not a valid model|(unknown|no such) model",
+    401: r"(invalid|incorrect|missing|no) api.?key|api.?key (not valid|is invalid|required)",
+    402: r"credit balance|insufficient (balance|credit|quota)",
+}
 """Patterns that show the real status of an error that came with another one."""
 
 _WANTED = re.compile(r"missing|required|must be (passed|provided|included)", re.IGNORECASE)
@@ -118,8 +110,8 @@ class ServerError:
         """Return the status that belongs to the error, where a server gives all of them another one."""
         if status not in (400, 403, 422):
             return status
-        said = self.message
-        return next((meant for meant, pattern in _MEANT if pattern.search(said)), status)
+        found = (meant for meant, pattern in _MEANT.items() if re.search(pattern, self.message, re.I))
+        return next(found, status)
 
     def tokens_left(self, allowed: int) -> int | None:
         """Return how many tokens a turn may have where `allowed` are too many; `None` for another error.
@@ -255,13 +247,12 @@ def _error_in(body: Any) -> ServerError | None:
     if not isinstance(error, dict):
         return ServerError(str(error))
     metadata = error.get("metadata")
-    if isinstance(metadata, dict) and isinstance(
-        metadata.get("raw"), str
-    ):  # OpenRouter's: the provider's own
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    if isinstance(raw, str):  # OpenRouter's: the provider's own
         with contextlib.suppress(ValueError, RecursionError):
-            if (inner := _error_in(json.loads(metadata["raw"]))) is not None and inner.message:
+            if (inner := _error_in(json.loads(raw))) is not None and inner.message:
                 return inner
-        return ServerError(f"{error.get('message')}: {metadata['raw']}", str(error.get("code")))
+        return ServerError(f"{error.get('message')}: {raw}", str(error.get("code")))
     said = error.get("message") or body.get("message") or body.get("detail") or ""
     message = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
     return ServerError(message, str(error.get("code")), str(error.get("param")))
@@ -286,19 +277,15 @@ def described(response: httpx2.Response) -> tuple[str, bool]:
     return f"{kind or 'a text'} ({text[:80]})", False
 
 
-_HINTS = (
-    (
-        re.compile(r"\btool|function", re.IGNORECASE),
-        " If this model or server has no tools, play with --protocol text (or text_sql).",
+_HINTS = {
+    r"\btool|function": " If this model or server has no tools, play with --protocol text (or text_sql).",
+    r"system (role|message|prompt)|role.{0,20}system": (
+        " If this model has no system role, its server's chat template has to allow one."
     ),
-    (
-        re.compile(r"system (role|message|prompt)|role.{0,20}system", re.IGNORECASE),
-        " If this model has no system role, its server's chat template has to allow one.",
-    ),
-)
+}
 
 
 def refusal_hint(said: str) -> str:
     """Return what to try where a server refuses every request in the same way."""
-    known = next((hint for pattern, hint in _HINTS if pattern.search(said)), "")
+    known = next((hint for pattern, hint in _HINTS.items() if re.search(pattern, said, re.I)), "")
     return f". It refuses every such request, so nothing more is asked.{known}"

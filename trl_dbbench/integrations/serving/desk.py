@@ -267,9 +267,6 @@ _ENDINGS = {
 }
 
 
-_SAID = {why: f"This episode has ended: {said}. Begin another one." for why, said in _ENDINGS.items()}
-
-
 def ended(episode: Episode) -> str:
     """Return the reply to a call of an episode that has ended."""
-    return _SAID[episode.status]
+    return f"This episode has ended: {_ENDINGS[episode.status]}. Begin another one."

@@ -126,13 +126,7 @@ def _standing_of_a_turn(text: str, task: str, database: str | None, protocol: st
     async def judged() -> Episode:
         calls = Calls(spoken)
         calls.call(text)
-        return await play_calls(
-            Start(Task.from_json(task), []),
-            calls,
-            protocol=spoken,
-            database=there,
-            judge=judge,
-            rules=Rules(max_turns=1),
-        )
+        start = Start(Task.from_json(task), [])
+        return await play_calls(start, calls, spoken, there, judge, Rules(max_turns=1))
 
     return standing(asyncio.run(judged()))

@@ -99,16 +99,8 @@ class DatabaseTool(BaseTool):
         start = Start(Task.from_json(line), [])
         self._judge.check_task(start.task, self._protocol)
         calls = Calls(self._protocol)
-        episode = asyncio.create_task(
-            play_calls(
-                start,
-                calls,
-                protocol=self._protocol,
-                database=self._database,
-                judge=self._judge,
-                rules=self._rules,
-            )
-        )
+        playing = play_calls(start, calls, self._protocol, self._database, self._judge, self._rules)
+        episode = asyncio.create_task(playing)
         _RUNNING.add(episode)
         episode.add_done_callback(_RUNNING.discard)
         loop = asyncio.get_running_loop()

@@ -17,7 +17,7 @@ import random
 from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
-from typing import Any, NoReturn
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
@@ -159,7 +159,10 @@ class DatabaseEnvironment(Environment[SQLAction, SQLObservation, SQLState]):
         self._opening = None
         self._state.status = str(episode.status)
         if episode.status == Status.ENVIRONMENT_FAULT:
-            _fail(episode)
+            raise Refused(
+                f"The environment failed, and the episode has no reward: {episode.fault} Leave it out and "
+                "call reset."
+            )
         call.outcome = "ok"
         self._state.right = episode.right
         (reward,) = episode.rewards.values()
@@ -212,12 +215,6 @@ def _shown(index: int, task: Task) -> dict[str, Any]:
     """Return the part of a task that its player may see."""
     about = {"operation": task.operation, "skills": list(task.skills)}
     return {"index": index, "id": task.id, "request": task.question} | about
-
-
-def _fail(episode: Episode) -> NoReturn:
-    raise Refused(
-        f"The environment failed, and the episode has no reward: {episode.fault} Leave it out and call reset."
-    )
 
 
 def application(desk: Desk) -> FastAPI:
