@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import torch
@@ -23,8 +23,10 @@ EPSILON = 1e-6
 """Added to standard deviations. TRL's own is 1e-4."""
 
 
-def normalised(values: torch.Tensor, groups: torch.Tensor, epsilon: float = EPSILON) -> torch.Tensor:
-    """Return (v - mean) / (std + epsilon) within each group.
+def in_groups(
+    values: torch.Tensor, groups: torch.Tensor, of_group: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """Return what `of_group` makes of each group's values; 0 where they are equal.
 
     Args:
         values: (N,); NaN is left out and stays NaN.
@@ -32,10 +34,14 @@ def normalised(values: torch.Tensor, groups: torch.Tensor, epsilon: float = EPSI
     """
     result = torch.full_like(values, torch.nan)
     for rows in places_of_groups(values, groups):
-        result[rows] = 0.0
-        if vary(values[rows]):
-            result[rows] = (values[rows] - values[rows].mean()) / (values[rows].std() + epsilon)
+        own = values[rows]
+        result[rows] = of_group(own) if vary(own) else 0.0
     return result
+
+
+def normalised(values: torch.Tensor, groups: torch.Tensor, epsilon: float = EPSILON) -> torch.Tensor:
+    """Return (v - mean) / (std + epsilon) within each group; see `in_groups`."""
+    return in_groups(values, groups, lambda own: (own - own.mean()) / (own.std() + epsilon))
 
 
 @needs("groups")
@@ -50,23 +56,13 @@ def grpo(batch: AdvantageBatch) -> torch.Tensor:
 @needs("groups")
 def rloo(batch: AdvantageBatch) -> torch.Tensor:
     """Return a reward minus the mean of the others in its group (Ahmadian et al., 2024, "Back to Basics")."""
-    rewards = batch.weighted
-    result = torch.full_like(rewards, torch.nan)
-    for rows in places_of_groups(rewards, batch.groups):
-        own = rewards[rows]
-        result[rows] = 0.0
-        if vary(own):
-            result[rows] = own - (own.sum() - own) / (len(own) - 1)
-    return result
+    return in_groups(batch.weighted, batch.groups, lambda own: own - (own.sum() - own) / (len(own) - 1))
 
 
 @needs("groups")
 def reinforce_pp(batch: AdvantageBatch) -> torch.Tensor:
     """Return rewards minus their group's mean, normalised over the batch (Hu, 2025, REINFORCE++)."""
-    centred = torch.full_like(batch.weighted, torch.nan)
-    for rows in places_of_groups(batch.weighted, batch.groups):
-        own = batch.weighted[rows]
-        centred[rows] = own - own.mean() if vary(own) else 0.0
+    centred = in_groups(batch.weighted, batch.groups, lambda own: own - own.mean())
     return normalised(centred, torch.zeros_like(batch.groups))
 
 
@@ -76,13 +72,10 @@ def weighted(batch: AdvantageBatch) -> torch.Tensor:
 
     The best episode weighs twice as much as the worst; the sum is not 0.
     """
-    rewards = batch.weighted
-    result = normalised(rewards, batch.groups)
-    for rows in places_of_groups(rewards, batch.groups):
-        own = rewards[rows]
-        if vary(own):
-            result[rows] *= 0.5 + 0.5 * (own - own.min()) / (own.max() - own.min())
-    return result
+    weights = in_groups(
+        batch.weighted, batch.groups, lambda own: 0.5 + 0.5 * (own - own.min()) / (own.max() - own.min())
+    )
+    return normalised(batch.weighted, batch.groups) * weights
 
 
 Spread = Literal["last_token", "turn"]

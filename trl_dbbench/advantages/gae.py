@@ -31,7 +31,7 @@ def gae(
     """
     sampled = mask.bool()
     advantages = torch.zeros_like(values)
-    ahead, next_value = torch.zeros_like(values[:, 0]), torch.zeros_like(values[:, 0])
+    ahead = next_value = values.new_zeros(len(values))
     for t in reversed(range(values.shape[1])):
         delta = rewards[:, t] + gamma * next_value - values[:, t]
         ahead = torch.where(sampled[:, t], delta + gamma * lam * ahead, ahead)

@@ -6,10 +6,10 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from trl_dbbench.advantages.batch import AdvantageBatch, needs
-from trl_dbbench.advantages.estimators import EPSILON, check_share, normalised, places_of_groups, vary
+from trl_dbbench.advantages.estimators import EPSILON, check_share, in_groups, normalised, places_of_groups
+from trl_dbbench.advantages.gae import gae
 from trl_dbbench.database import Database
 from trl_dbbench.episode.table_states import for_each_episode, states_along
 from trl_dbbench.episode.types import Episode
@@ -82,14 +82,8 @@ class StateTree(_ByStates):
         values = torch.zeros_like(returns)
         for places in places_of_groups(returns.flatten(), numbers.flatten()):
             values.view(-1)[places] = returns.flatten()[places].mean()
-        changes = batch.turn_rewards + F.pad(values[:, 1:], (0, 1)) - values
-        ahead = torch.zeros(len(changes))
-        for k in reversed(range(changes.shape[1])):
-            changes[:, k] = ahead = changes[:, k] + self.lam * ahead
-        scale = torch.full_like(batch.weighted, torch.nan)
-        for rows in places_of_groups(batch.weighted, batch.groups):
-            rewards = batch.weighted[rows]
-            scale[rows] = 1 / (rewards.std() + EPSILON) if vary(rewards) else 0.0
+        changes = gae(batch.turn_rewards, values, batch.has_turn, lam=self.lam)
+        scale = in_groups(batch.weighted, batch.groups, lambda own: 1 / (own.std() + EPSILON))
         return batch.over_tokens((scale[:, None] * changes).nan_to_num())
 
 

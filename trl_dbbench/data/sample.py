@@ -43,6 +43,7 @@ from trl_dbbench.runs.records import (
 from trl_dbbench.runs.settings import RunSettings, versions
 from trl_dbbench.runs.trained import TAKEN, Trained, evaluated_tasks
 from trl_dbbench.tasks import Task
+from trl_dbbench.utils.console import columns
 from trl_dbbench.utils.files import (
     LOCK_FILE,
     found_from_everywhere,
@@ -105,8 +106,7 @@ class Sampled:
             ),
             ("repeated", f"{self.repeated:,} more did what one of their task had done, and were left out"),
         ]
-        width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+        return "\n".join(columns([(name, [value]) for name, value in rows]))
 
 
 def check_not_held_out(tasks: Sequence[Task], run: Path | None, eval_tasks: Sequence[Task]) -> None:

@@ -13,7 +13,7 @@ from itertools import chain
 
 from sqlglot import exp
 
-from trl_dbbench.data.generate.slips import BOUNDS, Slip, each_changed, wrong_statements
+from trl_dbbench.data.generate.slips import BOUNDS, Slip, each_changed, move_bound, wrong_statements
 from trl_dbbench.tasks import Table, Task
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS, only_statement
 
@@ -48,8 +48,7 @@ def slips_of(task: Task) -> list[str]:
 
 def _slips(node: exp.Expr, columns: Mapping[str, Sequence[str]]) -> Iterator[Slip]:
     if type(node) in BOUNDS and _may_be_equal(node):
-        other = BOUNDS[type(node)]
-        yield lambda node: node.replace(other(this=node.this.copy(), expression=node.expression.copy()))
+        yield move_bound
     elif isinstance(node, exp.Between):
         yield _without_the_ends
     elif isinstance(node, exp.Join) and node.args.get("on") is not None and not node.args.get("kind"):

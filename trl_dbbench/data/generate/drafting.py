@@ -6,10 +6,12 @@ limits and bounds that would decide nothing are not even written down. What coun
 
 from __future__ import annotations
 
+import operator
 import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from trl_dbbench.data.generate.checks import MOST_ROWS
@@ -23,10 +25,11 @@ _BELOW = ("below", "less than", "under", "smaller than")
 _COMPARISONS = ((">", _ABOVE), ("<", _BELOW), (">=", ("at least",)), ("<=", ("at most",)))
 _DAYS = ((">", ("after",)), ("<", ("before",)), (">=", ("on or after",)), ("<=", ("on or before",)))
 _TESTS: dict[str, Callable[[Any, Any], bool]] = {
-    ">": lambda cell, value: cell > value,
-    "<": lambda cell, value: cell < value,
-    ">=": lambda cell, value: cell >= value,
-    "<=": lambda cell, value: cell <= value,
+    "=": operator.eq,
+    ">": operator.gt,
+    "<": operator.lt,
+    ">=": operator.ge,
+    "<=": operator.le,
 }
 
 Rows = frozenset[int]
@@ -48,7 +51,12 @@ def _on(item: Item, test: Callable[[Any], bool]) -> Rows:
     return frozenset(row for row, cell in enumerate(item.cells) if cell is not None and test(cell))
 
 
-def where(rng: random.Random, source: Source, kind: str, subquery: str, prefix: str = "") -> Words | None:
+def _words(item: Item, prefix: str, sql: str, text: str, test: Callable[[Any], bool]) -> Words:
+    """Return a condition on a column, by what stands behind its name and by a test of its cells."""
+    return Words(f"{prefix}{item.sql} {sql}", f"the {item.label} {text}", _on(item, test))
+
+
+def where(d: Choices, kind: str, subquery: str, prefix: str) -> Words | None:
     """Return a WHERE condition of one of the three kinds, with the subquery form that the plan names or `""`.
 
     Args:
@@ -60,20 +68,20 @@ def where(rng: random.Random, source: Source, kind: str, subquery: str, prefix: 
     special: list[Words] = []
     if subquery:
         for form in _PAIRS.get(subquery, (subquery,)):
-            words = _SUBQUERIES[form](rng, source, prefix)
+            words = _SUBQUERIES[form](d, prefix)
             if words is None:
                 return None
             special.append(words)
-    wanted = {MULTIPLE: rng.choice([2, 2, 3]), NESTED: 3}.get(kind, 1)
-    items = rng.sample(source.items, len(source.items))
-    plain = [simple(rng, source, item, prefix) for item in items[: wanted - len(special)]]
+    wanted = {MULTIPLE: d.rng.choice([2, 2, 3]), NESTED: 3}.get(kind, 1)
+    items = d.rng.sample(d.source.items, len(d.source.items))
+    plain = [simple(d.rng, item, prefix) for item in items[: wanted - len(special)]]
     parts = [*special, *plain]
     if len(parts) < wanted:
         return None
-    rng.shuffle(parts)
+    d.rng.shuffle(parts)
     if kind == MULTIPLE:
-        return _joined(parts, rng.choice(["AND", "AND", "OR"]))
-    return _nested(rng, *parts) if kind == NESTED else parts[0]
+        return _joined(parts, d.pick("AND", "AND", "OR"))
+    return _nested(d.rng, *parts) if kind == NESTED else parts[0]
 
 
 def _joined(parts: list[Words], connector: str) -> Words:
@@ -111,42 +119,32 @@ def _nested(rng: random.Random, a: Words, b: Words, c: Words) -> Words:
 # --- one condition, no subquery -------------------------------------------------------------------
 
 
-def simple(rng: random.Random, source: Source, item: Item, prefix: str = "") -> Words:
+def simple(rng: random.Random, item: Item, prefix: str = "") -> Words:
     """Return a condition on one column that holds for some rows."""
-    column, label = prefix + item.sql, f"the {item.label}"
     if None in item.cells and (item.role == "note" or rng.random() < 0.4):
-        given = _on(item, lambda cell: True)
         if rng.random() < 0.5:
-            missing = frozenset(range(len(item.cells))) - given
             word = rng.choice(["missing", "empty (NULL)", "not given"])
-            return Words(f"{column} IS NULL", f"{label} is {word}", missing)
-        return Words(
-            f"{column} IS NOT NULL", f"{label} is {rng.choice(['not missing', 'given', 'not NULL'])}", given
-        )
+            missing = frozenset(row for row, cell in enumerate(item.cells) if cell is None)
+            return Words(f"{prefix}{item.sql} IS NULL", f"the {item.label} is {word}", missing)
+        word = rng.choice(["not missing", "given", "not NULL"])
+        return _words(item, prefix, "IS NOT NULL", f"is {word}", lambda cell: True)
     value = rng.choice(item.present)
     if item.role in ("key", "category", "note"):
-        return _on_text(rng, item, column, label, value)
-    return _on_amount(rng, item, column, label, value)
+        return _on_text(rng, item, prefix, value)
+    return _on_amount(rng, item, prefix, value)
 
 
-def _on_text(rng: random.Random, item: Item, column: str, label: str, value: str) -> Words:
+def _on_text(rng: random.Random, item: Item, prefix: str, value: str) -> Words:
     form = rng.randrange(6)
     others = [each for each in item.present if each != value]
     if form == 0 and others:
         two = (value, rng.choice(others))
-        listed = ", ".join(map(literal, two))
-        return Words(
-            f"{column} IN ({listed})",
-            f"{label} is one of {', '.join(map(said, two))}",
-            _on(item, lambda cell: cell in two),
-        )
+        sql, text = (", ".join(map(write, two)) for write in (literal, said))
+        return _words(item, prefix, f"IN ({sql})", f"is one of {text}", lambda cell: cell in two)
     if form == 1 and not item.nullable:
         word = rng.choice(["not", "other than"])
-        return Words(
-            f"{column} <> {literal(value)}",
-            f"{label} is {word} {said(value)}",
-            _on(item, lambda cell: cell != value),
-        )
+        sql, text = f"<> {literal(value)}", f"is {word} {said(value)}"
+        return _words(item, prefix, sql, text, lambda cell: cell != value)
     start = value[:1]
     # LIKE has signs of its own; collations see no accents and no case, so only where these play no part
     if (
@@ -154,149 +152,115 @@ def _on_text(rng: random.Random, item: Item, column: str, label: str, value: str
         and start.isalnum()
         and all(each.startswith(start) == fold(each).startswith(fold(start)) for each in item.present)
     ):
-        return Words(
-            f"{column} LIKE {literal(start + '%')}",
-            f"{label} {rng.choice(['starts', 'begins'])} with {said(start)}",
-            _on(item, lambda cell: cell.startswith(start)),
-        )
-    return Words(
-        f"{column} = {literal(value)}", f"{label} is {said(value)}", _on(item, lambda cell: cell == value)
-    )
+        sql, text = f"LIKE {literal(start + '%')}", f"{rng.choice(['starts', 'begins'])} with {said(start)}"
+        return _words(item, prefix, sql, text, lambda cell: cell.startswith(start))
+    return _words(item, prefix, f"= {literal(value)}", f"is {said(value)}", lambda cell: cell == value)
 
 
-def _on_amount(rng: random.Random, item: Item, column: str, label: str, value: Any) -> Words:
+def _on_amount(rng: random.Random, item: Item, prefix: str, value: Any) -> Words:
     other = rng.choice(item.present)
     if rng.random() < 0.2 and other != value:
         low, high = sorted([value, other])
+        sql = f"BETWEEN {literal(low)} AND {literal(high)}"
         span = rng.choice(["between {} and {}", "from {} to {}"]).format(said(low), said(high))
-        return Words(
-            f"{column} BETWEEN {literal(low)} AND {literal(high)}",
-            f"{label} is {span} (both included)",
-            _on(item, lambda cell: low <= cell <= high),
-        )
+        return _words(item, prefix, sql, f"is {span} (both included)", lambda cell: low <= cell <= high)
     if item.role in ("count", "id") and rng.random() < 0.25:
-        word = rng.choice(["", "exactly ", "equal to "])
-        return Words(
-            f"{column} = {literal(value)}",
-            f"{label} is {word}{said(value)}",
-            _on(item, lambda cell: cell == value),
-        )
+        text = f"is {rng.choice(['', 'exactly ', 'equal to '])}{said(value)}"
+        return _words(item, prefix, f"= {literal(value)}", text, lambda cell: cell == value)
     sign, words = rng.choice(_DAYS if item.role == "day" else _COMPARISONS)
-    return Words(
-        f"{column} {sign} {literal(value)}",
-        f"{label} is {rng.choice(words)} {said(value)}",
-        _on(item, lambda cell: _TESTS[sign](cell, value)),
-    )
+    sql, text = f"{sign} {literal(value)}", f"is {rng.choice(words)} {said(value)}"
+    return _words(item, prefix, sql, text, lambda cell: _TESTS[sign](cell, value))
 
 
 # --- one condition with a subquery ----------------------------------------------------------------
 
 
-def _scalar(rng: random.Random, source: Source, prefix: str, derived: bool = False) -> Words | None:
-    """Return a number against the average, the highest or the lowest."""
-    item = _amount(rng, source)
+def _scalar(d: Choices, prefix: str, derived: bool = False) -> Words | None:
+    """Return a number against the average, the highest or the lowest.
+
+    Args:
+        derived: with the subquery inside FROM: MySQL changes no table that a plain subquery reads.
+    """
+    item = d.item(*NUMBERS)
     if item is None:
         return None
-    column, label = item.sql, item.label
-    if rng.randrange(3) == 0:
-        function, word = rng.choice([("MAX", "highest"), ("MIN", "lowest")])
+    if d.rng.randrange(3) == 0:
+        function, word = d.rng.choice([("MAX", "highest"), ("MIN", "lowest")])
+        sign, text = "=", f"is the {word} of the table"
         bound = item.present[-1 if function == "MAX" else 0]
-        sign, text = "=", f"the {label} is the {word} of the table"
-        rows = _on(item, lambda cell: cell == bound)
     else:
-        function, average = "AVG", statistics.fmean(item.present_all)
-        if min(abs(each - average) for each in item.present) < 1e-3:
+        function, bound = "AVG", statistics.fmean(item.present_all)
+        if min(abs(each - bound) for each in item.present) < 1e-3:
             return None  # exact and binary arithmetic might disagree on which side it lies
-        sign, words = rng.choice(_COMPARISONS[:2])
-        mean = rng.choice(["average", "mean"])
-        text = f"the {label} is {rng.choice(words)} the {mean} {label} of the whole table"
-        rows = _on(item, lambda cell: _TESTS[sign](cell, average))
-    subquery = f"SELECT {function}({column}) FROM {source.table_sql}"
+        sign, words = d.rng.choice(_COMPARISONS[:2])
+        mean = d.pick("average", "mean")
+        text = f"is {d.pick(*words)} the {mean} {item.label} of the whole table"
+    subquery = f"SELECT {function}({item.sql}) FROM {d.source.table_sql}"
     if derived:
         subquery = (
-            f"SELECT bound FROM (SELECT {function}({column}) AS bound FROM {source.table_sql}) AS limits"
+            f"SELECT bound FROM (SELECT {function}({item.sql}) AS bound FROM {d.source.table_sql}) AS limits"
         )
-    return Words(f"{prefix}{column} {sign} ({subquery})", text, rows)
+    return _words(item, prefix, f"{sign} ({subquery})", text, lambda cell: _TESTS[sign](cell, bound))
 
 
-def _through_derived(rng: random.Random, source: Source, prefix: str) -> Words | None:
-    """Return `_scalar` inside FROM: MySQL changes no table that a plain subquery reads."""
-    return _scalar(rng, source, prefix, derived=True)
-
-
-def _of_same_kind(rng: random.Random, source: Source, prefix: str) -> Words | None:
+def _of_same_kind(d: Choices, prefix: str) -> Words | None:
     """Return the categories of some rows."""
-    if not (kinds := source.of("category")):
+    kind = d.item("category")
+    if kind is None:
         return None
-    kind = rng.choice(kinds)
-    inner = simple(rng, source, rng.choice([each for each in source.items if each is not kind]))
+    inner = simple(d.rng, d.rng.choice([each for each in d.source.items if each is not kind]))
     shared = {kind.cells[row] for row in inner.rows}
-    return Words(
-        f"{prefix}{kind.sql} IN (SELECT {kind.sql} FROM {source.table_sql} WHERE {inner.sql})",
-        f"the {kind.label} is one that occurs in a row where {inner.text}",
-        _on(kind, lambda cell: cell in shared),
-    )
+    sql = f"IN (SELECT {kind.sql} FROM {d.source.table_sql} WHERE {inner.sql})"
+    text = f"is one that occurs in a row where {inner.text}"
+    return _words(kind, prefix, sql, text, lambda cell: cell in shared)
 
 
-def _of_large_group(rng: random.Random, source: Source, prefix: str) -> Words | None:
+def _of_large_group(d: Choices, prefix: str) -> Words | None:
     """Return the categories that many rows share."""
-    if not (kinds := source.of("category")):
+    kind = d.item("category")
+    if kind is None:
         return None
-    kind = rng.choice(kinds)
     sizes = sorted({kind.cells.count(each) for each in kind.present})
     if len(sizes) < 2:
         return None
-    least, table = rng.choice(sizes[1:]), source.table_sql
-    large = f"SELECT {kind.sql} FROM {table} GROUP BY {kind.sql} HAVING COUNT(*) >= {least}"
-    return Words(
-        f"{prefix}{kind.sql} IN ({large})",
-        f"the {kind.label} {rng.choice(['occurs at least', 'stands in at least'])} {least} times in the "
-        "table",
-        _on(kind, lambda cell: kind.cells.count(cell) >= least),
-    )
+    least, table = d.rng.choice(sizes[1:]), d.source.table_sql
+    sql = f"IN (SELECT {kind.sql} FROM {table} GROUP BY {kind.sql} HAVING COUNT(*) >= {least})"
+    text = f"{d.pick('occurs at least', 'stands in at least')} {least} times in the table"
+    return _words(kind, prefix, sql, text, lambda cell: kind.cells.count(cell) >= least)
 
 
-def _nested_subquery(rng: random.Random, source: Source, prefix: str) -> Words | None:
+def _nested_subquery(d: Choices, prefix: str) -> Words | None:
     """Return the second highest, or the kind that the highest is of."""
-    item = _amount(rng, source)
+    item = d.item(*NUMBERS)
     if item is None or len(item.present) < 3:
         return None
-    table, column, label = source.table_sql, item.sql, item.label
-    function, word, sign, places = rng.choice(
+    table, column = d.source.table_sql, item.sql
+    function, word, sign, places = d.rng.choice(
         [("MAX", "highest", "<", (-1, -2)), ("MIN", "lowest", ">", (0, 1))]
     )
     first, second = (item.present[place] for place in places)
     extreme = f"(SELECT {function}({column}) FROM {table})"
-    if rng.random() < 0.5:
-        return Words(
-            f"{prefix}{column} = (SELECT {function}({column}) FROM {table} WHERE {column} {sign} {extreme})",
-            f"the {label} is the second {word} value that occurs",
-            _on(item, lambda cell: cell == second),
-        )
-    if not (kinds := source.of("category")):
+    if d.rng.random() < 0.5:
+        sql = f"= (SELECT {function}({column}) FROM {table} WHERE {column} {sign} {extreme})"
+        text = f"is the second {word} value that occurs"
+        return _words(item, prefix, sql, text, lambda cell: cell == second)
+    kind = d.item("category")
+    if kind is None:
         return None
-    kind = rng.choice(kinds)
     shared = {kind.cells[row] for row in _on(item, lambda cell: cell == first)}
-    return Words(
-        f"{prefix}{kind.sql} IN (SELECT {kind.sql} FROM {table} WHERE {column} = {extreme})",
-        f"the {kind.label} is that of {rng.choice(['a', 'some'])} row with the {word} {label} of all",
-        _on(kind, lambda cell: cell in shared),
-    )
+    sql = f"IN (SELECT {kind.sql} FROM {table} WHERE {column} = {extreme})"
+    text = f"is that of {d.pick('a', 'some')} row with the {word} {item.label} of all"
+    return _words(kind, prefix, sql, text, lambda cell: cell in shared)
 
 
-_SUBQUERIES: dict[str, Callable[[random.Random, Source, str], Words | None]] = {
+_SUBQUERIES: dict[str, Callable[[Choices, str], Words | None]] = {
     "scalar": _scalar,
     "same": _of_same_kind,
     "group": _of_large_group,
     "nested": _nested_subquery,
-    "derived": _through_derived,
+    "derived": partial(_scalar, derived=True),
 }
 _PAIRS = {"two": ("scalar", "scalar"), "mixed": ("scalar", "group")}
-
-
-def _amount(rng: random.Random, source: Source) -> Item | None:
-    items = source.of("count", "money", "rate")
-    return rng.choice(items) if items else None
 
 
 Made = tuple[list[str], str] | None
@@ -379,7 +343,7 @@ class Draft(Choices):
             return "", ""
         everything = frozenset(range(len(self.source.table.rows)))
         for _ in range(8):
-            words = where(self.rng, self.source, self.plan.where, self.plan.subquery, self.prefix)
+            words = where(self, self.plan.where, self.plan.subquery, self.prefix)
             if words and words.rows and words.rows not in (everything, *words.parts):
                 self.kept = sorted(words.rows)
                 self.others = [sorted(rows) for rows in (*words.parts, everything)]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import random
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -62,9 +63,6 @@ class Drafts:
         return [table.name for table in self.tables if source_of(table) is None]
 
     def __iter__(self) -> Iterator[Task]:
-        return self._draft()
-
-    def _draft(self) -> Iterator[Task]:
         sources = [source for source in map(source_of, self.tables) if source is not None]
         if not sources:
             raise ConfigError(
@@ -103,14 +101,11 @@ class Drafts:
 
 def source_of(table: Table) -> Source | None:
     """Return what can be asked of a table; `None` if it does not suffice for a question."""
-    items = []
-    for place, column in enumerate(table.columns):
-        item = _item(column, [row[place] for row in table.rows])
-        if item is not None:
-            items.append(item)
+    cells = [[row[place] for row in table.rows] for place in range(len(table.columns))]
+    items = [item for item in map(_item, table.columns, cells) if item is not None]
     # no question could tell two columns with one name apart
-    labels = [item.label.casefold() for item in items]
-    items = [item for item, label in zip(items, labels, strict=True) if labels.count(label) == 1]
+    labels = Counter(item.label.casefold() for item in items)
+    items = [item for item in items if labels[item.label.casefold()] == 1]
     if len(table.rows) < 2 or len(items) < 2:
         return None
     name = table.name.replace("_", " ")
@@ -119,8 +114,7 @@ def source_of(table: Table) -> Source | None:
 
 
 def _item(column: Column, cells: Sequence[Cell]) -> Item | None:
-    type_ = re.match("[A-Za-z]*", column.type)[0].upper()  # type: ignore[index]
-    words = column.type.upper()
+    type_, words = _type_of(column), column.type.upper()
     nullable = "NOT NULL" not in words and "PRIMARY KEY" not in words
     read = _reader(type_)
     try:
@@ -161,8 +155,16 @@ def _is_rough(type_: str, cell: Cell) -> bool:
 
 
 def _is_shown_otherwise(table: Table) -> bool:
-    types = [re.match("[A-Za-z]*", column.type)[0].upper() for column in table.columns]  # type: ignore[index]
-    return any(_is_rough(type_, cell) for row in table.rows for type_, cell in zip(types, row, strict=True))
+    return any(
+        _is_rough(type_, row[place])
+        for place, type_ in enumerate(map(_type_of, table.columns))
+        for row in table.rows
+    )
+
+
+def _type_of(column: Column) -> str:
+    """Return the name of a column's type, in upper case."""
+    return re.match("[A-Za-z]*", column.type)[0].upper()  # type: ignore[index]
 
 
 def _reader(type_: str) -> Callable[[Any], Any]:
@@ -214,8 +216,8 @@ def _names_something(column: Column, values: Sequence[int]) -> bool:
     """Return whether these whole numbers stand for something, so that their sum says nothing: keys, flags,
     years."""
     named = re.search(r"(^|_)(id|nr|no|number|code|year|zip|phone)$|[a-z]I[Dd]$", column.name, re.IGNORECASE)
-    key = "PRIMARY KEY" in column.type.upper() or "UNIQUE" in column.type.upper()
-    return bool(named) or key or set(values) <= {0, 1}
+    key = re.search("PRIMARY KEY|UNIQUE", column.type, re.IGNORECASE)
+    return bool(named or key) or set(values) <= {0, 1}
 
 
 def _length(type_: str) -> int:

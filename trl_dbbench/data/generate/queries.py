@@ -187,7 +187,7 @@ def groups(d: Draft) -> Made:
         )
     columns = ", ".join(d.prefix + key.sql for key in keys)
     sql = f"SELECT {columns}, {d.named(shown.sql)} FROM {d.table}{clause} GROUP BY {columns}"
-    sentences = [question, _only(d, text), having.sentence, order[1], limit[1], *aliases]
+    sentences = [question, _only(d, text), having.text, order[1], limit[1], *aliases]
     return sentences, f"{sql}{having.sql}{order[0]}{limit[0]}"
 
 
@@ -262,16 +262,7 @@ def _terms(d: Draft, keys: list[Item], shown: Measure, left: dict[tuple, Group])
 
 @dataclass(frozen=True)
 class Having:
-    """` HAVING ...` with its sentence, and which groups it keeps."""
-
-    sql: str
-    sentence: str
-    holds: Callable[[Group], bool]
-
-
-@dataclass(frozen=True)
-class _Bound:
-    """One condition of HAVING."""
+    """` HAVING ...` with its sentence, or one of its conditions with its words; and which groups it keeps."""
 
     sql: str
     text: str
@@ -356,7 +347,7 @@ def _calculation(d: Draft) -> Measure | None:
     return d.rng.choice(forms)
 
 
-def _bound(d: Draft, groups: list[Group], measure: Measure) -> _Bound | None:
+def _bound(d: Draft, groups: list[Group], measure: Measure) -> Having | None:
     """Return a bound that some groups pass and others do not, away from fractional values."""
     values = sorted({float(value) for group in groups if (value := measure.of(group)) is not None})
     if len(values) < 2:
@@ -381,7 +372,7 @@ def _bound(d: Draft, groups: list[Group], measure: Measure) -> _Bound | None:
         value = measure.of(group)
         return value is not None and (value >= high if above else value <= low)
 
-    return _Bound(f"{measure.sql} {sign} {literal(bound)}", f"{measure.label} is {word} {said(bound)}", holds)
+    return Having(f"{measure.sql} {sign} {literal(bound)}", f"{measure.label} is {word} {said(bound)}", holds)
 
 
 # --- an aggregate over groups ---------------------------------------------------------------------
@@ -516,7 +507,7 @@ def _difference(d: Draft) -> Made:
     table, rows = d.source.table_sql, d.source.rows
     if d.plan.where:
         items = d.rng.sample(d.source.items, 2)
-        a, b = (simple(d.rng, d.source, item) for item in items)
+        a, b = (simple(d.rng, item) for item in items)
         count = f"(SELECT COUNT(*) FROM {table} WHERE {{}})"
         sql = f"{count.format(a.sql)} - {count.format(b.sql)}"
         question = d.pick(

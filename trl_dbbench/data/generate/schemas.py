@@ -13,12 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trl_dbbench.data.generate.themes import day
+from trl_dbbench.data.generate.themes import random_day, words
 from trl_dbbench.tasks import Cell, Column, Table
-
-
-def _words(text: str) -> list[str]:
-    return [each.strip() for each in text.split(",") if each.strip()]
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,7 @@ class Field:
             return list(rng.sample(range(self.low, self.high + 1), size))
         if self.role == "money":
             return [each / 4 for each in rng.sample(range(4 * self.low, 4 * self.high + 1), size)]
-        return [day("").values(rng) for _ in range(size)]
+        return [random_day(rng) for _ in range(size)]
 
 
 @dataclass(frozen=True)
@@ -163,14 +159,14 @@ def _entities(schema: str) -> Iterator[Entity]:
         found = re.fullmatch(r"(\w+): (\w+)(?: of ([\w, ]+?))?(?: below (\w+))?", head)
         assert found is not None, head
         table, noun, parents, superior = found.groups()
-        yield Entity(table, noun, tuple(map(_field, columns)), tuple(_words(parents or "")), superior or "")
+        yield Entity(table, noun, tuple(map(_field, columns)), tuple(words(parents or "")), superior or "")
 
 
 def _field(line: str) -> Field:
     column, _, rest = line.strip().partition(": ")
     role, _, values = rest.partition(" ")
     if role in ("name", "kind"):
-        return Field(column, role, tuple(_words(_LISTS.get(values, values))))
+        return Field(column, role, tuple(words(_LISTS.get(values, values))))
     low, high = map(int, values.split(" to ")) if values else (0, 0)
     return Field(column, role, low=low, high=high)
 

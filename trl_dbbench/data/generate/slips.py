@@ -112,9 +112,7 @@ def _slips_of_joins(node: exp.Expr, tables: Sequence[Table]) -> Iterator[Slip]:
         for table, column in _mistaken_for(node, tables):
             yield partial(_replace, exp.column(column, table or None))
     elif type(node) in BOUNDS and _bound_counts(node, tables):
-        yield lambda node: node.replace(
-            BOUNDS[type(node)](this=node.left.copy(), expression=node.right.copy())
-        )
+        yield move_bound
     elif isinstance(node, exp.SetOperation):
         yield from _slips_of_sets(node)
     elif isinstance(node, exp.Window) and node.args.get("partition_by"):
@@ -123,6 +121,12 @@ def _slips_of_joins(node: exp.Expr, tables: Sequence[Table]) -> Iterator[Slip]:
         yield lambda count: count.set("this", exp.Star())
     elif isinstance(node, exp.Not) and isinstance(node.this, exp.Exists):
         yield lambda node: node.replace(node.this.copy())
+
+
+def move_bound(comparison: exp.Expr) -> exp.Expr:
+    """Take the boundary in, or leave it out."""
+    other = BOUNDS[type(comparison)]
+    return comparison.replace(other(this=comparison.this.copy(), expression=comparison.expression.copy()))
 
 
 def _replace(other: exp.Expr, node: exp.Expr) -> None:
@@ -203,23 +207,19 @@ def _has_partners(join: exp.Join, select: exp.Select, tables: Sequence[Table]) -
     table = by_name.get(join.this.name)
     if table is None:
         return False
-    key = table.columns[0].name
+    key = foreign_key = table.columns[0].name
     if using := join.args.get("using"):
         if using[0].name != key:
             return False
-        before = [
-            by_name[each.name] for each in _sources(select) if each.name in by_name and each is not join.this
-        ]
-        others = [each for each in before if key in _names(each)][:1]
+        before = [by_name.get(each.name) for each in _sources(select) if each is not join.this]
+        other = next((each for each in before if each is not None and key in _names(each)), None)
     else:
         on = join.args["on"].find(exp.EQ)
-        pair = [(_home(side, tables), side.name) for side in (on.this, on.expression)]
-        if (join.alias_or_name, key) not in [(home[0], name) for home, name in pair]:
+        pair = [(*_home(side, tables), side.name) for side in (on.this, on.expression)]
+        if (join.alias_or_name, key) not in [(alias, name) for alias, _, name in pair]:
             return False
-        home, key_of_other = next(each for each in pair if each[0][0] != join.alias_or_name)
-        others = [] if home[1] is None else [home[1]]
-        return bool(others) and _cells(others[0], key_of_other) <= _cells(table, key)
-    return bool(others) and _cells(others[0], key) <= _cells(table, key)
+        _, other, foreign_key = next(each for each in pair if each[0] != join.alias_or_name)
+    return other is not None and _cells(other, foreign_key) <= _cells(table, key)
 
 
 def _cells(table: Table, column: str) -> set[Any]:
