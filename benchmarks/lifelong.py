@@ -71,11 +71,14 @@ def draw(ways: dict[str, list[StreamFigures]], path: Path) -> None:
     panels = {"average accuracy, %": "average_accuracy", "forgetting, points": "forgetting"}
     for axes, (title, measure) in zip(figure.subplots(1, 2, sharey=True), panels.items(), strict=True):
         for place, runs in enumerate(ways.values()):
-            points = [100 * getattr(each.measures, measure) for each in runs]
+            known = [getattr(each.measures, measure) for each in runs]
+            points = [100 * value for value in known if value is not None]
+            if not points:  # what is learned all at once forgets nothing on the way
+                continue
             middle, half = mean_interval(points) if len(points) > 1 else (points[0], 0.0)
             axes.plot(points, [place] * len(points), "o", color="silver", markersize=4)
             axes.errorbar(middle, place, xerr=half, fmt="o", color="C0", capsize=3)
-        axes.set(xlabel=title, yticks=range(len(ways)), yticklabels=list(ways))
+        axes.set(xlabel=title, xlim=(-5, 105), yticks=range(len(ways)), yticklabels=list(ways))
         axes.grid(axis="x", linewidth=0.3)
     axes.invert_yaxis()
     figure.savefig(path, dpi=120)

@@ -11,6 +11,7 @@ from saved_runs import FORGOT_WHERE, LOOK, answer, count_scripts, count_task, sa
 
 from trl_dbbench.episode.protocol import COMMIT_FINAL_ANSWER, EXECUTE_SQL
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.rewards.steps import executes
 from trl_dbbench.runs.conversations import (
     completion_messages,
     conversation,
@@ -145,14 +146,15 @@ def test_held_out_episodes_and_faults_are_no_data(tmp_path, sqlite_database, tok
 def test_labels_by_outcome_and_by_a_recorded_step_reward(tmp_path, sqlite_database, tokenizer):
     task = count_task(2)
     episode = play_script(task, [sql("SELEC 1"), LOOK, answer("[(2,)]")], tokenizer, sqlite_database)
-    for turn, value in zip(episode.turns, [-1.0, 0.5, 0.0], strict=True):
-        turn.rewards["executes"] = value
+    for turn, value in zip(episode.turns, executes([episode])[0], strict=True):
+        turn.rewards |= {} if value is None else {"executes": value}  # as the trainer notes them
     run = save_episodes(tmp_path, sqlite_database, [episode])
     record, _ = next(saved_episodes(run, []))
     assert step_labels(record) == [True, True, True]
-    assert step_labels(record, "executes") == [False, True, True], "the last one has the outcome"
-    record["turns"][1]["rewards"]["executes"] = 0.0
-    assert step_labels(record, "executes") == [False, None, True]
+    assert step_labels(record, "executes") == [None, True, True], "the answer has no value, but the outcome"
+    record["turns"][0]["rewards"]["executes"] = -1.0
+    record["turns"][2]["rewards"] = {"executes": -0.5}
+    assert step_labels(record, "executes") == [False, True, False]
     with pytest.raises(ConfigError, match="task 'late-2' has no step reward 'state_progress' in its turns"):
         step_labels(record, "state_progress")
 

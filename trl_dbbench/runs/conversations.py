@@ -180,22 +180,23 @@ def step_labels(record: EpisodeRecord, by: str = "outcome") -> Labels:
 
     Args:
         by: `outcome` gives every turn the episode's outcome. The name of a recorded step reward labels turns
-            above 0 good and below 0 bad; at 0 a turn has no label, except the last, which has the outcome.
+            above 0 good and below 0 bad; at 0 or without a value a turn has no label, except the last,
+            which has the outcome.
 
     Raises:
-        ConfigError: if the turns of the record have no such reward.
+        ConfigError: if no turn of the record has such a reward.
     """
     turns = record["turns"]
     if by == "outcome":
         return [record["right"]] * len(turns)
     values = [turn.get("rewards", {}).get(by) for turn in turns]
-    if None in values:
+    if values and all(value is None for value in values):
         raise ConfigError(
             f"an episode of task '{record['task_id']}' has no step reward {by!r} in its turns; label by "
             "outcome, or train with that reward function first."
         )
-    labels: Labels = [None if value == 0 else value > 0 for value in values if value is not None]
-    if labels[-1] is None:
+    labels: Labels = [value > 0 if value else None for value in values]
+    if labels and labels[-1] is None:
         labels[-1] = record["right"]
     return labels
 
