@@ -45,7 +45,7 @@ class ScriptArguments:
         default_factory=list,
         metadata={"help": "Files with chosen and rejected, and prompt if there is one: texts or messages."},
     )
-    pairs_per_task: int = field(default=8, metadata={"help": "At most so many pairs of a run's task."})
+    pairs_per_task: int = field(default=8, metadata={"help": "Most pairs for each task of a run."})
     held_out_share: float = field(
         default=0.1, metadata={"help": "Share of the tasks that the model is measured on, not trained."}
     )

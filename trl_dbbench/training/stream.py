@@ -268,7 +268,7 @@ class Stream:
         return self.stage == len(self.stages.stages)
 
     def end_stage(self, step: int) -> None:
-        """Go on to the next stage, after so many updates; the held-out tasks are to be played now."""
+        """Go on to the next stage after update `step`; the held-out tasks are to be played now."""
         stages = self.record_of.stages
         stages[self.stage].last_step = step
         self.stage += 1

@@ -329,14 +329,14 @@ def check_history(args: Any) -> None:
     for name in (name for name, given in several.items() if given):
         for other in (other for other, given in plain.items() if given):
             raise ConfigError(
-                f"{name} makes an episode several sequences, of which {other} knows nothing; leave one of "
-                "them out."
+                f"{name} makes an episode several sequences, and {other} needs one; leave one of the two "
+                "settings out."
             )
     summary = args.compaction_tokens is not None and args.compaction == "summary"
     if (harness or summary) and args.advantage in BY_TURN:
         raise ConfigError(
-            f"advantage: {args.advantage} goes by turns that the protocol reads; those of a harness and "
-            "summaries (compaction: summary) are none. Take grpo, rloo, reinforce, reinforce_pp or weighted."
+            f"advantage: {args.advantage} needs turns that the protocol reads, which a harness and summaries "
+            "(compaction: summary) do not have. Take grpo, rloo, reinforce, reinforce_pp or weighted."
         )
     if not harness:
         return
