@@ -325,6 +325,7 @@ def test_the_emulation_refuses_it(sqlite_database: Database, shop: Task) -> None
         ("NUMERIC", "1, 2", "INT"),
         ("DECIMAL(5,2)", "1, 2.25", "DECIMAL(5,2)"),
         ("DECIMAL(5,2)", "2.125", "DOUBLE"),
+        ("DEC2(5,2)", "12.345", "DOUBLE"),  # its letters name a decimal
         ("DECIMAL(5,2)", "1000", "INT"),
         ("VARCHAR(3)", "'äöü'", "VARCHAR(3)"),
         ("VARCHAR(3)", "'long'", "TEXT"),

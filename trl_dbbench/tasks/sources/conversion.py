@@ -181,8 +181,8 @@ def _aggregates(name: str, declared: str) -> list[str]:
 
 
 def _unfit(column: str, number: str, declared: str) -> str:
-    _, size, scale = _parsed(declared)
-    if size is None or not _is_exact(declared):
+    word, size, scale = _parsed(declared)
+    if size is None or not _is_exact(word):
         return "0"
     return (
         f"SUM({number} AND (round({column}, {scale}) <> {column} OR abs({column} + 0.0) >= 1e{size - scale} "
@@ -195,8 +195,8 @@ def _unfit(column: str, number: str, declared: str) -> str:
 _TIMES = {"DATE": "DATE", "DATETIME": "DATETIME", "TIMESTAMP": "DATETIME", "TIME": "TIME"}
 
 
-def _is_exact(declared: str) -> bool:
-    found = column_type(declared)
+def _is_exact(word: str) -> bool:
+    found = column_type(word)
     return found is not None and found.kind == "exact"
 
 
