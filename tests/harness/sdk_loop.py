@@ -172,8 +172,9 @@ def status_of(url: str, key: str, body: bytes) -> int:
 
 
 def floods(task: HarnessTask) -> list[int]:
-    """Calls without a key, with another, with what is no JSON, with too much; more calls and statements than it has."""
-    ask = json.dumps({"messages": [{"role": "user", "content": "?"}]}).encode()
+    """Calls without a key, with another, with what is no JSON, too much or of another type; more than it has."""
+    messages = [{"role": "user", "content": "?"}]
+    ask = json.dumps({"messages": messages}).encode()
     sql = json.dumps({"sql": "SELECT 1"}).encode()
     chat = f"{task.base_url}/chat/completions"
     seen = [
@@ -182,6 +183,10 @@ def floods(task: HarnessTask) -> list[int]:
         status_of(chat, task.api_key, b"[" * 100_000),
         status_of(chat, task.api_key, b'"' + b"x" * (9 << 20) + b'"'),
         status_of(chat, task.api_key, b'{"messages": []}'),
+        status_of(
+            chat, task.api_key, json.dumps({"messages": messages, "tools": [{"function": "f"}]}).encode()
+        ),
+        status_of(chat, task.api_key, json.dumps({"messages": messages, "stream_options": [1]}).encode()),
         status_of(task.sql_url, task.api_key, b'{"sql": 1}'),
     ]
     seen += [status_of(chat, task.api_key, ask) for _ in range(task.max_calls + 1)]

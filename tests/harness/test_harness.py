@@ -298,7 +298,7 @@ def test_a_program_that_floods(
         "floods", [late_orders] * 2, [["a", "b", "c"]] * 2, tokenizer, sqlite_database
     )
     answer = json.loads(episode.turns[-1].text)
-    assert answer == [401, 401, 400, 413, 400, 400, 200, 200, 200, 400, 200, 400]
+    assert answer == [401, 401, 400, 413, 400, 400, 400, 400, 200, 200, 200, 400, 200, 400]
     for each in (episode, beside):
         assert sum(bool(turn.completion.ids) for turn in each.turns) == 3
 

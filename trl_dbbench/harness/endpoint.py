@@ -90,8 +90,8 @@ class Endpoint:
         choices = [_choice(place, said) for place, (said, _) in enumerate(heard)]
         common = {"id": f"chatcmpl-{secrets.token_hex(8)}", "created": int(time.time()), "model": "policy"}
         if body.get("stream"):
-            wanted = (body.get("stream_options") or {}).get("include_usage")
-            chunks = _chunks(common, choices, usage if wanted else None)
+            wanted = body.get("stream_options") or {}
+            chunks = _chunks(common, choices, usage if wanted.get("include_usage") else None)
             return StreamingResponse(chunks, media_type="text/event-stream")
         return JSONResponse({**common, "object": "chat.completion", "choices": choices, "usage": usage})
 
@@ -143,7 +143,9 @@ def _checked(body: dict[str, Any]) -> tuple[Any, ...]:
     if not all(isinstance(call, dict) and isinstance(call.get("function"), dict) for call in calls):
         raise HTTPException(400, "a tool call must be an object with a function")
     named = isinstance(tools or [], list) and all(
-        isinstance(tool, dict) and isinstance((tool.get("function") or {}).get("name"), str)
+        isinstance(tool, dict)
+        and isinstance(tool.get("function"), dict)
+        and isinstance(tool["function"].get("name"), str)
         for tool in tools or []
     )
     if not named:
@@ -151,6 +153,8 @@ def _checked(body: dict[str, Any]) -> tuple[Any, ...]:
     stop = [stop] if isinstance(stop, str) else stop
     if not isinstance(stop, list) or not all(isinstance(text, str) for text in stop):
         raise HTTPException(400, "stop must be a text, or a list of texts")
+    if not isinstance(body.get("stream_options") or {}, dict):
+        raise HTTPException(400, "stream_options must be an object")
     most = body.get("max_completion_tokens") or body.get("max_tokens")
     if most is not None and (not isinstance(most, int) or most < 1):
         raise HTTPException(400, "max_tokens must be a number of at least 1")
