@@ -137,7 +137,7 @@ class AgentProtocol(Protocol):
 
 @dataclass(frozen=True)
 class _BuiltIn:
-    """What the library's protocols share.
+    """Base class of the library's protocols.
 
     Args:
         observation_characters: longer observations are cut and marked, as AgentBench does at 800;

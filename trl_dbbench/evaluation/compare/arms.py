@@ -17,7 +17,7 @@ from trl_dbbench.tasks import Task
 
 
 def pass_at_k(n: int, right: int, k: int) -> float:
-    """Return the probability that at least one of `k` samples is right, estimated from `n`, `right` are.
+    """Return the probability that one of `k` samples is right, estimated from `n`, `right` of them right.
 
     M. Chen et al., "Evaluating Large Language Models Trained on Code" (2021): 1 - C(n - right, k) / C(n, k),
     the share of all choices of k samples that hold a right one. It is unbiased; 1 - (1 - right / n)^k is not.

@@ -168,7 +168,7 @@ class Comparison:
 
 
 def compare_arms(arms: Sequence[Arm], *, seed: int = 0, notes: Sequence[str] = ()) -> Comparison:
-    """Compare every arm with the first one; `seed` is that of the bootstrap.
+    """Compare every arm with the first one; `seed` is for the bootstrap's draws.
 
     Raises:
         ConfigError: if the arms share no task.
