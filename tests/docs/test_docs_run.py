@@ -28,6 +28,8 @@ from test_docs import COMMANDS
 from test_extending import FILES, TASK
 
 from trl_dbbench.cli import bundled as shipped
+from trl_dbbench.runs.few_shot.memory import Example
+from trl_dbbench.tasks import load_tasks
 
 ELSEWHERE = {"own_tables.md", "evaluate.md", "endpoints.md", "integrations.md", "scale.md"}
 NOT_OURS = {"source", "git", "make", "python3.11", "pip", "pytest", "export", "vllm", "head"}
@@ -148,6 +150,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name, text in (FILES | AGENT).items():
         Path(name).write_text(text)
     Path("pairs.jsonl").write_text(TASK)
+    shutil.copytree(TINY, "runs/in_context")  # in the place of the model that takes ten minutes to train
+    shown = Example.of({"turns": [{"text": "Action: Answer\nFinal Answer: 3"}]}, load_tasks("test.jsonl")[0])
+    Path("runs/in_context/memory.jsonl").write_text(shown.line)  # as `benchmarks/in_context.py` writes it
     Path("dev.jsonl").write_text(json.dumps(AGENTBENCH))
     Path("customers.csv").write_text("id,name\n1,Ann\n2,Bo\n3,Cy\n4,Di\n5,Ed\n6,Flo\n")
     Path("orders.csv").write_text(
