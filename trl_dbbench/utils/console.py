@@ -94,8 +94,8 @@ class SaidOnce(logging.Filter):
             return True
         text = record.getMessage()
         if record.name == HUB_REQUESTS:
-            begins = time.monotonic() - self._outage > HUB_OUTAGE_SECONDS
-            self._outage = time.monotonic()
+            now = time.monotonic()
+            begins, self._outage = now - self._outage > HUB_OUTAGE_SECONDS, now
             record.msg, record.args = "The hub does not answer and is asked again: %s", (text,)
             return begins
         new = text not in self._said
