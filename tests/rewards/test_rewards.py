@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,13 @@ def test_execution_reward_counts_however_the_episode_ended(sqlite_database: Data
     ends = [Status.ANSWERED, Status.TURN_LIMIT, Status.OUT_OF_TOKENS, Status.INVALID_ACTION]
     played = [episode(QUESTION, sql, status=status) for status in ends]
     assert ExecutionReward(sqlite_database)(played) == [1.0, 1.0, 1.0, 1.0]
+
+
+def test_a_look_in_sqlites_own_dialect_changes_nothing(sqlite_database: Database) -> None:
+    """MySQL could not read the name of the table."""
+    task = replace(CHANGE, dialect="sqlite")
+    played = asked(task, "DELETE FROM fruits WHERE name = 'apple'", "SELECT * FROM [fruits]")
+    assert ExecutionReward(sqlite_database)([played]) == [1.0]
 
 
 def with_gold(task: Task, gold: Gold) -> Task:

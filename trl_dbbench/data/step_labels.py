@@ -116,7 +116,7 @@ def state_progress(record: EpisodeRecord, task: Task, database: Database, judge:
                 if (
                     turn.get("observation") is None
                     or "sql" not in turn
-                    or operation_of(turn["sql"]) == "SELECT"
+                    or operation_of(turn["sql"], task.dialect) == "SELECT"
                 ):
                     continue
                 sandbox.execute(turn["sql"])

@@ -100,7 +100,7 @@ class ExecutionReward:
         gold = self._judge.gold_state(episode.task)
         if gold.state is None:
             return None
-        changes = [sql for sql in episode.statements if operation_of(sql) != "SELECT"]
+        changes = [sql for sql in episode.statements if operation_of(sql, episode.task.dialect) != "SELECT"]
         if not changes:
             return 0.0
         with self._database.sandbox(episode.task) as sandbox:

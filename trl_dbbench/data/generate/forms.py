@@ -6,7 +6,7 @@ kind, shape, by the column that its rows are in the order of
   - a wording
 ```
 
-The shape says how the tables hang together (`joined.Draft.parts`); `relational.py` draws what else stands in the
+The shape says how the tables hang together (`relational.Draft.parts`); `relational.py` draws what else stands in the
 blanks.
 """
 

@@ -21,7 +21,7 @@ HAVINGS = (
     "having_aggregate_calculation",
 )
 
-# What a condition with a subquery (see `conditions.py`) brings along.
+# Skills that a condition with a subquery (see `queries.py`) adds.
 SUBQUERY_SKILLS: dict[str, tuple[str, ...]] = {
     "": (),
     "scalar": ("subquery_single",),
