@@ -29,8 +29,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from trl_dbbench import Episode, Task, load_tasks
 from trl_dbbench.cli.bundled import read_recipe
+from trl_dbbench.cli.doctor import computes_bfloat16
 from trl_dbbench.cli.tasks import write_tasks
 from trl_dbbench.data.generate import generate_tasks, in_labels
 from trl_dbbench.evaluation.compare import mcnemar
@@ -39,14 +42,18 @@ from trl_dbbench.rewards.outcome import OUTCOME_PRESETS
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = Path(sys.executable).with_name("trl-dbbench")
+SFT = read_recipe(ROOT / "recipes" / "smollm2_sft.yaml")
 RECIPE = read_recipe(ROOT / "recipes" / "smollm2.yaml")
 LIMITS = [
     word
-    for key in ("max_turns", "max_turn_tokens", "max_completion_length", "dtype")
+    for key in ("max_turns", "max_turn_tokens", "max_completion_length")
     for word in (f"--{key.replace('_', '-')}", str(RECIPE[key]))
 ]
 EVERYDAY = ("select", "where_single_condition", "where_multiple_conditions", "insert", "update")
-"""Skills of level plain that are demonstrated. What orders and limits rows is left to GRPO."""
+"""Skills of level plain that are demonstrated."""
+
+LARGEST = ("order_by_single_column", "limit_only")
+"""Skills of the questions for the largest or smallest. A few demonstrations show them; GRPO does the rest."""
 
 
 def shuffled_outcome(episode: Sequence[Episode], trainer_state: Any, **_: object) -> list[float | None]:
@@ -73,7 +80,7 @@ def generated(
     sees 8.0 for the label 8.
     """
     asked = generate_tasks(plain, seed, skills, split=split, level="plain")
-    for task in generate_tasks(full, seed, split=split):
+    for task in generate_tasks(full, seed, split=split) if full else ():
         answer = task.gold.answer
         single = answer is not None and all(len(row) == 1 for row in answer)
         texts = len(answer or ()) < 2 or not any(isinstance(row[0], float) for row in answer or ())
@@ -84,8 +91,17 @@ def generated(
 class Chain:
     """The steps; each is done once."""
 
-    def __init__(self, model: str, out: Path, agentbench: Path | None, database: str):
+    def __init__(
+        self,
+        model: str,
+        out: Path,
+        agentbench: Path | None,
+        database: str,
+        dtype: str = RECIPE["dtype"],
+        sft_steps: int = SFT["max_steps"],
+    ):
         self.model, self.out, self.agentbench, self.database = model, out, agentbench, database
+        self.dtype, self.sft_steps = dtype, sft_steps
         out.mkdir(parents=True, exist_ok=True)
         self.log = out / "log.txt"
 
@@ -94,10 +110,23 @@ class Chain:
     def tasks(self) -> None:
         """Make the tasks for the warm start, for GRPO and to measure on."""
         self._kept(
-            "sft_tasks.jsonl", lambda: [*generated(2500, 400, 11, "train", EVERYDAY), *self._demonstrable()]
+            "sft_tasks.jsonl",
+            lambda: self._demonstrations(self.sft_steps * SFT["per_device_train_batch_size"]),
         )
-        self._kept("grpo_tasks.jsonl", lambda: [*generated(800, 200, 13, "train"), *self._standard()])
+        self._kept(
+            "grpo_tasks.jsonl",
+            lambda: [
+                *generated(600, 200, 13, "train"),
+                *generated(400, 0, 15, "train", LARGEST),
+                *self._standard(),
+            ],
+        )
         self._kept("held_out.jsonl", lambda: generated(100, 100, 12, "test"))
+
+    def _demonstrations(self, count: int) -> list[Task]:
+        some = [*generated(8, 0, 14, "train", LARGEST), *self._demonstrable()]
+        full = (count - len(some)) // 7
+        return [*generated(count - len(some) - full, full, 11, "train", EVERYDAY), *some]
 
     def _kept(self, name: str, make: Callable[[], list[Task]]) -> None:
         if not (self.out / name).exists():
@@ -122,12 +151,13 @@ class Chain:
             more = ("--resume_from_checkpoint", "true") if resumed else ()
             if folder.exists() and not resumed:
                 shutil.rmtree(folder)  # it was stopped before its first checkpoint
-            common = ("--model_name_or_path", self.model, "--output_dir", str(folder))
+            common = ("--model_name_or_path", self.model, "--dtype", self.dtype, "--output_dir", str(folder))
             run("train", ROOT / "recipes" / recipe, *common, *options, *more, log=self.log)
         return folder
 
     def sft(self) -> Path:
-        return self.train("sft", "smollm2_sft.yaml", "--tasks", str(self.out / "sft_tasks.jsonl"))
+        tasks, steps = str(self.out / "sft_tasks.jsonl"), str(self.sft_steps)
+        return self.train("sft", "smollm2_sft.yaml", "--tasks", tasks, "--max_steps", steps)
 
     def grpo(self, name: str, start: Path, *options: str) -> Path:
         tasks = ("--tasks", str(self.out / "grpo_tasks.jsonl"))
@@ -146,8 +176,9 @@ class Chain:
             if not saved.exists():
                 who: tuple[Any, ...] = ("--model", self.model)
                 who += ("--system-prompt", RECIPE["system_prompt"]) if run_folder is None else (run_folder,)
-                where = ("--tasks", tasks, "--database", self.database)
-                run("eval", *who, *LIMITS, *where, "--json", saved, log=self.log)
+                where: tuple[Any, ...] = ("--tasks", tasks, "--database", self.database, "--json", saved)
+                where += ("--resume",) if saved.with_name(f"{saved.name}.partial").exists() else ()
+                run("eval", *who, *LIMITS, "--dtype", self.dtype, *where, log=self.log)
             episodes = json.loads(saved.read_text())["episodes"]
             right[which] = [bool(episode["right"]) for episode in episodes]
         return right
@@ -174,11 +205,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/real"))
     parser.add_argument("--agentbench", type=Path)
     parser.add_argument("--database", default="auto", help="to measure on")
+    parser.add_argument("--dtype", help="default: bfloat16 on a CPU that computes in it, else float32")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--steps", type=int, default=100, help="updates of GRPO")
+    parser.add_argument("--sft-steps", type=int, default=SFT["max_steps"], help="updates of the warm start")
+    parser.add_argument("--steps", type=int, default=RECIPE["max_steps"], help="updates of GRPO")
     parser.add_argument("--controls", action="store_true")
     given = parser.parse_args()
-    chain = Chain(given.model, given.out, given.agentbench, given.database)
+    dtype = given.dtype or (
+        "bfloat16" if computes_bfloat16(torch.cpu.get_capabilities()) else RECIPE["dtype"]
+    )
+    chain = Chain(given.model, given.out, given.agentbench, given.database, dtype, given.sft_steps)
     chain.tasks()
     base = chain.measure("base", None)
     print(line_of("base", base, None), flush=True)

@@ -86,6 +86,17 @@ def test_standard_tasks_that_have_their_sql_are_demonstrated_three_times(tmp_pat
     assert {task.gold.sql for task in tasks} == {change["label"][0]}
 
 
+def test_demonstrations_are_as_many_as_the_updates_take(chain: Chain, ran: list[list[str]]) -> None:
+    """Of the largest and the smallest there are a few, which GRPO builds on."""
+    tasks = chain._demonstrations(40)
+    largest = [task for task in tasks if set(real_model.LARGEST) & set(task.skills)]
+    assert len(tasks) == len({task.id for task in tasks}) == 40
+    assert 8 <= len(largest) < 14, "and those of level full"
+    chain.sft_steps = 5
+    chain.sft()
+    assert ran[0][ran[0].index("--max_steps") + 1] == "5"
+
+
 def test_all_are_measured_within_the_same_limits(chain: Chain, ran: list[list[str]]) -> None:
     assert chain.measure("base", None) == {"held_out": [True, False]}
     assert chain.measure("sft", chain.out / "sft") == {"held_out": [True, False]}
@@ -94,6 +105,13 @@ def test_all_are_measured_within_the_same_limits(chain: Chain, ran: list[list[st
     assert "--system-prompt" in ran[0] and "--system-prompt" not in ran[1]  # the run's own
     chain.measure("sft", chain.out / "sft")
     assert len(ran) == 2
+
+
+def test_an_evaluation_that_was_stopped_goes_on(chain: Chain, ran: list[list[str]]) -> None:
+    (chain.out / "base-held_out.json.partial").touch()
+    chain.measure("base", None)
+    chain.measure("sft", chain.out / "sft")
+    assert ["--resume" in command for command in ran] == [True, False]
 
 
 def test_the_control_deals_out_the_rewards_of_the_batch(sqlite_database: Database) -> None:
