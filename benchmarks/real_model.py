@@ -29,11 +29,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from trl_dbbench import Episode, Task, load_tasks
 from trl_dbbench.cli.bundled import read_recipe
-from trl_dbbench.cli.doctor import computes_bfloat16
 from trl_dbbench.cli.tasks import write_tasks
 from trl_dbbench.data.generate import generate_tasks, in_labels
 from trl_dbbench.evaluation.compare import mcnemar
@@ -205,16 +202,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/real"))
     parser.add_argument("--agentbench", type=Path)
     parser.add_argument("--database", default="auto", help="to measure on")
-    parser.add_argument("--dtype", help="default: bfloat16 on a CPU that computes in it, else float32")
+    parser.add_argument("--dtype", default=RECIPE["dtype"], choices=("float32", "bfloat16"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--sft-steps", type=int, default=SFT["max_steps"], help="updates of the warm start")
     parser.add_argument("--steps", type=int, default=RECIPE["max_steps"], help="updates of GRPO")
     parser.add_argument("--controls", action="store_true")
     given = parser.parse_args()
-    dtype = given.dtype or (
-        "bfloat16" if computes_bfloat16(torch.cpu.get_capabilities()) else RECIPE["dtype"]
-    )
-    chain = Chain(given.model, given.out, given.agentbench, given.database, dtype, given.sft_steps)
+    chain = Chain(given.model, given.out, given.agentbench, given.database, given.dtype, given.sft_steps)
     chain.tasks()
     base = chain.measure("base", None)
     print(line_of("base", base, None), flush=True)
