@@ -50,7 +50,7 @@ EVERYDAY = ("select", "where_single_condition", "where_multiple_conditions", "in
 """Skills of level plain that are demonstrated."""
 
 LARGEST = ("order_by_single_column", "limit_only")
-"""Skills of the questions for the largest or smallest. A few demonstrations show them; GRPO does the rest."""
+"""Skills of questions for the largest or smallest. Few are demonstrated: the rest is left to GRPO."""
 
 
 def shuffled_outcome(episode: Sequence[Episode], trainer_state: Any, **_: object) -> list[float | None]:
@@ -77,7 +77,7 @@ def generated(
     sees 8.0 for the label 8.
     """
     asked = generate_tasks(plain, seed, skills, split=split, level="plain")
-    for task in generate_tasks(full, seed, split=split) if full else ():
+    for task in generate_tasks(full, seed, split=split):
         answer = task.gold.answer
         single = answer is not None and all(len(row) == 1 for row in answer)
         texts = len(answer or ()) < 2 or not any(isinstance(row[0], float) for row in answer or ())
@@ -114,14 +114,15 @@ class Chain:
             "grpo_tasks.jsonl",
             lambda: [
                 *generated(600, 200, 13, "train"),
-                *generated(400, 0, 15, "train", LARGEST),
+                *generate_tasks(400, 15, LARGEST, split="train", level="plain"),
                 *self._standard(),
             ],
         )
         self._kept("held_out.jsonl", lambda: generated(100, 100, 12, "test"))
 
     def _demonstrations(self, count: int) -> list[Task]:
-        some = [*generated(8, 0, 14, "train", LARGEST), *self._demonstrable()]
+        largest = generate_tasks(8, 14, LARGEST, split="train", level="plain")
+        some = [*largest, *self._demonstrable()]
         full = (count - len(some)) // 7
         return [*generated(count - len(some) - full, full, 11, "train", EVERYDAY), *some]
 
@@ -173,8 +174,7 @@ class Chain:
             if not saved.exists():
                 who: tuple[Any, ...] = ("--model", self.model)
                 who += ("--system-prompt", RECIPE["system_prompt"]) if run_folder is None else (run_folder,)
-                where: tuple[Any, ...] = ("--tasks", tasks, "--database", self.database, "--json", saved)
-                where += ("--resume",) if saved.with_name(f"{saved.name}.partial").exists() else ()
+                where = ("--tasks", tasks, "--database", self.database, "--json", saved, "--resume")
                 run("eval", *who, *LIMITS, "--dtype", self.dtype, *where, log=self.log)
             episodes = json.loads(saved.read_text())["episodes"]
             right[which] = [bool(episode["right"]) for episode in episodes]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -44,8 +43,7 @@ def cut(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     config.num_hidden_layers = 2
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        shutil.copy(smollm2 / name, folder)
+    AutoTokenizer.from_pretrained(smollm2).save_pretrained(folder)
     return str(folder)
 
 
