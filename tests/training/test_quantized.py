@@ -18,6 +18,7 @@ from trl_dbbench.engines.policy import Precision
 from trl_dbbench.evaluation.evaluate import open_model
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import find_trained
+from trl_dbbench.utils.cpu import leave_unpacked
 
 MODEL = ROOT / "recipes" / "tiny" / "model"
 FOUR_BITS = ["--load_in_4bit", "true", "--dtype", "bfloat16"]
@@ -54,6 +55,23 @@ def test_an_evaluation_plays_the_adapter_on_the_weights_that_it_was_trained_on(r
     assert torch.equal(found, logits(quantization_config=config))
     assert not torch.allclose(found, logits(), atol=0.1), "whole weights answer otherwise"
     assert policy.computes_in == Precision("bfloat16", "bitsandbytes")
+
+
+@pytest.mark.usefixtures("run")
+def test_gradients_pass_after_a_forward_without_them() -> None:
+    """A CPU with avx512_bf16 would pack the weights in that forward."""
+    from bitsandbytes.nn import Linear4bit
+
+    layer = Linear4bit(64, 64, compute_dtype=torch.bfloat16, quant_type="nf4").to("cpu")
+    assert hasattr(layer, "support_avx512bf16_for_cpu"), "bitsandbytes' name for what is switched off"
+    leave_unpacked(layer)
+    inputs = torch.randn(2, 64, dtype=torch.bfloat16)
+    with torch.no_grad():
+        found = layer.eval()(inputs)
+    trained = layer.train()(inputs.requires_grad_())
+    assert torch.equal(trained, found)
+    trained.sum().backward()
+    assert inputs.grad is not None and inputs.grad.abs().sum() > 0
 
 
 def test_a_resumed_training_ends_as_it_would_have(run: Path, tmp_path: Path, monkeypatch) -> None:

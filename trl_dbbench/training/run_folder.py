@@ -22,6 +22,7 @@ from trl_dbbench.engines.policy import autocast_of, quantization_of
 from trl_dbbench.episode.types import Rules
 from trl_dbbench.runs.checkpoints import RUN_ID, begin_run, running_in
 from trl_dbbench.runs.settings import RunSettings, training_of, versions
+from trl_dbbench.utils.cpu import leave_unpacked
 from trl_dbbench.utils.files import found_from_everywhere, write_through
 from trl_dbbench.utils.ranks import Ranks, together
 
@@ -58,6 +59,7 @@ def run_folder(trainer: Any, checkpoint: str | None, played: RunSettings) -> Ite
         StorageError: if the disk is full.
     """
     args = trainer.args
+    leave_unpacked(trainer.model)
     with running_in(args.output_dir):
         run_id = begin_run(args.output_dir, checkpoint, [trainer.model.config.name_or_path])
         with together():

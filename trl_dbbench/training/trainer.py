@@ -93,7 +93,7 @@ from trl_dbbench.training.samplers import LiveOrder, TaskSampler, task_order
 from trl_dbbench.training.stage_adapters import StageAdapters
 from trl_dbbench.training.stream import Stream, StreamCallback
 from trl_dbbench.training.unsupported import check_arguments
-from trl_dbbench.utils.cpu import spare_page_faults
+from trl_dbbench.utils.cpu import leave_unpacked, spare_page_faults
 from trl_dbbench.utils.ranks import raise_on_all, together
 
 logger = logging.getLogger(__name__)
@@ -195,6 +195,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
                 peft_config=peft_config,
                 **kwargs,
             )
+        leave_unpacked(self.model)
         # set here and not passed on: TRL's warning that it may change is for those who do not pin TRL
         self.rollout_func = self._rollout
         self.mask_truncated_completions = False  # TRL would go by the last id

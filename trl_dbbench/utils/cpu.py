@@ -1,4 +1,4 @@
-"""Training on a CPU without fetching the same memory from the kernel again and again.
+"""Training on a CPU: 4-bit weights, and memory that is not fetched from the kernel again and again.
 
 PyTorch has no pool for a CPU: a tensor is `malloc`, and glibc gives each of more than 32 MB back to the
 kernel as soon as it is freed. The next one of the same size then costs a page fault for every 4 KiB.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+from typing import Any
 
 import torch
 from trl.trainer import utils
@@ -45,3 +46,15 @@ def spare_page_faults(device: torch.device) -> None:
         libc = ctypes.CDLL(None)
         libc.mallopt(M_MMAP_THRESHOLD, POOLED)
         libc.mallopt(M_TRIM_THRESHOLD, KEPT)
+
+
+def leave_unpacked(model: torch.nn.Module) -> None:
+    """Keep the 4-bit weights of bitsandbytes as a training needs them.
+
+    On a CPU with avx512_bf16, bitsandbytes packs them at the first forward without gradients, as in a rollout
+    or an evaluation. They stay packed, and no gradient passes through a packed layer.
+    """
+    layer: Any
+    for layer in model.modules():
+        if hasattr(layer, "support_avx512bf16_for_cpu"):
+            layer.support_avx512bf16_for_cpu = False
