@@ -460,6 +460,19 @@ def test_a_rollout_lays_out_the_weights_below_lora_and_no_layer_under_autocast(c
         assert model(torch.tensor([[5, 6, 7]])).logits.dtype == torch.bfloat16
 
 
+def test_a_turn_fed_with_its_observation_multiplies_whole_rows_by_the_vocabulary():
+    """PyTorch would copy frozen weights once for each row of a slice."""
+    model = make(qwen2).to(torch.bfloat16).requires_grad_(False)
+    contiguous = []
+    model.lm_head.register_forward_hook(
+        lambda layer, inputs, output: contiguous.append(inputs[0].is_contiguous())
+    )
+    engine = TransformersEngine(model, [], 0)
+    for turn, ids in enumerate([(5, 6, 7), (5, 6, 7, 8, 9, 10, 11)]):
+        engine.complete([Request(ids, 1, Sampling(greedy=True), row, turn) for row in (0, 1)])
+    assert all(contiguous) and len(contiguous) >= 2
+
+
 def test_copies_of_weights_are_bounded(computed, monkeypatch):
     model = make(qwen2)
     first, second = (model.model.layers[number].mlp.gate_proj for number in (0, 1))

@@ -137,7 +137,10 @@ class TransformersEngine(AskedEngine):
             )
         # the vocabulary's logits of a whole prompt are not needed; a few models cannot leave them out
         accepted = inspect.signature(getattr(model, "get_base_model", lambda: model)().forward).parameters
-        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
+        # an index copies the last hidden states; of a slice, a CPU would multiply each row by its own copy of
+        # the vocabulary's weights if they are frozen (7 GB for 128 rows of SmolLM2 in bf16)
+        last = torch.tensor([-1], device=self._device)
+        self._last_only = {"logits_to_keep": last} if "logits_to_keep" in accepted else {}
         # a wrapper, such as FSDP's, does not say what it passes on
         self._cache_argument = cache_argument(model) or CACHE_ARGUMENT
         self._cache = RowCache()
