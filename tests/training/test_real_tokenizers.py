@@ -1,6 +1,7 @@
-"""The recipes of SmolLM2 with its own tokenizer and vocabulary of 49,152, and its shape cut to two layers.
+"""The recipes of SmolLM2 with real tokenizers, and real shapes cut to two layers with random weights.
 
-`TRL_DBBENCH_SMOLLM2` names the model's folder (`.ci/smollm2` makes one).
+SmolLM2 has a vocabulary of 49,152, Qwen3-0.6B one of 151,936. `TRL_DBBENCH_SMOLLM2` and `TRL_DBBENCH_QWEN3` name
+their folders, which `.ci/smollm2` and `.ci/qwen3` make.
 """
 
 from __future__ import annotations
@@ -27,23 +28,19 @@ from trl_dbbench.tasks import Task
 SFT = ROOT / "recipes" / "sft_dbbench.py"
 
 
-@pytest.fixture(scope="module")
-def smollm2() -> Path:
-    folder = Path(os.environ.get("TRL_DBBENCH_SMOLLM2", "")) / "model.safetensors"
-    if not folder.is_file():
-        lacking("smollm2", "no SmolLM2 here: TRL_DBBENCH_SMOLLM2 is to be its folder (.ci/smollm2 makes one)")
-    return folder.parent
-
-
-@pytest.fixture(scope="module")
-def cut(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+@pytest.fixture(scope="module", params=["smollm2", "qwen3"])
+def cut(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Two layers with random weights."""
-    folder = tmp_path_factory.mktemp("smollm2-2-layers")
-    config = AutoConfig.from_pretrained(smollm2)
+    family, variable = request.param, f"TRL_DBBENCH_{request.param.upper()}"
+    whole = os.environ.get(variable, "")
+    if not whole or not Path(whole, "config.json").is_file():
+        lacking(family, f"no {family} here: {variable} is to be its folder (.ci/{family} makes one)")
+    folder = tmp_path_factory.mktemp(f"{family}-2-layers")
+    config = AutoConfig.from_pretrained(whole)
     config.num_hidden_layers = 2
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(smollm2).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(whole).save_pretrained(folder)
     return str(folder)
 
 
