@@ -102,6 +102,16 @@ def test_what_cannot_be_started(words, message, tmp_path, monkeypatch):
         CliRunner().invoke(app, words, catch_exceptions=False)
 
 
+@pytest.mark.parametrize("name", sorted(shipped.recipes()))
+def test_the_files_that_a_recipe_names_lie_beside_it(name):
+    """Wherever it is started from; what is left are hub ids, and files that its page says how to make."""
+    recipe = yaml.safe_load(shipped.recipes()[name].read_text())
+    for key in ("model_name_or_path", "tasks", "eval_tasks", "few_shot_memory", "prelude"):
+        named = recipe.get(key) or ""
+        if (ROOT / named).exists() or (RECIPES / named).exists():
+            assert not named or (RECIPES / named).exists(), f"{key}: {named}"
+
+
 # --- lists and copies -----------------------------------------------------------------------------
 
 
