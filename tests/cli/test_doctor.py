@@ -164,6 +164,34 @@ def test_both_places_of_a_path(doctor, tmp_path):
     assert status == 1
 
 
+def test_tasks_without_end(doctor):
+    status, said = doctor("quickstart", "--tasks", "generate://plain?seed=3")
+    assert said["data"].startswith("ok    data: tasks without end, generate://plain?seed=3, 200 held-out")
+    assert status == 0
+
+
+def test_memory_is_that_of_the_prompts_that_are_trained(doctor, tmp_path):
+    """A system prompt in a file, and tables shown in the prompt."""
+    (tmp_path / "long.md").write_text("Look at the tables first. " * 2_000)
+
+    def memory(*options: object) -> float:
+        return float(re.search(r"need about ([\d.]+) GB", doctor("quickstart", *options)[1]["memory"])[1])
+
+    usual = memory()
+    assert memory("--system_prompt", tmp_path / "long.md") > usual
+    _, said = doctor("quickstart", "--system_prompt", "no.md")
+    assert said["memory"].startswith("FAIL") and "no.md" in said["memory"]
+
+
+def test_a_file_of_pairs_alone(doctor, tmp_path):
+    (tmp_path / "my.jsonl").write_text("{}")
+    recipe = tmp_path / "rm.yaml"
+    recipe.write_text(
+        f"recipe: rm\nmodel_name_or_path: {TINY}\npairs: my.jsonl\nuse_cpu: true\nbf16: false\n"
+    )
+    assert doctor(recipe)[1]["data"] == "ok    data: pairs in my.jsonl"
+
+
 @pytest.mark.parametrize("name", ["ppo_quickstart", "sft_episodes", "rm_quickstart", "prm_quickstart"])
 def test_recipes_of_other_kinds(doctor, name):
     """All they lack in an empty folder is the run that they learn from."""

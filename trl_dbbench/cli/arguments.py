@@ -83,9 +83,10 @@ class TaskArguments:
                 f"{self.tasks} has no end, and only a training by reward can use it. Write a file of tasks "
                 "with trl-dbbench generate."
             )
-        return self._read(self.tasks, self.tasks_split)
+        return self.read(self.tasks, self.tasks_split)
 
-    def _read(self, source: str, split: str | None) -> list[Task]:
+    def read(self, source: str, split: str | None) -> list[Task]:
+        """Return the tasks of a source, with the schema that is asked for."""
         tasks = load_tasks(source, split, self.tasks_format)
         return tasks if self.schema is None else [replace(task, schema=self.schema) for task in tasks]
 
@@ -102,7 +103,7 @@ class TaskArguments:
         note_source(train, self.tasks)
         if self.eval_tasks is None:
             return train, None
-        held_out = self._read(self.eval_tasks, self.eval_tasks_split)
+        held_out = self.read(self.eval_tasks, self.eval_tasks_split)
         evaluation = to_dataset(held_out, protocol, opening)
         note_source(evaluation, self.eval_tasks)
         return train, evaluation

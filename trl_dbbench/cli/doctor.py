@@ -35,7 +35,10 @@ from transformers.utils.versions import require_version
 from trl import ModelConfig, get_peft_config
 
 from trl_dbbench.cli import bundled as shipped
+from trl_dbbench.cli.arguments import TaskArguments
 from trl_dbbench.cli.start import RecipeParser
+from trl_dbbench.data.generate.fresh import SCHEME, FreshTasks
+from trl_dbbench.data.reward_data import as_list
 from trl_dbbench.database import database_for, open_database
 from trl_dbbench.database.open import DEFAULT_IMAGE, IMAGE_VARIABLE, databases_of
 from trl_dbbench.database.server.docker import connect_to_docker
@@ -56,6 +59,9 @@ from trl_dbbench.utils.memory import total_memory
 
 TASKS = 4
 """Episodes that are played side by side."""
+
+FRESH_TASKS = 8
+"""Tasks that are looked at where there is no end of them."""
 
 LIMITS = ("max_turns", "max_turn_tokens", "max_completion_length")
 
@@ -190,6 +196,13 @@ class Case:
         return default if found is None else found
 
     @property
+    def task_arguments(self) -> TaskArguments:
+        """Those of the recipe that it has."""
+        names = [field.name for field in fields(TaskArguments)]
+        given = {name: value for name in names if (value := self.get(name)) is not None}
+        return TaskArguments(**{"tasks": "", **given})
+
+    @property
     def on_cpu(self) -> bool:
         return bool(self.get("use_cpu"))
 
@@ -280,20 +293,22 @@ def _extras(case: Case) -> Iterator[str]:
 
 def _data(case: Case, tasks: list[Task]) -> str:
     """Read the training data; add the tasks that episodes are played on to `tasks`."""
-    told = []
-    format = case.get("tasks_format")
+    told, arguments = [], case.task_arguments
     for key, what in (("tasks", "tasks"), ("eval_tasks", "held-out tasks")):
-        if name := case.get(key):
-            loaded = load_tasks(name, case.get(f"{key}_split"), format)
+        name = getattr(arguments, key)
+        if name and name.startswith(SCHEME):
+            tasks += map(FreshTasks.of(name).task, range(FRESH_TASKS))
+            told.append(f"{what} without end, {name}")
+        elif name:
+            loaded = arguments.read(name, getattr(arguments, f"{key}_split"))
             tasks += loaded
             told.append(f"{len(loaded):,} {what} in {name}")
-    runs = case.get("episodes", [])
-    for run in [runs] if isinstance(runs, str) else runs:
+    for run in as_list(case.get("episodes", [])):
         if not Path(run).is_file():  # sft reads files of episodes, too
             RunSettings.read(run)
         told.append(f"episodes in {run}")
     for key in ("pairs", "steps"):
-        for file in case.get(key, []):
+        for file in as_list(case.get(key, [])):
             if not Path(file).is_file():
                 raise ConfigError(f"no file of {key} at '{file}'. Name a .jsonl or .parquet file.")
             told.append(f"{key} in {file}")
@@ -456,8 +471,9 @@ def _prompt_tokens(case: Case, tasks: Sequence[Task], model: str) -> int:
     """Return the tokens of the prompt with the most characters."""
     if not tasks or not hasattr(case.given, "max_turns"):
         return 0
-    protocol = get_protocol(case.get("protocol", "text"))
-    prompts = [protocol.messages(task, case.get("system_prompt")) for task in tasks]
+    name = case.get("protocol", "text")
+    protocol, opening = get_protocol(name), case.task_arguments.opening(name, tasks[0])
+    prompts = [protocol.messages(task, opening) for task in tasks]
     longest = max(prompts, key=lambda messages: sum(len(each["content"]) for each in messages))
     text = "".join(each["content"] for each in longest)
     return len(AutoTokenizer.from_pretrained(model)(text)["input_ids"])
