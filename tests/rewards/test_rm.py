@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from saved_runs import count_scripts, count_task, save_run
 from training import episodes_in, make_trainer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2ForSequenceClassification
 
+from trl_dbbench.cli.serve import _reward as served_reward
 from trl_dbbench.data.reward_data import pairs_of_files
 from trl_dbbench.episode.protocol import get_protocol
 from trl_dbbench.errors import ConfigError
@@ -182,6 +184,18 @@ def test_replay_scores_again(tiny_model, reward_model, sqlite_database, demo_tas
     (Path(reward_model) / "config.json").unlink()
     list(replay(run, sqlite_database, progress=False, notes=notes))
     assert len(notes) == 1 and notes[0].startswith("The reward judge is not checked: 'model:")
+
+
+def test_a_server_of_the_environment_scores_alike(run, reward_model, sqlite_database):
+    """`serve --openenv --reward model:PATH` gives an episode what a replay with it gives."""
+    settings = RunSettings.read(run)
+    reward = served_reward(f"model:{reward_model}", settings, sqlite_database)
+    played = list(replay(run, sqlite_database, reward_funcs=[f"model:{reward_model}"], progress=False))
+    assert len({each.episode.rewards["judge"] for each in played}) > 1
+    for each in played:
+        served = replace(each.episode, rewards={})
+        reward(served)
+        assert served.rewards == pytest.approx(each.episode.rewards)
 
 
 def test_its_name_makes_it_again(reward_model, sqlite_database):

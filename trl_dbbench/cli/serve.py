@@ -11,7 +11,7 @@ from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -98,7 +98,7 @@ def serve(
     with Stop().taken() as stop, open_database(spec, docker_image=docker_image) as opened:
         desk = _desk(loaded, opened, settings, idle_seconds, save)
         if openenv:
-            desk.reward = _reward(reward, opened)
+            desk.reward = _reward(reward, settings, opened)
             asyncio.run(_serve_openenv(desk, stop, drain_seconds, address))
         else:
             asyncio.run(_serve_mcp(desk, stop, drain_seconds, address, tell))
@@ -143,20 +143,29 @@ def _check_installed(extra: str) -> None:
         raise ConfigError(f"serve --{extra} needs {error.name}: {install}") from None
 
 
-def _reward(name: str | None, database: Database) -> Callable[[Episode], None]:
+def _reward(name: str | None, settings: RunSettings, database: Database) -> Callable[[Episode], None]:
     """Put what an episode is worth into its `rewards`."""
-    function: Callable[..., Any]
     if name is None:
         from trl_dbbench.rewards.outcome import OutcomeReward
 
-        function = OutcomeReward()
-    else:  # with PyTorch, which takes seconds
-        from trl_dbbench.rewards.registry import load_reward_functions, with_step_rewards
+        outcome = OutcomeReward()
 
-        (function,) = map(with_step_rewards, load_reward_functions([name], database=database))
+        def reward_outcome(episode: Episode) -> None:
+            (episode.rewards[outcome.__name__],) = outcome([episode])
+
+        return reward_outcome
+
+    # with PyTorch, which takes seconds
+    from trl_dbbench.rewards.registry import with_step_rewards
+    from trl_dbbench.runs.conversations import protocol_of
+    from trl_dbbench.runs.rescore import loaded_rewards, outcome_of, values_of
+
+    protocol = protocol_of(settings)
+    (function,) = map(with_step_rewards, loaded_rewards([name], settings, database, outcome_of(settings)))
 
     def reward(episode: Episode) -> None:
-        (episode.rewards[function.__name__],) = function(episode=[episode])
+        prompts = [protocol.messages(episode.task, settings.system_prompt)]
+        (episode.rewards[function.__name__],) = values_of(function, [episode], prompts)
 
     return reward
 
