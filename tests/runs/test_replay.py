@@ -228,7 +228,8 @@ def test_episodes_whose_environment_failed_are_left_out_and_counted(
         summary.add(each)
     assert str(summary).splitlines() == [
         "1 of 1 episodes came out equal, 0 differ.",
-        "1 were not played: their environment had failed in the run.",
+        "1 were not played: in the run their environment had failed, they had ended the database server, or "
+        "their program had done nothing.",
     ]
 
 

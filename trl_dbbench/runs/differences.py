@@ -11,7 +11,7 @@ from typing import Any
 
 from trl_dbbench.database.dialect import Dialect
 from trl_dbbench.episode.types import Episode, Status
-from trl_dbbench.runs.records import PHASES, EpisodeRecord, episode_record, is_void
+from trl_dbbench.runs.records import PHASES, EpisodeRecord, TurnRecord, episode_record, is_void
 
 _OF_A_TURN = ("action", "sql", "answer", "reason", "observation")
 _OF_THE_DATABASE = ("observation", "right", "published_right", "state")
@@ -41,12 +41,14 @@ class Difference:
 class Replayed:
     """A saved episode and its replay.
 
-    `line` is its number in `episodes.jsonl`. `episode` is `None` if it was not played: its environment had
-    failed, it had ended the database server, or its task is missing.
+    `line` is its number in `episodes.jsonl`. `saved` is its record, without the turns in which nothing was
+    executed; `turns` are all. `episode` is `None` if it was not played: its environment had failed, it had
+    ended the database server, its program did nothing, or its task is missing.
     """
 
     line: int
     saved: EpisodeRecord
+    turns: list[TurnRecord]
     episode: Episode | None = None
     differences: list[Difference] = field(default_factory=list)
 
@@ -57,7 +59,9 @@ class Replayed:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the saved record with the new rewards; the run's are under `saved_rewards`."""
-        return self.saved | {
+        record = {name: value for name, value in self.saved.items() if name != "shown"}
+        return record | {
+            "turns": self.turns,
             "rewards": self.episode.rewards if self.episode else {},
             "advantage": None,  # of the saved rewards
             "saved_rewards": self.saved["rewards"],
@@ -124,7 +128,7 @@ class Summary:
     """Counts what `replay` yields."""
 
     def __init__(self) -> None:
-        self.episodes = self.faults = self.differing = self.excused = 0
+        self.episodes = self.unplayed = self.differing = self.excused = 0
         self.whats: Counter[str] = Counter()  # of unexcused differences: episodes that have one
         self.rewards: defaultdict[tuple[str, str], dict[str, list[float]]] = defaultdict(
             lambda: {"was": [], "is": []}
@@ -136,7 +140,7 @@ class Summary:
     def add(self, replayed: Replayed) -> None:
         self.episodes += 1
         was, now = is_void(replayed.saved), replayed.episode
-        self.faults += was
+        self.unplayed += now is None and not replayed.differences
         failed = now is not None and now.status == Status.ENVIRONMENT_FAULT
         self.void[replayed.saved["phase"]].update({"was": int(was), "is": int(was or failed)})
         self.differing += replayed.differs
@@ -149,7 +153,7 @@ class Summary:
                         self.rewards[replayed.saved["phase"], name][when].append(value)
 
     def __str__(self) -> str:
-        played = self.episodes - self.faults
+        played = self.episodes - self.unplayed
         equal = played - self.differing - self.excused
         lines = [f"{equal} of {played} episodes came out equal, {self.differing} differ."]
         lines += [f"  {what}: {count}" for what, count in self.whats.most_common()]
@@ -158,8 +162,11 @@ class Summary:
                 f"{self.excused} differ for no fault: their SQL met the time limit, or asks for the time, "
                 "chance or the server itself."
             )
-        if self.faults:
-            lines.append(f"{self.faults} were not played: their environment had failed in the run.")
+        if self.unplayed:
+            lines.append(
+                f"{self.unplayed} were not played: in the run their environment had failed, they had ended "
+                "the database server, or their program had done nothing."
+            )
         return "\n".join(lines)
 
     def mean_rewards(self) -> str:

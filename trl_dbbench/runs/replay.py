@@ -224,8 +224,8 @@ class _Replayer:
     async def _play(self, line: int, saved: EpisodeRecord) -> Replayed:
         # nothing is executed in a reply: a summary, or what the model said to a program
         acts = [turn for turn in saved["turns"] if turn.get("action") != "reply"]
-        saved = {**saved, "turns": acts}
-        replayed = Replayed(line, saved)
+        replayed = Replayed(line, {**saved, "turns": acts}, saved["turns"])
+        saved = replayed.saved
         if saved["status"] in (Status.ENVIRONMENT_FAULT, Status.SERVER_CRASH):
             return replayed
         tasks = find_tasks(saved, self._tasks)
