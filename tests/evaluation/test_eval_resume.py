@@ -16,7 +16,9 @@ from test_endpoints import HANG, LOOK, RIGHT, WRONG, Api, api, refused, said, tu
 from test_evaluation import QUESTION, written
 from worlds.tiny_model import make_tiny_model
 
+from trl_dbbench.data.sample import asked_of
 from trl_dbbench.episode.player import Player
+from trl_dbbench.runs.trained import DEFAULTS, Trained
 
 __all__ = ["api"]
 
@@ -148,6 +150,17 @@ def test_samples_go_on_too(api: Api, command: Callable, arguments: list, tmp_pat
 def test_resume_needs_a_file(command: Callable, arguments: list) -> None:
     without = arguments[: arguments.index("--json")]
     assert command(*without, "--resume")[0].startswith("error: --resume needs --json")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"harness": "mine.py:run"}, {"history": "template"}, {"compaction_tokens": 900}, {"few_shot_seed": 1}],
+)
+def test_what_plays_otherwise_does_not_go_on(other: dict[str, Any]) -> None:
+    def asked(**settings: Any) -> dict[str, Any]:
+        return asked_of(TASKS, None, Trained("model", None, replace(DEFAULTS, **settings)))
+
+    assert asked() == asked() != asked(**other)
 
 
 def test_an_evaluation_of_a_local_model_goes_on(

@@ -28,6 +28,8 @@ from transformers import AutoTokenizer
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig, Player, Rules, Task, get_protocol, load_tasks
 from trl_dbbench.data.demonstrations import demonstrate
+from trl_dbbench.evaluation.evaluate import memory_of
+from trl_dbbench.runs.conversations import protocol_of
 from trl_dbbench.runs.few_shot import Memory, Shots, good_episodes, load_memory, prompts_of
 from trl_dbbench.runs.few_shot.choice import BM25
 from trl_dbbench.runs.few_shot.memory import Example
@@ -595,6 +597,13 @@ def test_a_run_with_shots_is_replayed(unbroken, sqlite_database):
     assert len(replayed) == len(episodes_in(unbroken.args.output_dir))
     assert [each for each in replayed if each.differences] == []
     assert all([*each.episode.shots] == each.saved["shots"] for each in replayed)
+    for each, saved in zip(replayed, episodes_in(unbroken.args.output_dir), strict=True):
+        written = json.loads(json.dumps(each.to_dict()))
+        assert {**written, "rewards": saved["rewards"], "advantage": saved["advantage"]} == {
+            **saved,
+            "saved_rewards": saved["rewards"],
+            "saved_advantage": saved["advantage"],
+        }
 
 
 def test_two_ranks_draw_the_same(small_file, tmp_path):
@@ -701,6 +710,24 @@ def test_an_evaluation_of_a_run_shows_what_the_run_showed(adapter_run, command, 
         assert shown <= {each["id"] for each in said["shots"]}
 
 
+def test_a_merged_model_and_samples_keep_the_memory_that_the_run_had(adapter_run, command, tmp_path):
+    merged, samples, tasks = tmp_path / "merged", tmp_path / "samples", tmp_path / "tasks.jsonl"
+    tasks.write_text("".join((TINY / "train.jsonl").open().readlines()[-2:]))
+    assert command("merge", "--adapter", adapter_run / "checkpoint-1", "--out", merged)[0] in (0, None)
+    assert command("sample", "--adapter", adapter_run, "--tasks", tasks, "--n", 1, "--out", samples)[0] in (
+        0,
+        None,
+    )
+    for place, run in ((merged, adapter_run / "checkpoint-1"), (samples, adapter_run)):
+        settings, trained = RunSettings.of_file(place / "run.json"), find_trained(run)
+        assert settings.few_shot_update is None
+        protocol = protocol_of(settings)
+        kept = load_memory(settings.few_shot_memory, protocol)
+        assert [each.id for each in kept] == [each.id for each in memory_of(trained, protocol)]
+    code, out = command("eval", "--model", merged, "--tasks", tasks)
+    assert code in (0, None), out
+
+
 def by_words(episode: dict) -> tuple:
     return (
         episode["task_id"],
@@ -741,6 +768,21 @@ def test_an_evaluation_without_training(command, memory_file, tmp_path):
     # experience replay: nothing at first; then what was right, which a prompt without examples often is
     grown = shots("--few-shot", 2, "--few-shot-update", "--batch-size", 2)
     assert grown[:2] == [[], []] and any(grown[2:])
+
+    played = []
+
+    def stopped_after_the_first(self: Player, starts: list, engine: object) -> list:
+        played.append(starts)
+        if len(played) == 2:
+            raise KeyboardInterrupt
+        return play_all(self, starts, engine)
+
+    play_all = Player.play_all
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Player, "play_all", stopped_after_the_first)
+        code, out = command(*model, "--few-shot", 2, "--few-shot-update", "--batch-size", 2)
+    assert code != 0 and "--resume" not in out
+    assert not (tmp_path / "eval.json.partial").exists(), "it cannot go on, and must not be in the way"
 
     code, _ = command(*model, "--few-shot", 2)
     assert str(code).startswith("error: few_shot: 2 has nothing to show")

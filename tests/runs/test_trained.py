@@ -246,6 +246,19 @@ def test_what_computes_in_another_precision_does_so_again(run: Path, tmp_path: P
         assert policy.model(torch.tensor([[1]])).logits.dtype == torch.float32
 
 
+def test_what_is_said_is_what_is_played(run: Path) -> None:
+    """The run's own protocol keeps the run's system prompt; another one drops it, and that is said."""
+    own = find_trained(run, protocol="text")
+    assert own.settings == find_trained(run).settings and own.said == find_trained(run).said
+    other = find_trained(run, protocol="tools").said
+    assert 'Overridden: protocol "tools" instead of "text", system_prompt null instead of ' in other
+
+
+def test_a_folder_named_by_a_number_is_no_checkpoint(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "7")
+    assert find_trained(tmp_path / "7").step is None
+
+
 def test_another_protocol_has_its_own_system_prompt(run: Path) -> None:
     assert find_trained(run, protocol="tools").settings.system_prompt is None
     assert find_trained(run, protocol="tools", system_prompt="?").settings.system_prompt == "?"

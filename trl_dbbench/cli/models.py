@@ -61,7 +61,7 @@ def evaluate(
     top_k: opt.TopK = None,
     seed: opt.Seed = None,
     scorer: opt.Scorer = None,
-    batch_size: opt.BatchSize = 16,
+    batch_size: opt.BatchSize = 64,
     dtype: opt.Dtype = None,
     endpoint: opt.EndpointUrl = None,
     api_key_env: opt.ApiKeyEnv = None,
@@ -124,12 +124,14 @@ def _evaluate_endpoint(options: dict[str, Any], drawing: Drawing, html_file: Pat
 
 def _journal_of(trained: Trained, tasks: list[Task], drawing: Drawing, given: dict[str, Any]) -> Journal:
     from trl_dbbench.data.sample import asked_of
-    from trl_dbbench.runs.journal import open_journal
+    from trl_dbbench.runs.journal import Journal, open_journal
 
     if given["resume"] and given["few_shot_update"]:
         raise ConfigError(
             "--resume does not go with --few-shot-update: what is shown depends on what was played before."
         )
+    if given["few_shot_update"]:
+        return Journal()
     asked = {**asked_of(tasks, drawing.plan, trained), "reward_model": drawing.scorer}
     return open_journal(given["json_file"], asked, given["resume"])
 

@@ -29,7 +29,7 @@ from trl_dbbench.engines.base import Backend
 from trl_dbbench.episode.plan import Plan
 from trl_dbbench.episode.player import Player
 from trl_dbbench.errors import ConfigError, StorageError
-from trl_dbbench.evaluation.evaluate import play_in_batches, shots_of, showing, within_context
+from trl_dbbench.evaluation.evaluate import play_in_batches, settings_apart, shots_of, showing, within_context
 from trl_dbbench.runs.records import (
     EPISODES_FILE,
     TASKS_FILE,
@@ -226,9 +226,10 @@ def _begun(out: Path, asked: dict[str, Any], episodes: int) -> Sampled:
 
 def _write_head(out: Path, sampled: Sampled, tasks: Iterable[Task], trained: Trained, player: Player) -> None:
     _write_progress(out, sampled)
-    database, model, memory = player.database, trained.model, trained.settings.few_shot_memory
+    settings = settings_apart(trained, out, found_at=out)
+    database, model, memory = player.database, trained.model, settings.few_shot_memory
     replace(
-        trained.settings,
+        settings,
         **asdict(player.rules),
         database=database.describe(),
         dialect=database.dialect.name,

@@ -23,10 +23,12 @@ from trl_dbbench.engines.base import Backend, EngineSettings, engine_of, open_ba
 from trl_dbbench.engines.policy import Policy, Precision, ServedPolicy
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.prompts import Opening
+from trl_dbbench.episode.protocol import AgentProtocol
 from trl_dbbench.episode.types import Episode, Sampling, Start, Status
 from trl_dbbench.errors import ConfigError, DatabaseError, one_line
 from trl_dbbench.harness import played_by
 from trl_dbbench.harness.task import DEFAULT_SECONDS
+from trl_dbbench.runs.conversations import protocol_of
 from trl_dbbench.runs.few_shot import DEFAULT_WAY, Memory, Shots, check_few_shot, load_memory
 from trl_dbbench.runs.journal import GREEDY, Journal
 from trl_dbbench.runs.records import (
@@ -54,6 +56,9 @@ TRANSFORMERS = EngineSettings()
 
 UNREADABLE_SHOWN, UNREADABLE_CHARACTERS = 3, 400
 """First turns that an evaluation prints because no action was found in them, and how much of each."""
+
+MEMORY_FILE = "memory.jsonl"
+"""In a merged model's folder, or one of `sample`: earlier episodes that its prompts show."""
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -373,6 +378,34 @@ def check_few_shot_of(settings: RunSettings, update: bool = False) -> None:
     check_few_shot(settings.few_shot or 0, settings.few_shot_memory, by, updated)
 
 
+def memory_of(trained: Trained, protocol: AgentProtocol) -> Memory:
+    """Return the memory of a run as it was when the weights were saved.
+
+    Raises:
+        ConfigError: if it cannot be read.
+    """
+    settings, memory = trained.settings, Memory()
+    if settings.few_shot_memory is not None:
+        memory = load_memory(settings.few_shot_memory, protocol)
+    if settings.few_shot_update and trained.run is not None:
+        before = math.inf if trained.step is None else trained.step
+        for example in load_memory(trained.run, protocol, ("train",), before, may_be_empty=True):
+            memory.add(example)
+    return memory
+
+
+def settings_apart(trained: Trained, folder: Path, found_at: Path) -> RunSettings:
+    """Return settings that do without the run's folder.
+
+    A memory that the run's own episodes joined is written to `folder`, which will be found at `found_at`.
+    """
+    settings = trained.settings
+    if not settings.few_shot_update or trained.run is None:
+        return settings
+    memory_of(trained, protocol_of(settings)).write(folder / MEMORY_FILE)
+    return replace(settings, few_shot_memory=str(found_at.resolve() / MEMORY_FILE), few_shot_update=None)
+
+
 def shots_of(
     trained: Trained, player: Player, update: bool = False, folder: Path | None = None
 ) -> Shots | None:
@@ -391,12 +424,6 @@ def shots_of(
     settings, protocol = trained.settings, player.chat.protocol
     if not settings.few_shot:
         return None
-    memory = Memory()
-    if settings.few_shot_memory is not None:
-        memory = load_memory(settings.few_shot_memory, protocol)
-    if settings.few_shot_update and trained.run is not None:
-        before = math.inf if trained.step is None else trained.step
-        for example in load_memory(trained.run, protocol, ("train",), before, may_be_empty=True):
-            memory.add(example)
+    memory = memory_of(trained, protocol)
     by, seed = settings.few_shot_by or DEFAULT_WAY, settings.few_shot_seed or 0
     return Shots(player, memory, settings.few_shot, by, seed=seed, update=update, folder=folder)

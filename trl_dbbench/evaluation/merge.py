@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from trl_dbbench.engines.policy import quantization_of
 from trl_dbbench.errors import ConfigError, loading, one_line
-from trl_dbbench.evaluation.evaluate import dtype_of
+from trl_dbbench.evaluation.evaluate import dtype_of, settings_apart
 from trl_dbbench.runs.adapters import with_adapter
 from trl_dbbench.runs.trained import Trained
 
@@ -79,8 +79,7 @@ def merge(trained: Trained, out: Path, named_model: str | None = None) -> Merged
         raise ConfigError(f"'{trained.model}' has all weights of a model and no adapter to merge into it.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"'{out}' is there already. Give --out a folder that is not.")
-    noted = trained.settings.model if named_model is None else _noted_base(trained.adapter)
-    if named_model is not None and noted is not None:
+    if named_model is not None and (noted := _noted_base(trained.adapter)) is not None:
         _check_same_base(trained.adapter, named_model, noted)
     revision = trained.settings.model_revision
     _check_not_quantised(trained)
@@ -99,8 +98,8 @@ def merge(trained: Trained, out: Path, named_model: str | None = None) -> Merged
         merged = adapted.merge_and_unload(safe_merge=True)
         merged.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        settings = replace(trained.settings, model=str(out.resolve()), model_revision=None, id=None)
-        settings.write(folder)
+        settings = settings_apart(trained, folder, found_at=out)
+        replace(settings, model=str(out.resolve()), model_revision=None, id=None).write(folder)
         dtype, device = merged.dtype, merged.device
         del adapted, base, merged
         loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,8 @@ DEFAULTS = RunSettings(protocol="text", observation_characters=800, max_turns=Ru
 TAKEN = (
     *("model", "model_revision", "dtype", "protocol", "system_prompt", "chat_template"),
     *("chat_template_kwargs", "max_turns", "max_turn_tokens", "max_completion_length"),
-    *("observation_characters", "grader"),
-    *("few_shot", "few_shot_memory", "few_shot_by", "few_shot_update"),
+    *("observation_characters", "grader", "harness", "history", "compaction", "compaction_tokens"),
+    *("few_shot", "few_shot_memory", "few_shot_by", "few_shot_update", "few_shot_seed"),
 )
 """Settings that an evaluation takes from a run."""
 
@@ -102,7 +102,7 @@ def find_trained(
         raise no_adapter(adapter)
     if settings.model is None:
         raise ConfigError("say what to evaluate: RUN, the output_dir of a training run, or --model.")
-    said = None if home is None else _said(weights, home, known, given)
+    said = None if home is None else _said(weights, home, known, settings, given)
     return Trained(settings.model, adapter, settings, home, said, _step_of(weights))
 
 
@@ -118,7 +118,7 @@ def no_adapter(named: str) -> ConfigError:
 
 def _overridden(known: RunSettings, given: Mapping[str, Any]) -> RunSettings:
     """Override settings, and drop those that depend on an overridden one."""
-    if "protocol" in given:
+    if given.get("protocol", known.protocol) != known.protocol:
         known = replace(known, system_prompt=None)  # it explains the run's own protocol
     if "dtype" in given:
         known = replace(known, autocast=None)
@@ -148,18 +148,22 @@ def _home_of(folder: Path) -> Path | None:
 
 
 def _step_of(weights: Path | None) -> int | None:
-    number = "" if weights is None else weights.resolve().name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
-    return int(number) if number.isdecimal() else None
+    kind, _, number = ("" if weights is None else weights.resolve().name).rpartition("-")
+    return int(number) if kind == PREFIX_CHECKPOINT_DIR and number.isdecimal() else None
 
 
-def _said(weights: Path | None, home: Path, known: RunSettings, given: Mapping[str, Any]) -> str:
+def _said(
+    weights: Path | None, home: Path, known: RunSettings, settings: RunSettings, given: Mapping[str, Any]
+) -> str:
     """Describe the settings taken from the run and those overridden."""
-    had = {name: value for name in TAKEN if (value := getattr(known, name)) not in (None, {})}
-    other = {name: value for name, value in given.items() if name not in had or had[name] != value}
-    taken = [f"{name} {_short(value)}" for name, value in had.items() if name not in other]
+    usual = {field.name: field.default for field in fields(RunSettings)}
+    had = {name: value for name in TAKEN if (value := getattr(known, name)) not in (usual[name], None, {})}
+    now = {name: getattr(settings, name) for name in (*had, *given)}
+    taken = [f"{name} {_short(value)}" for name, value in had.items() if now[name] == value]
     changed = [
         f"{name} {_short(value)}" + (f" instead of {_short(had[name])}" if name in had else "")
-        for name, value in other.items()
+        for name, value in now.items()
+        if name not in had or had[name] != value
     ]
     said = f"The weights of {weights}, played as {home / SETTINGS_FILE} says: {', '.join(taken)}."
     if changed:
