@@ -49,7 +49,7 @@ def compare(
     top_k: opt.TopK = None,
     seed: opt.Seed = None,
     scorer: opt.Scorer = None,
-    batch_size: opt.BatchSize = 16,
+    batch_size: opt.BatchSize = 64,
     dtype: opt.Dtype = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Writes figures and the tasks that flipped here.")

@@ -112,11 +112,6 @@ class Evaluation:
         turns = [turn for record in self.records for turn in record["turns"]]
         return sum(turn["limit"] == "emulation" for turn in turns)
 
-    @property
-    def ended_early(self) -> str | None:
-        """Why tasks were left out, for the user; `None` if none were."""
-        return None
-
     def to_dict(self) -> dict[str, Any]:
         said = {
             "accuracy": self.accuracy.metrics(),

@@ -230,8 +230,7 @@ def skill_pools(
         for name in names if len(names) == 1 or not single else ():
             found.setdefault(name, []).append(row)
     wanted = {name: found.get(name, []) for name in (sampled_skills or sorted(found))}
-    needed = max(min_tasks, 1)
-    rows = {name: pool for name, pool in wanted.items() if len(pool) >= needed}
+    rows = {name: pool for name, pool in wanted.items() if len(pool) >= min_tasks}
     if not rows:
         have = _counted({name: len(pool) for name, pool in found.items()}) or "none"
         raise ConfigError(

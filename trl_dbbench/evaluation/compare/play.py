@@ -56,8 +56,7 @@ class Drawing:
 
     plan: Plan | None = None
     scorer: str | None = None
-    batch_size: int = 16
-    progress: bool = True
+    batch_size: int = 64
 
 
 class Rewards:
@@ -134,7 +133,6 @@ class ArmPlayer:
             *(self.tasks, self.player, self.backend),
             system_prompt=self.trained.settings.system_prompt,
             batch_size=self.drawing.batch_size,
-            progress=self.drawing.progress,
             shots=shots_of(self.trained, self.player, self.few_shot_update),
             journal=self.journal,
             reward=self.rewards,
@@ -163,7 +161,6 @@ class ArmPlayer:
             [starts[place] for place in places],
             *(player, self.backend, drawing.batch_size, f"{plan.n} samples a task"),
             prepare=showing(shots, player, self.tasks, system_prompt),
-            progress=drawing.progress,
         ):
             self.rewards(batch, {} if shots is None else shots.drawn())
             records = [episode_record(episode, "eval", 0) for episode in batch]

@@ -166,6 +166,7 @@ class EndpointEvaluation(Evaluation):
 
     @property
     def ended_early(self) -> str | None:
+        """Why tasks were left out, for the user; `None` if none were."""
         if self.stopped is not None:
             return f"{self.stopped.rstrip('.')}. {len(self.records)} of {self.planned} tasks were played."
         if self.records and self.void_reasons.total() == len(self.records):
