@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 
 from trl_dbbench.data.convert import convert
+from trl_dbbench.data.demonstrations import gold_actions
 from trl_dbbench.data.generate.imported import import_from, usable
 from trl_dbbench.database import Database
+from trl_dbbench.episode.protocol import get_protocol
+from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError, TaskError
+from trl_dbbench.grading import grade
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
 from trl_dbbench.tasks.csv_tables import CsvOptions, read_csv_tables
 from trl_dbbench.tasks.table import check_new_names
@@ -394,6 +398,33 @@ def test_convert_tells_how_it_read_a_table(tmp_path: Path) -> None:
     found = convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
     assert [note.rpartition(": ")[2] for note in found.notes] == ["cells are separated by semicolons"]
     assert load_tasks(tmp_path / "o.jsonl")[0].tables[0].rows == ((1, "a"), (2, "b"))
+
+
+@pytest.mark.parametrize(
+    ("sql", "answer"),
+    [
+        ("SELECT MIN(day) FROM orders", (("2024-01-31",),)),
+        ("SELECT MIN(sent) FROM orders", (("2024-01-31 10:00:00",),)),
+        ("SELECT took FROM orders", (("02:00:00",), ("26:30:00",))),
+        ("SELECT day, took FROM orders LIMIT 1", (("2024-01-31", "02:00:00"),)),
+    ],
+)
+def test_gold_sql_that_gives_dates_and_times_is_right(
+    tmp_path: Path, sqlite_database: Database, sql: str, answer: tuple
+) -> None:
+    table, questions, out = tmp_path / "orders.csv", tmp_path / "q.csv", tmp_path / "o.jsonl"
+    table.write_text(
+        "day,sent,took:TIME\n"
+        "2024-01-31,2024-01-31 10:00:00,02:00:00\n"
+        "2024-02-05,2024-02-05 11:30:00,26:30:00\n"
+    )
+    questions.write_text(f'question,sql\nWhich?,"{sql}"\n')
+    convert(questions, out, tables=[table])
+    (task,) = load_tasks(out)
+    assert task.gold.answer == answer
+    assert [found.problem for found in validate([task], sqlite_database)] == [None]
+    _, said = gold_actions(task, get_protocol("text"), sqlite_database)
+    assert grade(said.text, answer, "lifelong")
 
 
 def test_convert_takes_the_options_of_import(tmp_path: Path, command: Callable) -> None:

@@ -27,6 +27,7 @@ from trl_dbbench.episode.protocol import AgentProtocol, Answer, Operation
 from trl_dbbench.episode.types import Completion, Episode, Request, Rules
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import SQLGrader
+from trl_dbbench.grading.states import without_dates
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.sql import quote
 
@@ -94,7 +95,7 @@ def gold_actions(task: Task, protocol: AgentProtocol, database: Database) -> lis
     grader = grader_of(task, protocol.grader)
     if isinstance(grader, SQLGrader):
         return [Operation(sql), Answer(sql)]
-    rows = result.rows or []
+    rows = list(map(without_dates, result.rows or []))
     if grader.rows:
         return [Operation(sql), Answer(str(rows), tuple(map(str, rows)))]
     values = tuple(str(row[0]) for row in rows)

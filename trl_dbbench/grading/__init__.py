@@ -42,6 +42,7 @@ from trl_dbbench.grading.scorers import (
     spider_ts,
     strict,
 )
+from trl_dbbench.grading.states import without_dates
 from trl_dbbench.utils.lookup import look_up
 from trl_dbbench.utils.sql import sorts_rows
 
@@ -72,12 +73,13 @@ class Grader:
 
     def gold(self, answer: Iterable) -> list:
         """Return a gold answer in this grader's form: rows of one cell, or a flat list of labels."""
-        rows = [tuple(row) if isinstance(row, list | tuple) else (row,) for row in answer]
+        rows = [without_dates(row if isinstance(row, list | tuple) else (row,)) for row in answer]
         return rows if self.rows else [cell for row in rows for cell in row]
 
     def answer(self, rows: Sequence[Sequence[Any]]) -> str:
-        """Return the answer of an agent that passes on the database's rows."""
-        return str(list(rows)) if self.rows else str([str(cell) for row in rows for cell in row])
+        """Return the answer of an agent that passes on the database's rows; dates as MySQL prints them."""
+        rows = list(map(without_dates, rows))
+        return str(rows) if self.rows else str([str(cell) for row in rows for cell in row])
 
     def can_be_right(self, gold: Sequence) -> bool:
         """Return whether the gold answer, in this grader's form, is right itself."""

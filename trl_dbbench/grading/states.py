@@ -55,6 +55,14 @@ def _mysql_text(cell: Any) -> str:
     return str(cell)
 
 
+def without_dates(row: Row) -> tuple:
+    """Return a row with dates and times as the text that MySQL prints, as tasks hold them and agents write
+    them; other cells stay as they are."""
+    return tuple(
+        _mysql_text(cell) if isinstance(cell, datetime.date | datetime.timedelta) else cell for cell in row
+    )
+
+
 def _mysql_float(number: float) -> str:
     """`3.0` is `3`, `1e-05` is `0.00001`, `1e+16` is `1e16`: an exponent only outside 1e-15 .. 1e15.
 

@@ -9,7 +9,6 @@ database.
 from __future__ import annotations
 
 import ast
-import datetime
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from typing import Any
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import DEFAULT_GRADER, GRADERS
+from trl_dbbench.grading.states import without_dates
 from trl_dbbench.tasks.column_types import number_or_text
 from trl_dbbench.tasks.csv_tables import FROM_FILE, CsvOptions, has_marks
 from trl_dbbench.tasks.fields import check_known, first_id
@@ -74,7 +74,7 @@ class CsvFormat:
             return _answerable(task)
         rows = self._gold_rows(task)
         if task.is_question and "answer" not in given:
-            answer = tuple(tuple(map(_json_cell, row)) for row in rows)
+            answer = tuple(tuple(map(_json_cell, without_dates(row))) for row in rows)
             task = replace(task, gold=replace(task.gold, answer=answer))
             if not rows:
                 self._warn(task, "the SQL gives no rows, so the answer is an empty list")
@@ -202,13 +202,11 @@ def _as_rows(found: list | tuple, text: str) -> list:
 
 
 def _json_cell(cell: Any) -> Cell:
-    """A cell of a result as a gold answer has it: numbers as numbers, dates as their text."""
+    """A cell of a result as a gold answer has it: numbers as numbers."""
     if isinstance(cell, Decimal):
         return int(cell) if cell == cell.to_integral_value() else float(cell)
     if cell is None or isinstance(cell, str | int | float):
         return cell
-    if isinstance(cell, datetime.date | datetime.timedelta):
-        return str(cell)
     raise TaskError(f"the sql gives {cell!r}, which no answer can be compared with")
 
 
