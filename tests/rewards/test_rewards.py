@@ -122,6 +122,39 @@ def test_execution_reward(sqlite_database: Database, played: Episode, value: flo
     assert ExecutionReward(sqlite_database)([played]) == [value]
 
 
+@pytest.mark.parametrize(
+    "statements", [(), ("SHOW TABLES",), ("SELECT 1",)], ids=lambda statements: "; ".join(statements) or None
+)
+def test_an_answer_in_sql_is_the_last_sql(sqlite_database: Database, statements: tuple[str, ...]) -> None:
+    answers = [QUESTION.gold.sql, "SELECT name FROM fruits"]
+    played = [episode(QUESTION, *map(Operation, statements), Answer(str(sql))) for sql in answers]
+    assert ExecutionReward(sqlite_database)(played) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("later", "value"),
+    [
+        ("DESCRIBE fruits", 1.0),
+        ("SHOW COLUMNS FROM fruits", 1.0),
+        ("SHOW INDEX FROM fruits", 1.0),
+        ("COMMIT;", 1.0),
+        ("SELEC * FROM fruits", 1.0),  # it fails
+        ("DELETE FROM vegetables", 1.0),
+        ("ROLLBACK", 0.0),
+        ("DELETE FROM fruits", 0.0),
+    ],
+)
+def test_the_last_change_is_the_one_that_succeeded(
+    sqlite_database: Database, later: str, value: float
+) -> None:
+    played = asked(CHANGE, "BEGIN", "DELETE FROM fruits WHERE name = 'apple'", later)
+    with sqlite_database.sandbox(CHANGE) as sandbox:
+        for turn in played.turns:
+            if isinstance(turn.action, Operation):
+                turn.result = sandbox.execute(turn.action.sql)
+    assert ExecutionReward(sqlite_database)([played]) == [value]
+
+
 def test_the_order_counts_where_the_gold_sorts_whatever_skills_the_file_names(
     sqlite_database: Database,
 ) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trl_dbbench.database import Database
+from trl_dbbench.database.dialect import Dialect
 from trl_dbbench.episode.gold import answer_limits, execute_untruncated
 from trl_dbbench.episode.judge import Judge
-from trl_dbbench.episode.protocol import Invalid
+from trl_dbbench.episode.protocol import Invalid, Operation
 from trl_dbbench.episode.table_states import for_each_episode
 from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.grading import SQL_GRADERS
 from trl_dbbench.grading.rows import same_state
+from trl_dbbench.rewards.efficiency import sql_of
 from trl_dbbench.rewards.named import named
 from trl_dbbench.tasks.skills import operation_of
 
@@ -61,11 +64,12 @@ OUTCOME_PRESETS = {
 
 @named("execution")
 class ExecutionReward:
-    """1 if the agent's last SQL has the effect of the gold SQL, else 0, whatever the answer.
+    """1 if the agent's last SQL has the effect of the gold SQL, else 0, whatever an answer in words says.
 
-    Both are executed on fresh sandboxes. For a question, the grader `strict` compares their rows; a gold
-    without rows, or with NULLs only, makes every answer wrong. For a change, the tables are compared after
-    the last statement that is not a SELECT. `None` without gold SQL, or if it fails on this database.
+    Both are executed on fresh sandboxes. For a question, the grader `strict` compares the rows of an answer
+    in SQL, or else of the last statement; a gold without rows, or with NULLs only, makes every answer wrong.
+    For a change, the tables are compared after the last statement that succeeded and may have changed them.
+    `None` without gold SQL, or if it fails on this database.
     """
 
     __name__ = "execution"
@@ -89,23 +93,46 @@ class ExecutionReward:
         gold, _ = execute_untruncated(self._database, episode.task, gold_sql)
         if gold is None:
             return None
-        if not episode.statements or gold.says_nothing:
+        own = sql_of(episode)
+        if own is None or gold.says_nothing:
             return 0.0
         strict = SQL_GRADERS["strict"]
         limits = answer_limits([gold], strict)
-        given, _ = execute_untruncated(self._database, episode.task, episode.statements[-1], limits)
+        given, _ = execute_untruncated(self._database, episode.task, own, limits)
         return float(given is not None and strict.right(given, [gold], gold_sql))
 
     def _same_state(self, episode: Episode) -> float | None:
         gold = self._judge.gold_state(episode.task)
         if gold.state is None:
             return None
-        changes = [sql for sql in episode.statements if operation_of(sql, episode.task.dialect) != "SELECT"]
-        if not changes:
+        change = _last_change(episode, self._database.dialect)
+        if change is None:
             return 0.0
         with self._database.sandbox(episode.task) as sandbox:
-            sandbox.execute(changes[-1])
+            sandbox.execute(change)
             return float(same_state(sandbox.state(), gold.state))
+
+
+_NO_CHANGE = re.compile(
+    r"""\s*(?: BEGIN (?:\s+(?:WORK | TRANSACTION | DEFERRED | IMMEDIATE | EXCLUSIVE))*
+    | START\s+TRANSACTION\b[^;]* | (?:COMMIT | END)\b[^;]* | PRAGMA\b[^=;]*)\s*;?\s*""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Statements that begin or end a transaction and keep its changes, and those by which SQLite shows tables."""
+
+
+def _last_change(episode: Episode, dialect: Dialect) -> str | None:
+    """Return the last statement that did not fail and does more than show, or `None`."""
+    for turn in reversed(episode.turns):
+        failed = turn.result is not None and turn.result.error is not None
+        if isinstance(turn.action, Operation) and not failed:
+            sql = turn.action.sql
+            shows = dialect.only_shows(sql) or dialect.kind_of(sql) == "reads"
+            if not (
+                shows or _NO_CHANGE.fullmatch(sql) or operation_of(sql, episode.task.dialect) == "SELECT"
+            ):
+                return sql
+    return None
 
 
 @named("format")
