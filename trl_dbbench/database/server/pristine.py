@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -144,6 +145,12 @@ class PristineDatabases:
             raise
 
 
+_COUNTS = re.compile(r"\b(?:AUTO_INCREMENT|SERIAL)\b", re.IGNORECASE)
+"""In the type of a column to which servers give numbers where it is NULL or, unless told otherwise, 0."""
+
+_KEEP_ZEROS = "SET SESSION sql_mode = CONCAT(@@SESSION.sql_mode, ',NO_AUTO_VALUE_ON_ZERO')"
+
+
 def fill(connection: Connection, table: Table, database: str | None = None) -> None:
     """Make a table with its rows, in `database` or in the database in use."""
     connection.exec_driver_sql(f"CREATE TABLE {_place(table, database)} ({columns_of(table)})")
@@ -151,8 +158,10 @@ def fill(connection: Connection, table: Table, database: str | None = None) -> N
 
 
 def fill_rows(connection: Connection, table: Table, database: str | None = None) -> None:
-    """Put its rows into an empty table."""
+    """Put its rows into an empty table; ids of 0 stay 0."""
     if table.rows:
+        if any(_COUNTS.search(column.type) for column in table.columns):
+            connection.exec_driver_sql(_KEEP_ZEROS)
         names = ", ".join(quote(column.name) for column in table.columns).replace("%", "%%")
         places = ", ".join(["%s"] * len(table.columns))
         target = _place(table, database).replace("%", "%%")
