@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 from dataclasses import replace
@@ -23,6 +24,7 @@ from text2sql_entries import (
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks import Gold, Source, Task, load_tasks
+from trl_dbbench.tasks.sources.base import descriptions
 
 
 def test_birds_entries(tmp_path: Path) -> None:
@@ -85,6 +87,17 @@ def test_birds_descriptions_of_columns(
     assert f"'{folder / 'owners.csv'}' has no column original_column_name" in caplog.text
     names = replace(task, schema="names")
     assert "poids" not in names.prompt()
+
+
+def test_a_description_that_is_not_csv_is_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "pets.csv"
+    file.write_text(f"{HEADER}\nweight,{'x' * 2000},,,\n")
+    limit = csv.field_size_limit(1000)
+    try:
+        assert descriptions(tmp_path) == {"pets": {}}
+    finally:
+        csv.field_size_limit(limit)
+    assert f"'{file}' is not CSV (field larger than field limit (1000))" in caplog.text
 
 
 @pytest.mark.parametrize("folder", ["dev_databases", "train_databases", "databases", ".", "../dev_databases"])

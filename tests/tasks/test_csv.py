@@ -182,6 +182,42 @@ def test_columns_without_a_name_are_left_out_with_a_note(tmp_path: Path) -> None
         read(tmp_path, ";;\n1;2;3\n")
 
 
+def test_empty_rows_of_excel_are_no_rows(tmp_path: Path) -> None:
+    table, notes = read(tmp_path, "id,name\n1,A\n,\n2,\n,\n")
+    assert table.rows == ((1, "A"), (2, None))
+    assert notes == ["rows whose cells are all empty (2) are left out"]
+    assert read(tmp_path, 'name\nA\n""\n\n')[0].rows == (("A",), (None,)), "a cell, then an empty line"
+
+
+@pytest.mark.parametrize(
+    "questions",
+    [
+        "question,answer\nHow many?,2\n,\n,\n",
+        ",question,answer\n0,How many?,2\n",  # pandas' index
+        "question,answer,\nHow many?,2,\n",
+    ],
+)
+def test_questions_of_excel_and_pandas(tmp_path: Path, questions: str) -> None:
+    (tmp_path / "t.csv").write_text("a\n1\n2\n")
+    (tmp_path / "q.csv").write_text(questions)
+    convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
+    assert [(task.question, task.gold.answer) for task in load_tasks(tmp_path / "o.jsonl")] == [
+        ("How many?", ((2,),))
+    ]
+
+
+def test_questions_of_which_no_column_has_a_name(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a\n1\n")
+    (tmp_path / "q.csv").write_text(",\nHow many?,1\n")
+    with pytest.raises(TaskError, match=r"q\.csv: none of its columns has a name"):
+        convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
+
+
+def test_a_cell_may_be_long(tmp_path: Path) -> None:
+    long = "x" * 200_000
+    assert read(tmp_path, f"id,text\n1,{long}\n")[0].rows == ((1, long),)
+
+
 def test_a_tsv_that_has_no_tabs(tmp_path: Path) -> None:
     (tmp_path / "t.tsv").write_text("id;name\n1;a\n2;b\n")
     notes: list[str] = []

@@ -30,6 +30,8 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+csv.field_size_limit(2**31 - 1)  # Python's own limit is 131,072 characters in a cell
+
 _EXCELS_LINE = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)
 """The first line by which Excel is told the delimiter."""
 
@@ -79,7 +81,7 @@ FROM_FILE = CsvOptions()
 
 
 def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
-    """Read a CSV file. Empty lines do not count.
+    """Read a CSV file. Empty lines do not count, nor do rows of empty cells where there are several columns.
 
     Raises:
         TaskError: if it cannot be read, a column has the name of another, or a row has not as many cells as
@@ -102,17 +104,20 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
             f"{path}: the column '{named[twice]}' is there twice; MySQL ignores case in column names. Rename "
             "one."
         )
-    for where, row in rows[1:]:
+    filled = [(where, row) for where, row in rows[1:] if len(header) == 1 or any(row)]
+    if empty := len(rows) - 1 - len(filled):
+        notes.append(f"{path}: rows whose cells are all empty ({empty}) are left out")
+    for where, row in filled:
         if len(row) != len(header):
             raise TaskError(
                 f"{path}, {where}: has {len(row)} cells, the header {len(header)} columns, divided by "
                 f"{DELIMITERS.get(delimiter, repr(delimiter))}. Correct the line, or name the delimiter."
             )
     if guessed:
-        notes += _doubtful_letters(path, header, [row for _, row in rows[1:]])
+        notes += _doubtful_letters(path, header, [row for _, row in filled])
     if delimiter != usual:
         notes.append(f"{path}: cells are separated by {DELIMITERS.get(delimiter, repr(delimiter))}")
-    return CsvFile(header, rows[1:], delimiter, notes)
+    return CsvFile(header, filled, delimiter, notes)
 
 
 def _doubtful_letters(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -65,12 +65,18 @@ def read_entries(path: Path, csv: CsvOptions = FROM_FILE) -> Iterable[Entry]:
         file = read_csv(path, csv)
         for note in file.notes:
             logger.warning(note)
-        if "" in file.header:
-            raise TaskError(f"{path}: column {file.header.index('') + 1} has no name. Give it one.")
+        if not any(file.header):
+            raise TaskError(f"{path}: none of its columns has a name; its first line must name them.")
+        for place in [place for place, name in enumerate(file.header) if not name]:
+            logger.warning("%s: column %d has no name and is left out; name it to keep it", path, place + 1)
         if not file.rows:
             raise TaskError(f"{path} holds no questions, only a header.")
-        return [Entry(place, dict(zip(file.header, row, strict=True))) for place, row in file.rows]
+        return [Entry(place, _named_cells(file.header, row)) for place, row in file.rows]
     return _jsonl_entries(path)
+
+
+def _named_cells(header: Sequence[str], row: Sequence[str]) -> dict[str, Any]:
+    return {name: cell for name, cell in zip(header, row, strict=True) if name}
 
 
 def read_folder(folder: Path, split: str | None) -> Iterator[Entry]:

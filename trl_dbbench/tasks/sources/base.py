@@ -242,10 +242,16 @@ def _lines(path: Path) -> dict[str, str]:
     except UnicodeDecodeError:  # some were written on Windows
         text = content.decode("cp1252", "replace")
     rows = csv.DictReader(io.StringIO(text, newline=""))
-    if _COLUMN not in (rows.fieldnames or ()):
-        logger.warning("'%s' has no column %s, as BIRD's descriptions have, and is not read.", path, _COLUMN)
+    try:
+        if _COLUMN not in (rows.fieldnames or ()):
+            logger.warning(
+                "'%s' has no column %s, as BIRD's descriptions have, and is not read.", path, _COLUMN
+            )
+            return {}
+        lines = {(row[_COLUMN] or "").strip().lower(): _line(row) for row in rows}
+    except csv.Error as error:
+        logger.warning("'%s' is not CSV (%s), as BIRD's descriptions are, and is not read.", path, error)
         return {}
-    lines = {(row[_COLUMN] or "").strip().lower(): _line(row) for row in rows}
     return {column: line for column, line in lines.items() if line}
 
 
