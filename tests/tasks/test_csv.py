@@ -400,6 +400,24 @@ def test_answers_as_python_writes_them(tmp_path: Path, answer: str, gold: tuple)
 
 
 @pytest.mark.parametrize(
+    ("answer", "cell"),
+    [
+        ('[{"name": "Ann", "amount": 5}]', "{'name': 'Ann', 'amount': 5}"),
+        ('{"name": "Ann"}', "{'name': 'Ann'}"),
+        ('[[["Ann", 5]]]', "['Ann', 5]"),
+        ("[NaN]", "nan"),
+        ("-Infinity", "-inf"),
+    ],
+)
+def test_an_answer_in_json_has_cells_that_agents_can_give(tmp_path: Path, answer: str, cell: str) -> None:
+    (tmp_path / "t.csv").write_text("id,name\n1,a\n2,b\n")
+    (tmp_path / "q.jsonl").write_text(f'{{"question": "Who?", "answer": {answer}}}\n')
+    with pytest.raises(TaskError, match=r"q\.jsonl, line 1: the answer has the cell ") as error:
+        convert(tmp_path / "q.jsonl", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
+    assert f"the answer has the cell {cell}; a cell is a string, a finite number" in str(error.value)
+
+
+@pytest.mark.parametrize(
     "answer", ["['a', b]", "['a' 'b']", "[1 2 3]", "[Decimal('1.5')]", "['a', ['b', ['c']]]"]
 )
 def test_lists_that_cannot_be_read_are_errors_that_name_the_line(tmp_path: Path, answer: str) -> None:

@@ -459,6 +459,10 @@ def lifelong_gold(**changes: Any) -> dict[str, Any]:
         (OWN | {"question": "\ud800"}, r"holds half of a surrogate pair, which is not text: '\ud800'"),
         # gold
         (without(OWN, "answer"), "a question needs its gold 'answer'"),
+        (OWN | {"answer": [{"name": "Ann"}]}, "the answer has the cell {'name': 'Ann'}; a cell is a string"),
+        (OWN | {"answer": [[["Ann", 5]]]}, "the answer has the cell ['Ann', 5]; a cell is a string"),
+        (OWN | {"answer": [float("nan")], "grader": None}, "the answer has the cell nan; a cell is a string"),
+        (OWN | {"answer": [[float("inf")]]}, "the answer has the cell inf; a cell is a string"),
         (without(OWN, "sql") | {"operation": "DELETE"}, "DELETE needs its gold solution 'sql'"),
         (OWN | {"operation": "MERGE"}, "unknown operation 'MERGE'; allowed: SELECT, INSERT, UPDATE, DELETE"),
         (OWN | {"operation": ["SELECT"]}, "unknown operation ['SELECT']; allowed: SELECT"),

@@ -21,7 +21,15 @@ from trl_dbbench.tasks.column_types import check_type
 from trl_dbbench.tasks.fields import as_object, check_known, json_object, optional, required
 from trl_dbbench.tasks.skills import NAMED, operation_of, skills_of
 from trl_dbbench.tasks.source import Source, described
-from trl_dbbench.tasks.table import Table, check_names, content_key, first_twice, read_rows, read_table
+from trl_dbbench.tasks.table import (
+    Table,
+    check_names,
+    content_key,
+    first_twice,
+    is_cell,
+    read_rows,
+    read_table,
+)
 from trl_dbbench.utils.lookup import unknown
 
 FIELDS = (
@@ -301,6 +309,13 @@ def checked(task: Task) -> Task:
         raise TaskError(f"a question needs its gold 'sql' or 'results' for the grader {task.grader}")
     if operation == "SELECT" and gold.answer is None and task.grader not in SQL_GRADERS:
         raise TaskError("a question needs its gold 'answer'")
+    for row in gold.answer or ():
+        cells = row if isinstance(row, list | tuple) else (row,)
+        if wrong := [cell for cell in cells if not is_cell(cell)]:
+            raise TaskError(
+                f"the answer has the cell {repr(wrong[0])[:80]}; a cell is a string, a finite number, true, "
+                'false or null, and an answer is a list of rows: [["Ann", 5], ["Bob", 7]]'
+            )
     if operation != "SELECT" and not gold.sql:
         raise TaskError(f"{operation} needs its gold solution 'sql'")
     if gold.state_md5 and not is_md5(gold.state_md5):

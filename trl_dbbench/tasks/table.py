@@ -132,7 +132,7 @@ def read_rows(rows: Sequence[Any], width: int, where: str) -> tuple[tuple[Cell, 
         if not isinstance(row, list | tuple) or len(row) != width:
             size = f"{len(row)} cells" if isinstance(row, list | tuple) else repr(row)
             raise TaskError(f"{where}, row {number} has {size}, the table has {width} columns")
-        if wrong := [cell for cell in row if not _is_cell(cell)]:
+        if wrong := [cell for cell in row if not is_cell(cell)]:
             raise TaskError(
                 f"{where}, row {number} has the cell {wrong[0]!r}; a cell is a string, a finite number, "
                 "true, false or null"
@@ -147,7 +147,8 @@ def _column(name: str, type: str) -> Column:
     return Column(name, type)
 
 
-def _is_cell(value: Any) -> bool:
+def is_cell(value: Any) -> bool:
+    """Return whether JSON holds this value in a cell: a scalar, and neither NaN nor infinite."""
     return value is None or (
         isinstance(value, str | int | float) and not (value != value or value in (math.inf, -math.inf))
     )
