@@ -8,7 +8,7 @@ import pytest
 from databases import table, task
 
 from trl_dbbench import ConfigError, Task
-from trl_dbbench.tasks import Gold
+from trl_dbbench.tasks import Gold, Source
 from trl_dbbench.tasks.stages import Stage, kind_of, plan_stages, shared_with_training
 
 
@@ -39,6 +39,15 @@ def test_a_task_comes_when_the_last_of_its_skills_does():
         "where_single_condition": (2, 3),  # `update` comes before it
         "order_by_single_column": (0,),
     }
+
+
+def test_databases_of_one_dump_are_told_apart():
+    """BIRD has all of its databases for MySQL in one dump."""
+    pets, towns = (Source("/dev.sql", "0" * 16, only=only) for only in (("pets", "owners"), ("towns",)))
+    tasks = [replace(PLAIN, source=source) for source in (pets, towns, pets)]
+    assert stages(tasks, "databases") == {"owners+pets": (0, 2), "towns": (1,)}
+    shops = [replace(PLAIN, source=Source("/shops.sql", "0" * 16, name=name)) for name in ("north", "south")]
+    assert stages(shops, "databases") == {"north": (0,), "south": (1,)}
 
 
 def test_a_list_says_which_skills_and_in_which_order():

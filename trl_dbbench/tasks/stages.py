@@ -158,8 +158,8 @@ def _keys(task: Task, by: str) -> tuple[str, ...]:
         return task.skills
     if by == "operations":
         return (task.operation,)
-    if task.source is not None:
-        return (task.source.name or task.source.path,)
+    if (source := task.source) is not None:  # a dump may hold the tables of many databases
+        return (source.name or "+".join(sorted(source.only)) or source.path,)
     return ("+".join(sorted(table.name for table in task.tables)),)
 
 
