@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -226,10 +228,18 @@ def test_csv_files_become_two_files_of_tasks(tmp_path: Path, sqlite_database: Da
 def test_what_import_refuses(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,x\n1,2\n")
     run = CliRunner().invoke
+    sqlite = str(tmp_path / "a.db")
+    with closing(sqlite3.connect(sqlite)) as connection:
+        connection.execute("CREATE TABLE a (id INT)")
     csv, out = str(tmp_path / "a.csv"), ["--out", str(tmp_path / "t.jsonl")]
     for arguments, message in (
         (["mysql://h/", csv], "give the URL of one server, or files, not both"),
         ([csv, "--database", "shop"], "--database and --tables are for a server or a dump"),
+        ([sqlite, "--database", "shop"], "--database is for a server or a dump; an SQLite file is one"),
+        *(
+            (["mysql://h/", *option], "--delimiter, --encoding and --type are for CSV files; a server says")
+            for option in (["--delimiter", ";"], ["--encoding", "cp1252"], ["--type", "id=TEXT"])
+        ),
         ([csv, "--sample", "0"], "the sample is 0 rows"),
         (
             [csv, "--test-out", str(tmp_path / "no" / "t.jsonl")],

@@ -167,6 +167,8 @@ def import_from(
     servers = [source for source in sources if "://" in source]
     if servers and len(sources) > 1:
         raise ConfigError("give the URL of one server, or files, not both.")
+    if servers and csv != FROM_FILE:
+        raise ConfigError("--delimiter, --encoding and --type are for CSV files; a server says it itself.")
     found = Imported()
     if servers:
         read = read_tables(servers[0], database, names, sample, seed)
@@ -199,6 +201,8 @@ def _read_files(
         raise ConfigError(
             "--database and --tables are for a server or a dump; of CSV and parquet files each is a table."
         )
+    if database is not None and not any(path.name.lower().endswith(DUMP_SUFFIXES) for path in databases):
+        raise ConfigError("--database is for a server or a dump; an SQLite file is one database.")
     if csv != FROM_FILE and not tables:
         raise ConfigError(
             "--delimiter, --encoding and --type are for CSV files; the others say it themselves."
