@@ -454,11 +454,20 @@ def test_with_full_weights_a_server_that_failed_is_not_asked_again(fakes, engine
         engine.connect()
 
 
+@pytest.mark.parametrize(
+    "used",
+    [
+        {"use_rollout_logprobs": True},
+        {"beta": 0.1, "kl_reference": "rollout"},
+        {"beta": 0.1, "kl_in_reward": True},
+    ],
+    ids=str,
+)
 def test_rollout_log_probabilities_that_would_be_wrong_are_refused_at_the_start(
-    fakes, tiny_model, sqlite_database, demo_tasks, tmp_path
+    fakes, tiny_model, sqlite_database, demo_tasks, tmp_path, used
 ):
     (server,) = fakes(1)
-    settings = {"vllm_server_urls": [server.url], "temperature": 0.8, "use_rollout_logprobs": True}
+    settings = {"vllm_server_urls": [server.url], "temperature": 0.8, **used}
     with pytest.raises(ConfigError, match="do without use_rollout_logprobs"):
         make_trainer(tiny_model, sqlite_database, demo_tasks[:2], tmp_path, **settings)
 

@@ -91,11 +91,13 @@ def compares_with_rollout(args: Any) -> bool:
 
 
 def uses_rollout_logprobs(args: Any) -> bool:
-    """Return whether the loss needs the rollout's log-probabilities, as TRL's off-policy mask does."""
+    """Return whether the update needs the rollout's log-probabilities, as TRL's off-policy mask does."""
     return (
         compares_with_rollout(args)
         or args.rollout_correction != NO_CORRECTION
         or args.off_policy_mask_threshold is not None
+        or args.kl_reference == "rollout"
+        or args.kl_in_reward
     )
 
 
@@ -115,8 +117,9 @@ def known_logprobs(
     sampled = (output["completion_mask"] * output["tool_mask"]).bool()
     if any_rank(bool(logprobs[sampled].isnan().any())):
         raise ConfigError(
-            f"the loss is to compare with the rollout's log-probabilities, and the engine {engine!r} does "
-            "not know them all (NaN). Leave use_rollout_logprobs and rollouts_ahead out, or let the engine "
-            "tell them."
+            f"the update is to use the rollout's log-probabilities, and the engine {engine!r} does not know "
+            "them all (NaN). Leave use_rollout_logprobs, rollouts_ahead, rollout_correction, "
+            "off_policy_mask_threshold, kl_reference: rollout and kl_in_reward out, or let the engine tell "
+            "them."
         )
     return logprobs

@@ -318,8 +318,10 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             output = super()._generate_and_score_completions(batch.rows)
             if self._follows is not None:
                 output[FOLLOWS] = self._follows
-        if self.model.training and compares_with_rollout(self.args):
-            output["old_per_token_logps"] = known_logprobs(output, self.args.engine, self._any_rank)
+        if self.model.training and self.args.needs_rollout_logprobs:
+            logprobs = known_logprobs(output, self.args.engine, self._any_rank)
+            if compares_with_rollout(self.args):
+                output["old_per_token_logps"] = logprobs
         mask_failed(output, batch.episodes, self.args.mask_truncated_completions, self.accelerator.gather)
         penalties = apply_kl(output, self.args, self.accelerator.gather)
         self._assign_advantages(output, penalties)

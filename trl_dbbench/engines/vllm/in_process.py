@@ -206,8 +206,8 @@ class InProcessBackend:
             raise ConfigError(
                 "vLLM does not give the policy's log-probabilities where top_p or top_k restrict the draw "
                 f"at a temperature of {trained_on.temperature:g}, and these settings train on them "
-                "(use_rollout_logprobs, rollout_correction or kl_reference: rollout). Set temperature: 1, or "
-                "leave top_p and top_k out."
+                "(use_rollout_logprobs, rollout_correction, off_policy_mask_threshold, kl_reference: rollout "
+                "or kl_in_reward). Set temperature: 1, or leave top_p and top_k out."
             )
         self._sleeps = bool(args.vllm_enable_sleep_mode)
         self._group = _tensor_parallel_group(args.vllm_tensor_parallel_size)

@@ -303,8 +303,8 @@ class VLLMServers:
                 f"(--logprobs-mode {mode}) gives the policy's own only with {rule}; set are temperature "
                 f"{sampling.temperature}, top_p {sampling.top_p}, top_k {sampling.top_k}. Start it with the "
                 "other of raw_logprobs (for temperature 1) and processed_logprobs (for top_p 1 and top_k "
-                "0), change these settings, or do without use_rollout_logprobs, "
-                "rollouts_ahead, rollout_correction and off_policy_mask_threshold."
+                "0), change these settings, or do without use_rollout_logprobs, rollouts_ahead, "
+                "rollout_correction, off_policy_mask_threshold, kl_reference: rollout and kl_in_reward."
             )
 
     def precision_of(self, server: Server) -> Precision | None:
