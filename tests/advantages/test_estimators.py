@@ -20,7 +20,7 @@ from trl_dbbench.advantages.estimators import (
     turn,
     weighted,
 )
-from trl_dbbench.advantages.registry import ADVANTAGES, compute, get_advantage
+from trl_dbbench.advantages.registry import ADVANTAGES, check_needs, compute, get_advantage
 from trl_dbbench.advantages.state import StateGroups, StateTree
 from trl_dbbench.advantages.vine import Vine, differences
 from trl_dbbench.episode.protocol import Answer, Operation
@@ -426,6 +426,12 @@ def test_arguments_of_a_function_are_checked_when_it_is_called(played):
         process_avg_unique(batch, step_spread="all")
 
 
-def test_a_process_estimator_without_step_rewards_is_refused(played):
+def test_a_batch_without_step_rewards_teaches_a_process_estimator_nothing(played):
+    """As `state_progress` gives none for questions."""
+    values = compute("process_avg_unique", process_avg_unique, outcomes(played, 1, 0))
+    assert not values.any()
+
+
+def test_a_process_estimator_is_refused_where_no_reward_is_for_turns():
     with pytest.raises(ConfigError, match=r"'process_avg_unique' goes by each turn's reward, and no reward"):
-        compute("process_avg_unique", process_avg_unique, outcomes(played, 1, 0))
+        check_needs("process_avg_unique", process_avg_unique, "step_rewards")

@@ -126,9 +126,6 @@ def compute(name: str, function: AdvantageFunction, batch: AdvantageBatch) -> to
     Raises:
         ConfigError: if the result has another shape.
     """
-    played = [episode for episode in batch.episodes if episode.status != Status.ENVIRONMENT_FAULT]
-    if played and not any(turn.rewards for episode in played for turn in episode.turns):
-        check_needs(name, function, "step_rewards")
     values = torch.as_tensor(function(batch)).detach().to("cpu", torch.float32)
     allowed = (len(batch.episodes),), tuple(batch.mask.shape)
     if tuple(values.shape) not in allowed:
