@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from launching import ROOT
-from transformers import Qwen2ForCausalLM
+from transformers import AutoConfig, AutoTokenizer, Qwen2ForCausalLM
 from typer.testing import CliRunner
 
 from trl_dbbench.cli import app
@@ -181,6 +181,20 @@ def test_memory_is_that_of_the_prompts_that_are_trained(doctor, tmp_path):
     assert memory("--system_prompt", tmp_path / "long.md") > usual
     _, said = doctor("quickstart", "--system_prompt", "no.md")
     assert said["memory"].startswith("FAIL") and "no.md" in said["memory"]
+
+
+def test_memory_of_a_model_that_is_quantized_on_disk(doctor, tmp_path):
+    def memory(name: str, **quantized: object) -> str:
+        config = AutoConfig.from_pretrained(TINY)
+        config.quantization_config = quantized
+        config.save_pretrained(tmp_path / name)
+        AutoTokenizer.from_pretrained(TINY).save_pretrained(tmp_path / name)
+        return doctor("quickstart", "--model_name_or_path", tmp_path / name)[1]["memory"]
+
+    assert "need about" in memory("known", quant_method="bitsandbytes", load_in_4bit=True)
+    assert memory("unknown", quant_method="hqq").endswith(
+        "cannot be told: the model is quantized by hqq, which does not say to how many bits"
+    )
 
 
 def test_a_file_of_pairs_alone(doctor, tmp_path):

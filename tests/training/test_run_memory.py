@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,14 +10,15 @@ import torch
 from launching import ROOT
 from peft import LoraConfig, get_peft_model
 from training import make_trainer
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig, DynamicCache
 from trl.trainer.utils import add_fused_lm_head
 
-from trl_dbbench import ConfigError
+from trl_dbbench import ConfigError, DBBenchGRPOConfig
 from trl_dbbench.engines.shared_prompts import lay_out, sharing
 from trl_dbbench.engines.transformers.admission import cache_bytes_per_token
 from trl_dbbench.engines.transformers.models import CACHE_ARGUMENT
-from trl_dbbench.training.memory import Batch, Load, Sizes, adapter_config, layer_bytes, needed
+from trl_dbbench.training import memory
+from trl_dbbench.training.memory import Batch, Load, Sizes, adapter_config, layer_bytes, needed, plan
 
 TINY = ROOT / "recipes" / "tiny" / "model"
 LORA = LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM")
@@ -151,6 +153,51 @@ def test_a_training_that_cannot_fit(tiny_model, sqlite_database, demo_tasks, tmp
     said = r"^the training needs about 0\.\d GB \(libraries 0\.6 GB, .*\), and 0\.5 GB are there\. Less is needed with "
     with pytest.raises(ConfigError, match=said):
         make_trainer(tiny_model, sqlite_database, demo_tasks, tmp_path)
+
+
+BY_BITSANDBYTES = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+
+
+def needed_by_a_quantized_model(
+    tmp_path: Path, monkeypatch, on_disk: dict | None = None, argument: Any = None, **kwargs: Any
+) -> dict[str, float] | None:
+    """Bytes that `check_memory` computes; `None` if it computes nothing."""
+    config = AutoConfig.from_pretrained(TINY)
+    if on_disk is not None:
+        config.quantization_config = on_disk
+    config.save_pretrained(tmp_path)
+    plans, told = [], []
+    monkeypatch.setattr("trl_dbbench.training.memory.tell", told.append)
+    monkeypatch.setattr(memory, "plan", lambda *args: plans.append(plan(*args)) or plans[-1])
+    args = DBBenchGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, model_init_kwargs=kwargs)
+    memory.check_memory(str(tmp_path), args, [], None, LORA, argument)
+    return plans[0].parts if plans else None
+
+
+def test_a_model_that_is_quantized_on_disk_is_counted_as_such(tmp_path, monkeypatch):
+    weights = [
+        found["weights"]
+        for found in (
+            needed_by_a_quantized_model(tmp_path, monkeypatch, **given)
+            for given in (
+                {},
+                {"argument": BitsAndBytesConfig(load_in_4bit=True)},
+                {"quantization_config": BitsAndBytesConfig(load_in_4bit=True)},
+                {"on_disk": BY_BITSANDBYTES},
+                {"on_disk": {"quant_method": "gptq", "bits": 4}},
+                {"on_disk": {"quant_method": "gptq", "bits": 8}},
+            )
+        )
+        if found is not None
+    ]
+    whole, asked, *others, of_8_bits = weights
+    assert others == [asked] * 3
+    assert asked < of_8_bits < whole
+
+
+def test_a_model_that_is_quantized_to_unknown_bits_has_no_bound(tmp_path, monkeypatch):
+    for given in ({"on_disk": {"quant_method": "hqq"}}, {"argument": object()}):
+        assert needed_by_a_quantized_model(tmp_path, monkeypatch, **given) is None
 
 
 def test_what_the_witness_is_told(tiny_model, sqlite_database, demo_tasks, tmp_path, monkeypatch):

@@ -53,7 +53,7 @@ from trl_dbbench.evaluation.evaluate import evaluate
 from trl_dbbench.runs.adapters import ADAPTER_FILE, MODEL_FILE
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Task, load_tasks
-from trl_dbbench.training.memory import REMEDIES, Place, Sizes, adapter_config, gb, plan
+from trl_dbbench.training.memory import REMEDIES, Place, Sizes, adapter_config, gb, plan, quantized_bits
 from trl_dbbench.training.unsupported import wants_bf16
 from trl_dbbench.utils.memory import total_memory
 
@@ -430,12 +430,17 @@ def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
     with loading(f"the adapter '{case.get('adapter_name_or_path')}'"):
         adapter = get_peft_config(model) or adapter_config(case.get("adapter_name_or_path"))
     sizes = Sizes.of(config, adapter)
+    asked = {name: True for name in ("load_in_4bit", "load_in_8bit") if case.get(name)}
+    try:
+        bits = quantized_bits(asked or None, getattr(config, "quantization_config", None))
+    except ValueError as error:
+        return Finding("memory", "note", f"what {name} needs cannot be told: {error}")
     place = Place(
         there=_memory_there(case),
         on_cpu=case.on_cpu,
         value_bytes=_bytes_of(case.get("dtype", "auto"), config),
         lora=adapter is not None,
-        bits=4 if case.get("load_in_4bit") else 8 if case.get("load_in_8bit") else None,
+        bits=bits,
         ranks=case.ranks,
         sharing=_sharing(case),
     )

@@ -50,7 +50,7 @@ from __future__ import annotations
 import math
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -538,6 +538,30 @@ def adapter_config(name_or_path: str | None) -> PeftConfig | None:
     return config
 
 
+def quantized_bits(*given: Any) -> int | None:
+    """Return the bits that a model's linear layers are quantized to, `None` if they are not.
+
+    Args:
+        given: a `quantization_config` each: an object, a dictionary or `None`; the first that is there
+            counts.
+
+    Raises:
+        ValueError: if it does not say the bits, as some methods of quantization do not.
+    """
+    found = next((each for each in given if each is not None), None)
+    if found is None:
+        return None
+
+    def get(name: str) -> Any:
+        return found.get(name) if isinstance(found, Mapping) else getattr(found, name, None)
+
+    bits = 4 if get("load_in_4bit") else 8 if get("load_in_8bit") else get("bits")
+    if not isinstance(bits, int):
+        method = getattr(get("quant_method"), "value", get("quant_method"))
+        raise ValueError(f"the model is quantized by {method}, which does not say to how many bits")
+    return bits
+
+
 def check_memory(
     model: Any,
     args: Any,
@@ -548,7 +572,8 @@ def check_memory(
 ) -> None:
     """Compute what a training needs, before it loads a model; tell it to the run's witness.
 
-    Nothing is computed where ranks share the weights, nor for a model without the sizes of a transformer.
+    Nothing is computed where ranks share the weights, nor for a model without the sizes of a transformer or
+    quantized to unknown bits.
 
     Args:
         model, peft_config, quantization_config: as the trainer gets them.
@@ -576,6 +601,11 @@ def check_memory(
             config, has_adapter = model.config, hasattr(model, "peft_config")
             sizes = Sizes.counted(model) if has_adapter else Sizes.of(config, peft_config)
             value_bytes = model.get_input_embeddings().weight.element_size()
+        bits = quantized_bits(
+            quantization_config,
+            kwargs.get("quantization_config"),
+            getattr(config, "quantization_config", None),
+        )
     except (OSError, ValueError, AttributeError):  # of a model that cannot be loaded, loading it says more
         return
     text = max(("".join(each["content"] for each in prompt) for prompt in prompts), key=len, default="")
@@ -585,7 +615,7 @@ def check_memory(
         on_cpu=on_cpu,
         value_bytes=value_bytes,
         lora=peft_config is not None or hasattr(model, "peft_config"),
-        bits=None if quantization_config is None else 4 if quantization_config.load_in_4bit else 8,
+        bits=bits,
         ranks=args.world_size,
     )
     planned = plan(args, config, sizes, len(tokenizer(text)["input_ids"]) if tokenizer else len(text), place)
