@@ -299,6 +299,14 @@ def test_kl_in_the_reward_is_the_log_ratio_of_the_sampled_tokens(
             "needs no model as its reference",
         ),
         ({"kl_in_reward": True, "beta": 0.1, "scale_rewards": "none"}, "rloo for none"),
+        (
+            {"kl_in_reward": True, "beta": 0.1, "advantage": "process_avg_unique"},
+            "process_avg_unique does not go by; take another advantage",
+        ),
+        (
+            {"kl_in_reward": True, "beta": 0.1, "multi_objective_aggregation": "normalize_then_sum"},
+            "normalize_then_sum normalises each of them; leave one of the two out",
+        ),
     ],
 )
 def test_settings_of_the_kl_that_cannot_work(tmp_path, settings, error):

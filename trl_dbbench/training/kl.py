@@ -60,6 +60,20 @@ def check_reference(args: Any) -> None:
             "kl_in_reward takes how far the policy has moved from the base from its reward, which from "
             "its own rollout is always 0; set kl_reference: base."
         )
+    if args.kl_in_reward and args.advantage == "process_avg_unique":
+        raise ConfigError(
+            "kl_in_reward takes the KL from the rewards of whole episodes, which advantage: "
+            "process_avg_unique does not go by; take another advantage, or leave kl_in_reward out."
+        )
+    if (
+        args.kl_in_reward
+        and args.advantage == "grpo"
+        and args.multi_objective_aggregation != "sum_then_normalize"
+    ):
+        raise ConfigError(
+            "kl_in_reward takes the KL from the sum of the rewards, and multi_objective_aggregation: "
+            "normalize_then_sum normalises each of them; leave one of the two out."
+        )
     if args.kl_in_reward and args.advantage == "grpo" and args.scale_rewards != "group":
         raise ConfigError(
             f"kl_in_reward scales rewards by their group, scale_rewards is {args.scale_rewards!r}; leave "
