@@ -36,7 +36,6 @@ from trl_dbbench.training.unsupported import REFUSED_SETTINGS, TRACKERS, default
 WORKS = """
 # the model and its reference
 model_init_kwargs trust_remote_code disable_dropout cast_lm_head_to_fp32 router_aux_loss_coef beta
-sync_ref_model ref_model_mixup_alpha ref_model_sync_steps
 # prompts, groups and generations
 num_generations num_generations_eval max_completion_length shuffle_dataset pad_to_multiple_of
 generation_batch_size steps_per_generation temperature top_p top_k chat_template_kwargs
@@ -105,6 +104,8 @@ OTHER_VALUES: dict[str, Any] = {
     "label_smoothing_factor": 0.1,
     "neftune_noise_alpha": 5.0,
     "include_num_input_tokens_seen": "all",
+    "ref_model_mixup_alpha": 0.5,
+    "ref_model_sync_steps": 8,
 }
 """Switches are turned over."""
 
@@ -210,13 +211,6 @@ def test_vllm_that_is_not_installed(trainer_with, tiny_model, tmp_path: Path, mo
     monkeypatch.setattr("trl_dbbench.engines.vllm.in_process.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"vLLM is not installed here: pip install 'trl-dbbench\[vllm\]'"):
         trainer_with(model=str(tiny_model), args=config(tmp_path / "run", use_vllm=True))
-
-
-def test_a_reference_of_its_own_does_not_move(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match="sync_ref_model moves it towards the policy; leave one of them out"
-    ):
-        config(tmp_path, beta=0.1, reference_model_name_or_path="x", sync_ref_model=True)
 
 
 # --- arguments: the model does not exist, so that to load it would be another error -----------------

@@ -40,20 +40,15 @@ def check_reference(args: Any) -> None:
     }
     for name in (name for name, given in used.items() if given and args.beta == 0.0):
         raise ConfigError(f"{name} is used only with beta above 0; set beta, or leave it out.")
-    if args.reference_model_name_or_path and args.sync_ref_model:
+    if of_rollout and args.reference_model_name_or_path:
         raise ConfigError(
-            "reference_model_name_or_path is a reference that stays as it is, sync_ref_model moves it "
-            "towards the policy; leave one of them out."
+            "kl_reference: rollout needs no model as its reference; leave reference_model_name_or_path out, "
+            "or set kl_reference: base."
         )
-    if of_rollout and (args.reference_model_name_or_path or args.sync_ref_model):
+    if args.kl_reference == "stage" and args.reference_model_name_or_path:
         raise ConfigError(
-            "kl_reference: rollout needs no model as its reference; leave reference_model_name_or_path "
-            "and sync_ref_model out, or set kl_reference: base."
-        )
-    if args.kl_reference == "stage" and (args.reference_model_name_or_path or args.sync_ref_model):
-        raise ConfigError(
-            "kl_reference: stage has a reference of its own; leave reference_model_name_or_path and "
-            "sync_ref_model out, or set kl_reference: base."
+            "kl_reference: stage has a reference of its own; leave reference_model_name_or_path out, or set "
+            "kl_reference: base."
         )
     if of_rollout and args.kl_in_reward:
         raise ConfigError(

@@ -55,6 +55,8 @@ _BATCHES = Refusal(
     "Leave it out.",
 )
 
+_SYNCED = Refusal("is a setting of sync_ref_model, which is refused", "Leave it out.")
+
 REFUSED_SETTINGS: dict[str, Refusal] = {
     # how tokens are chosen
     "generation_kwargs": _CHOICE,
@@ -95,6 +97,12 @@ REFUSED_SETTINGS: dict[str, Refusal] = {
         "Leave it out.",
     ),
     # counting, saving and resuming
+    "sync_ref_model": Refusal(
+        "moves the reference's weights, which checkpoints do not keep: a resumed run would start from others",
+        "Leave it out; with stream, kl_reference: stage renews the reference at each stage, and is resumed.",
+    ),
+    "ref_model_mixup_alpha": _SYNCED,
+    "ref_model_sync_steps": _SYNCED,
     "include_num_input_tokens_seen": Refusal(
         "has no effect: TRL counts all tokens of a rollout, whatever it says", "Read num_tokens in the log."
     ),
