@@ -16,6 +16,7 @@ from torch._dynamo.utils import counters
 from training import StopAfter, adapter_of, episodes_in, equal, make_trainer, scored_batch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOTrainer
+from trl.trainer.utils import create_model_from_path
 
 from trl_dbbench import (
     ConfigError,
@@ -374,6 +375,30 @@ def test_a_reference_of_its_own_is_frozen_and_used(trainer_of, tiny_model, tmp_p
     assert adapters_off.state.log_history[0]["kl"] == pytest.approx(0.0, abs=1e-6)
     assert separate.state.log_history[0]["kl"] > 1e-4
     assert equal({n: w for n, w in separate.ref_model.state_dict().items() if n in weights}, weights)
+
+
+def test_a_reference_of_its_own_that_is_not_there(trainer_of, tmp_path):
+    with pytest.raises(ConfigError, match=r"the reference model '.*no-such' cannot be loaded: "):
+        trainer_of(beta=0.1, reference_model_name_or_path=str(tmp_path / "no-such"))
+
+
+def test_a_reference_of_its_own_is_of_its_own_revision(trainer_of, tiny_model, monkeypatch):
+    loaded = []
+
+    def load(name: str, **kwargs):
+        loaded.append(kwargs)
+        return create_model_from_path(name, **kwargs)
+
+    monkeypatch.setattr("trl_dbbench.training.kl.create_model_from_path", load)
+    trainer_of(
+        beta=0.1,
+        reference_model_name_or_path=str(tiny_model),
+        model_init_kwargs={"revision": "main"},
+        trust_remote_code=True,
+    )
+    (kwargs,) = loaded
+    assert "revision" not in kwargs
+    assert kwargs["trust_remote_code"]
 
 
 def test_without_lora_the_whole_model_is_trained(trainer_of):

@@ -25,7 +25,7 @@ from trl import GRPOTrainer
 from trl.models import prepare_deepspeed, prepare_fsdp
 from trl.trainer.utils import add_fused_lm_head, create_model_from_path, disable_dropout_in_model
 
-from trl_dbbench.errors import ConfigError
+from trl_dbbench.errors import ConfigError, loading
 
 Penalties = torch.Tensor | float
 
@@ -80,11 +80,15 @@ def load_reference(trainer: GRPOTrainer, name_or_path: str) -> PreTrainedModel:
     """Load a model and prepare it as TRL prepares its reference.
 
     Raises:
-        ConfigError: if its vocabulary does not hold the tokens of the trained model.
+        ConfigError: if there is no such model, or its vocabulary does not hold the tokens of the trained
+            model.
     """
     args = trainer.args
-    kwargs = {"dtype": trainer.model.dtype, **(args.model_init_kwargs or {}), "device_map": None}
-    model = create_model_from_path(name_or_path, **kwargs)
+    kwargs = {"dtype": trainer.model.dtype, "trust_remote_code": args.trust_remote_code}
+    kwargs |= {**(args.model_init_kwargs or {}), "device_map": None}
+    kwargs.pop("revision", None)  # of the trained model's repository
+    with loading(f"the reference model '{name_or_path}'"):
+        model = create_model_from_path(name_or_path, **kwargs)
     if model.get_input_embeddings().weight.shape[0] < len(trainer._tokenizer):
         raise ConfigError(
             f"the reference model '{name_or_path}' has a smaller vocabulary than the tokenizer of the "
