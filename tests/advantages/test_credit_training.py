@@ -22,7 +22,7 @@ from training import (
     varied_steps,
 )
 
-from trl_dbbench import ConfigError, DBBenchGRPOConfig, OutcomeReward, load_tasks
+from trl_dbbench import ConfigError, DBBenchGRPOConfig, OutcomeReward, load_tasks, to_dataset
 from trl_dbbench.advantages.registry import ADVANTAGES
 from trl_dbbench.episode.protocol import Operation
 from trl_dbbench.episode.types import Sampling, Start
@@ -354,6 +354,32 @@ def test_turns_of_mixed_groups_get_the_worth_of_their_continuations(with_continu
             assert given == pytest.approx(changes, abs=1e-5)
             assert each.get("branch_tokens", 0) >= 2 * (len(each["turns"]) - 1)
     assert mixed
+
+
+def test_reward_functions_get_for_continuations_what_they_get_for_episodes(sqlite_database, tmp_path):
+    """A column of the dataset, and TRL's functions to log by, which log nothing here."""
+    tasks = load_tasks(RECIPES / "tiny/train.jsonl")[:8]
+    numbers = {task.id: number for number, task in enumerate(tasks)}
+    dataset = to_dataset(tasks, "text", "Work on the MySQL database.").add_column("number", range(8))
+    by_trl = []
+
+    def told(episode, number, completion_ids, log_extra, log_metric, **kwargs):
+        assert number == [numbers[each.task.id] for each in episode]
+        log_extra("number", number)
+        log_metric("asked", 1.0)
+        by_trl.append(log_metric == trainer._log_metric)
+        return varied(completion_ids)
+
+    trainer = quickstart_trainer(
+        *(sqlite_database, tmp_path),
+        dataset=dataset,
+        more_rewards=[told],
+        advantage="vine",
+        advantage_args={"continuations": 1},
+        max_steps=1,
+    )
+    trainer.train()
+    assert set(by_trl) == {True, False}
 
 
 def test_an_episode_goes_on_from_the_turns_of_another_on_tables_of_its_own(sqlite_database, tmp_path):

@@ -110,7 +110,20 @@ def _worth(trainer: Any, episodes: Sequence[Episode]) -> list[float | None]:
     Raises:
         ConfigError: if a reward is a model or a coroutine, which only TRL can call.
     """
-    shown = {tuple(row["episode"].prompt_ids): row["prompt"] for row in trainer.batch.rows}
+    by_prompt = {tuple(row["episode"].prompt_ids): row for row in trainer.batch.rows}
+    rows = [by_prompt[tuple(each.prompt_ids)] for each in episodes]
+    # what TRL gives: the rows' columns, without these
+    columns = set(trainer.batch.rows[0]) - {"prompt", "completion", "completion_ids"}
+    given: dict[str, Any] = {name: [row[name] for row in rows] for name in columns} | {
+        "episode": episodes,
+        "prompts": [row["prompt"] for row in rows],
+        "completions": [each.messages() for each in episodes],
+        "completion_ids": [each.completion_ids for each in episodes],
+        "task": [each.task.to_json() for each in episodes],
+        "trainer_state": trainer.state,
+        "log_extra": _nothing,  # its table and means are of the episodes that are trained
+        "log_metric": _nothing,
+    }
     total = [0.0] * len(episodes)
     for function, weight in zip(trainer.reward_funcs, trainer.reward_weights.tolist(), strict=True):
         if not isinstance(function, StepRewards):
@@ -118,17 +131,14 @@ def _worth(trainer: Any, episodes: Sequence[Episode]) -> list[float | None]:
                 f"the advantage {trainer.args.advantage!r} asks what other episodes than TRL's are worth, "
                 "which only reward functions tell: leave reward models and coroutines out."
             )
-        values = function(
-            episode=episodes,
-            prompts=[shown[tuple(each.prompt_ids)] for each in episodes],
-            completions=[each.messages() for each in episodes],
-            completion_ids=[each.completion_ids for each in episodes],
-            task=[each.task.to_json() for each in episodes],
-            trainer_state=trainer.state,
-        )
+        values = function(**given)
         total = [sum + weight * (value or 0.0) for sum, value in zip(total, values, strict=True)]
     failed = [each.status == Status.ENVIRONMENT_FAULT for each in episodes]
     return [None if gone else sum for sum, gone in zip(total, failed, strict=True)]
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Log nothing."""
 
 
 def _sampling(episode: Episode, number: int, k: int) -> Sampling:
