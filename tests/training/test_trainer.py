@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from contextlib import nullcontext
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -423,11 +424,34 @@ def test_without_lora_the_whole_model_is_trained(trainer_of):
         ({"top_p": 1.5}, "top_p must be above 0 and at most 1, is 1.5"),
         ({"repetition_penalty": 1.1}, "repetition_penalty=1.1 has no effect"),
         ({"reference_model_name_or_path": "x"}, "used only with beta above 0"),
+        ({"compaction": "summary"}, "compaction: summary is used only with compaction_tokens; set that"),
+        ({"harness_seconds": 20.0}, "harness_seconds: 20.0 is used only with harness; set that"),
+        ({"dynamic_sampling_rounds": 5}, "dynamic_sampling_rounds: 5 is used only with dynamic_sampling;"),
     ],
 )
 def test_settings_that_cannot_work(settings, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
         DBBenchGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, **settings)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("few_shot", "temperature", "top_p", "beta", "observation_characters", "protocol", "advantage"),
+        *("max_turns", "replay", "alarm_window", "compaction", "harness_seconds", "greedy_eval"),
+    ],
+)
+def test_an_empty_setting_that_needs_a_value(name, tmp_path):
+    default = DBBenchGRPOConfig.__dataclass_fields__[name].default
+    message = f"^{name} is empty; give it a value, or leave it out for its default, {default!r}\\.$"
+    with pytest.raises(ConfigError, match=message):
+        DBBenchGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, **{name: None})
+
+
+def test_settings_that_may_be_empty(tmp_path):
+    empty = dict.fromkeys(each.name for each in fields(DBBenchGRPOConfig) if each.default is None)
+    given = {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False, "num_generations_eval": None}
+    DBBenchGRPOConfig(**empty | given)
 
 
 def test_a_dataset_of_another_kind_is_refused(trainer_of, tiny_model, sqlite_database, tmp_path):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, ClassVar
 
@@ -47,6 +47,16 @@ CHOICES = {
     "replay_by": REPLAYS,
     "stage_adapters": ADAPTER_WAYS,
 }
+
+NEEDED = {
+    "compaction": "compaction_tokens",
+    "harness_seconds": "harness",
+    "dynamic_sampling_rounds": "dynamic_sampling",
+}
+"""Settings that have an effect only with another -> that one."""
+
+COMPARED = ("temperature", "top_p", "beta")
+"""Settings of TRL that are compared with numbers here."""
 
 
 class _Single(int):
@@ -283,6 +293,7 @@ class DBBenchGRPOConfig(GRPOConfig):
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [*GRPOConfig._VALID_DICT_FIELDS, "advantage_args"]
 
     def __post_init__(self):
+        self._check_empty()
         single = self.num_generations == 1
         self.num_generations: int = _Single(1) if single else self.num_generations
         if vars(self)["disable_tqdm"] is None and not shows_bars():
@@ -310,6 +321,12 @@ class DBBenchGRPOConfig(GRPOConfig):
             if getattr(self, name) is False and "off" in allowed:
                 setattr(self, name, "off")  # as YAML reads a bare `off`
             check_choice(name, getattr(self, name), allowed)
+        for name, needed in NEEDED.items():
+            default = self.__dataclass_fields__[name].default
+            if getattr(self, needed) in (None, False) and getattr(self, name) != default:
+                raise ConfigError(
+                    f"{name}: {getattr(self, name)} is used only with {needed}; set that, or leave it out."
+                )
         get_protocol(self.protocol)
         if self.chat_template is not None:
             load_chat_template(self.chat_template)
@@ -338,6 +355,17 @@ class DBBenchGRPOConfig(GRPOConfig):
         check_settings(self)
         check_history(self)
         check_correction(self)
+
+    def _check_empty(self) -> None:
+        """Raise ConfigError for a setting without the value that it needs, as `few_shot:` in a YAML."""
+        for each in fields(self):
+            ours = GRPOConfig.__dataclass_fields__.get(each.name) is not each or each.name in COMPARED
+            optional = each.default is None or "None" in str(each.type)
+            if ours and not optional and getattr(self, each.name) is None:
+                raise ConfigError(
+                    f"{each.name} is empty; give it a value, or leave it out for its default, "
+                    f"{each.default!r}."
+                )
 
     def __getstate__(self) -> dict[str, object]:  # training_args.bin is pushed to the hub
         return vars(self) | {"hub_token": None}
