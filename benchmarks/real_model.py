@@ -50,7 +50,10 @@ EVERYDAY = ("select", "where_single_condition", "where_multiple_conditions", "in
 """Skills of level plain that are demonstrated."""
 
 LARGEST = ("order_by_single_column", "limit_only")
-"""Skills of questions for the largest or smallest. Few are demonstrated: the rest is left to GRPO."""
+"""Skills of questions for the largest or smallest."""
+
+LARGEST_SHARE = 0.032
+"""Share of the demonstrations that ask for the largest or smallest: few, for the rest is left to GRPO."""
 
 
 def shuffled_outcome(episode: Sequence[Episode], trainer_state: Any, **_: object) -> list[float | None]:
@@ -121,7 +124,7 @@ class Chain:
         self._kept("held_out.jsonl", lambda: generated(100, 100, 12, "test"))
 
     def _demonstrations(self, count: int) -> list[Task]:
-        largest = generate_tasks(8, 14, LARGEST, split="train", level="plain")
+        largest = generate_tasks(int(LARGEST_SHARE * count), 14, LARGEST, split="train", level="plain")
         some = [*largest, *self._demonstrable()]
         full = (count - len(some)) // 7
         return [*generated(count - len(some) - full, full, 11, "train", EVERYDAY), *some]
@@ -149,8 +152,9 @@ class Chain:
             more = ("--resume_from_checkpoint", "true") if resumed else ()
             if folder.exists() and not resumed:
                 shutil.rmtree(folder)  # it was stopped before its first checkpoint
-            common = ("--model_name_or_path", self.model, "--dtype", self.dtype, "--output_dir", str(folder))
-            run("train", ROOT / "recipes" / recipe, *common, *options, *more, log=self.log)
+            common = ("--model_name_or_path", self.model, "--output_dir", str(folder))
+            precision = ("--dtype", self.dtype, "--bf16", str(self.dtype == "bfloat16"))
+            run("train", ROOT / "recipes" / recipe, *common, *precision, *options, *more, log=self.log)
         return folder
 
     def sft(self) -> Path:
