@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def test_weights_gradients_and_optimizer_are_those_of_a_step(dtype, lora):
     parts = needed(Sizes.of(config, LORA if lora else None), load)
 
     model = AutoModelForCausalLM.from_pretrained(TINY, dtype=dtype)
-    model = get_peft_model(model, LORA) if lora else model
+    model = get_peft_model(model, deepcopy(LORA)) if lora else model
     trained = [each for each in model.parameters() if each.requires_grad]
     optimizer = torch.optim.AdamW(trained)
     model(input_ids=torch.tensor([[1, 2]]), labels=torch.tensor([[1, 2]])).loss.backward()
@@ -86,7 +87,7 @@ def kept_by_autograd(
     add_fused_lm_head(model, outputs=("log_probs", "entropy"))
     backbone = model.base_model
     if lora:
-        model = get_peft_model(model, LORA)
+        model = get_peft_model(model, deepcopy(LORA))
     model.train()
     if how.get("checkpointing"):
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -210,7 +211,7 @@ def test_what_the_witness_is_told(tiny_model, sqlite_database, demo_tasks, tmp_p
 
 
 def test_an_adapter_that_is_trained_further(tmp_path):
-    model = get_peft_model(AutoModelForCausalLM.from_pretrained(TINY), LORA)
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(TINY), deepcopy(LORA))
     model.save_pretrained(tmp_path)
     config = AutoConfig.from_pretrained(TINY)
     assert Sizes.of(config, adapter_config(str(tmp_path))) == Sizes.of(config, LORA)

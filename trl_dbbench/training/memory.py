@@ -51,7 +51,7 @@ import math
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -132,7 +132,7 @@ class Sizes:
             output = model.get_output_embeddings()
             linear = [m.weight for m in model.modules() if isinstance(m, nn.Linear) and m is not output]
             if peft_config is not None:
-                model = get_peft_model(model, peft_config)
+                model = get_peft_model(model, deepcopy(peft_config))  # PEFT writes into it
         return cls.counted(model, sum(weight.numel() for weight in linear) if peft_config is not None else 0)
 
     @classmethod
