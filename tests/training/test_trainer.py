@@ -16,7 +16,7 @@ from peft import PeftModel
 from torch._dynamo.utils import counters
 from training import StopAfter, adapter_of, episodes_in, equal, make_trainer, scored_batch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from trl import GRPOTrainer
+from trl import GRPOTrainer, TrlParser
 from trl.trainer.utils import create_model_from_path
 
 from trl_dbbench import (
@@ -449,6 +449,7 @@ def test_an_empty_setting_that_needs_a_value(name, tmp_path):
 
 
 def test_settings_that_may_be_empty(tmp_path):
+    TrlParser(DBBenchGRPOConfig)  # it changes the types of the fields
     empty = dict.fromkeys(each.name for each in fields(DBBenchGRPOConfig) if each.default is None)
     given = {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False, "num_generations_eval": None}
     DBBenchGRPOConfig(**empty | given)

@@ -358,9 +358,11 @@ class DBBenchGRPOConfig(GRPOConfig):
 
     def _check_empty(self) -> None:
         """Raise ConfigError for a setting without the value that it needs, as `few_shot:` in a YAML."""
+        # not the fields' types: transformers' parser takes the None out of them
+        types = GRPOConfig.__annotations__ | DBBenchGRPOConfig.__annotations__
         for each in fields(self):
             ours = GRPOConfig.__dataclass_fields__.get(each.name) is not each or each.name in COMPARED
-            optional = each.default is None or "None" in str(each.type)
+            optional = each.default is None or "None" in str(types.get(each.name))
             if ours and not optional and getattr(self, each.name) is None:
                 raise ConfigError(
                     f"{each.name} is empty; give it a value, or leave it out for its default, "
