@@ -210,6 +210,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--sft-steps", type=int, default=SFT["max_steps"], help="updates of the warm start")
     parser.add_argument("--steps", type=int, default=RECIPE["max_steps"], help="updates of GRPO")
+    parser.add_argument("--learning-rate", type=float, default=RECIPE["learning_rate"], help="of GRPO")
     parser.add_argument("--controls", action="store_true")
     given = parser.parse_args()
     chain = Chain(given.model, given.out, given.agentbench, given.database, given.dtype, given.sft_steps)
@@ -219,7 +220,7 @@ def main() -> None:
     start = chain.sft()
     sft = chain.measure("sft", start)
     print(line_of("sft", sft, base), flush=True)
-    steps = ("--max_steps", str(given.steps))
+    steps = ("--max_steps", str(given.steps), "--learning_rate", str(given.learning_rate))
     for seed in given.seeds:
         folder = chain.grpo(f"grpo-{seed}", start, *steps, "--seed", str(seed))
         print(line_of(f"grpo, seed {seed}", chain.measure(f"grpo-{seed}", folder), sft), flush=True)

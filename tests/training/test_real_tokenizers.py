@@ -1,7 +1,7 @@
 """The recipes of SmolLM2 with real tokenizers, and real shapes cut to two layers with random weights.
 
 SmolLM2 has a vocabulary of 49,152, Qwen3-0.6B one of 151,936. `TRL_DBBENCH_SMOLLM2` and `TRL_DBBENCH_QWEN3` name
-their folders, which `.ci/smollm2` and `.ci/qwen3` make.
+their folders, which `.ci/models` makes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def cut(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     family, variable = request.param, f"TRL_DBBENCH_{request.param.upper()}"
     whole = os.environ.get(variable, "")
     if not whole or not Path(whole, "config.json").is_file():
-        lacking(family, f"no {family} here: {variable} is to be its folder (.ci/{family} makes one)")
+        lacking(family, f"no {family} here: {variable} is to be its folder (.ci/models makes one)")
     folder = tmp_path_factory.mktemp(f"{family}-2-layers")
     config = AutoConfig.from_pretrained(whole)
     config.num_hidden_layers = 2

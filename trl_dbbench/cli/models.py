@@ -126,11 +126,12 @@ def _journal_of(trained: Trained, tasks: list[Task], drawing: Drawing, given: di
     from trl_dbbench.data.sample import asked_of
     from trl_dbbench.runs.journal import Journal, open_journal
 
-    if given["resume"] and given["few_shot_update"]:
-        raise ConfigError(
-            "--resume does not go with --few-shot-update: what is shown depends on what was played before."
-        )
     if given["few_shot_update"]:
+        if given["resume"]:
+            raise ConfigError(
+                "--resume does not go with --few-shot-update: what is shown depends on what was played "
+                "before."
+            )
         return Journal()
     asked = {**asked_of(tasks, drawing.plan, trained), "reward_model": drawing.scorer}
     return open_journal(given["json_file"], asked, given["resume"])
