@@ -25,14 +25,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from trl_dbbench import Episode, Task, load_tasks
 from trl_dbbench.cli.bundled import read_recipe
 from trl_dbbench.cli.tasks import write_tasks
-from trl_dbbench.data.generate import generate_tasks, in_labels
+from trl_dbbench.data.generate import generate_tasks
 from trl_dbbench.evaluation.compare import mcnemar
 from trl_dbbench.grading.statistics import Share
 from trl_dbbench.rewards.outcome import OUTCOME_PRESETS
@@ -46,14 +45,6 @@ LIMITS = [
     for key in ("max_turns", "max_turn_tokens", "max_completion_length")
     for word in (f"--{key.replace('_', '-')}", str(RECIPE[key]))
 ]
-EVERYDAY = ("select", "where_single_condition", "where_multiple_conditions", "insert", "update")
-"""Skills of level plain that are demonstrated."""
-
-LARGEST = ("order_by_single_column", "limit_only")
-"""Skills of questions for the largest or smallest."""
-
-LARGEST_SHARE = 0.032
-"""Share of the demonstrations that ask for the largest or smallest: few, for the rest is left to GRPO."""
 
 
 def shuffled_outcome(episode: Sequence[Episode], trainer_state: Any, **_: object) -> list[float | None]:
@@ -71,21 +62,8 @@ def run(*words: str | Path, log: Path) -> None:
     print(f"  {time.time() - started:.0f} s", flush=True)
 
 
-def generated(
-    plain: int, full: int, seed: int, split: str, skills: Sequence[str] | None = None
-) -> list[Task]:
-    """Tasks of levels plain and full. An answer of one column is one of labels in both.
-
-    Not with several numbers, one of them fractional: AgentBench's grader compares texts, and the agent
-    sees 8.0 for the label 8.
-    """
-    asked = generate_tasks(plain, seed, skills, split=split, level="plain")
-    for task in generate_tasks(full, seed, split=split):
-        answer = task.gold.answer
-        single = answer is not None and all(len(row) == 1 for row in answer)
-        texts = len(answer or ()) < 2 or not any(isinstance(row[0], float) for row in answer or ())
-        asked.append(in_labels(task) if single and texts else task)
-    return asked
+def generated(count: int, seed: int, split: str = "train") -> list[Task]:
+    return generate_tasks(count, seed, split=split, level="plain")
 
 
 class Chain:
@@ -109,25 +87,15 @@ class Chain:
 
     def tasks(self) -> None:
         """Make the tasks for the warm start, for GRPO and to measure on."""
-        self._kept(
-            "sft_tasks.jsonl",
-            lambda: self._demonstrations(self.sft_steps * SFT["per_device_train_batch_size"]),
-        )
-        self._kept(
-            "grpo_tasks.jsonl",
-            lambda: [
-                *generated(600, 200, 13, "train"),
-                *generate_tasks(400, 15, LARGEST, split="train", level="plain"),
-                *self._standard(),
-            ],
-        )
-        self._kept("held_out.jsonl", lambda: generated(100, 100, 12, "test"))
+        self._kept("sft_tasks.jsonl", self._demonstrations)
+        self._kept("grpo_tasks.jsonl", lambda: [*generated(800, 13), *self._standard()])
+        self._kept("held_out.jsonl", lambda: generated(200, 12, "test"))
 
-    def _demonstrations(self, count: int) -> list[Task]:
-        largest = generate_tasks(int(LARGEST_SHARE * count), 14, LARGEST, split="train", level="plain")
-        some = [*largest, *self._demonstrable()]
-        full = (count - len(some)) // 7
-        return [*generated(count - len(some) - full, full, 11, "train", EVERYDAY), *some]
+    def _demonstrations(self) -> list[Task]:
+        """Generated tasks, and up to an eighth are standard ones that have their SQL: changes of a table."""
+        count = self.sft_steps * SFT["per_device_train_batch_size"]
+        standard = [task for task in self._standard() if task.gold.sql][: count // 8]
+        return [*generated(count - len(standard), 11), *standard]
 
     def _kept(self, name: str, make: Callable[[], list[Task]]) -> None:
         if not (self.out / name).exists():
@@ -136,11 +104,6 @@ class Chain:
     def _standard(self) -> list[Task]:
         files = sorted(self.agentbench.glob("standard*.jsonl")) if self.agentbench else []
         return [task for file in files for task in load_tasks(file)]
-
-    def _demonstrable(self) -> list[Task]:
-        """The standard tasks that have their SQL: those that change a table. Each three times."""
-        golds = [task for task in self._standard() if task.gold.sql]
-        return [replace(task, id=f"{task.id}-{again}") for again in range(3) for task in golds]
 
     # --- training ---------------------------------------------------------------------------------
 

@@ -496,7 +496,10 @@ def test_answers_that_disagree_with_their_sql_are_named(from_csv):
         ("question,answer\nHow?\n", "line 2: has 1 cells, the header 2 columns"),
         ('question,answer\n"How?,1\n', "not CSV"),
         ("question,Question\nHow?,1\n", "the column 'question' is there twice"),
-        ("question,\nHow?,1\n", "column 2 has no name"),
+        (
+            "question,\nHow?,1\n",
+            "line 2: needs an 'answer' or the 'sql' that gives it",
+        ),  # the nameless is left out
     ],
 )
 def test_questions_that_cannot_be_used(from_csv, tmp_path: Path, questions: str, message: str):

@@ -64,7 +64,7 @@ def test_one_that_was_stopped_before_a_checkpoint_begins_anew(chain: Chain, ran:
     assert "--resume_from_checkpoint" not in ran[0]
 
 
-def test_standard_tasks_that_have_their_sql_are_demonstrated_three_times(tmp_path: Path) -> None:
+def test_standard_tasks_that_have_their_sql_are_demonstrated(tmp_path: Path, ran: list[list[str]]) -> None:
     """As AgentBench has them: a change with its SQL, a question with its answer alone."""
     change = {
         "description": "Set b to 5 where a is 1.",
@@ -81,22 +81,12 @@ def test_standard_tasks_that_have_their_sql_are_demonstrated_three_times(tmp_pat
     }
     question = {**change, "description": "How many?", "label": ["0"], "type": ["counting"]}
     (tmp_path / "standard.jsonl").write_text(f"{json.dumps(change)}\n{json.dumps(question)}\n")
-    tasks = Chain("a-model", tmp_path / "real", tmp_path, "sqlite")._demonstrable()
-    assert [task.id for task in tasks] == ["standard-1-0", "standard-1-1", "standard-1-2"]
-    assert {task.gold.sql for task in tasks} == {change["label"][0]}
-
-
-def test_demonstrations_are_as_many_as_the_updates_take(chain: Chain, ran: list[list[str]]) -> None:
-    """One in thirty asks for the largest or smallest, and one in seven is of level full."""
-    tasks = chain._demonstrations(80)
-    largest = [
-        task for task in tasks if task.id.startswith("plain") and {*real_model.LARGEST} & {*task.skills}
-    ]
-    assert len(tasks) == len({task.id for task in tasks}) == 80
-    assert len(largest) == 2
-    chain.sft_steps = 5
+    chain = Chain("a-model", tmp_path / "real", tmp_path, "sqlite", sft_steps=2)
+    tasks = chain._demonstrations()
+    assert len(tasks) == 2 * 8  # the updates take so many
+    assert [task.gold.sql for task in tasks if task.id.startswith("standard")] == change["label"]
     chain.sft()
-    assert ran[0][ran[0].index("--max_steps") + 1] == "5"
+    assert ran[0][ran[0].index("--max_steps") + 1] == "2"
 
 
 def test_all_are_measured_within_the_same_limits(chain: Chain, ran: list[list[str]]) -> None:
