@@ -46,6 +46,13 @@ LIMITS = [
     for word in (f"--{key.replace('_', '-')}", str(RECIPE[key]))
 ]
 
+EVERYDAY = ("select", "where_single_condition", "where_multiple_conditions", "insert", "update")
+"""Skills of level plain that are demonstrated."""
+
+LARGEST = ("order_by_single_column", "limit_only")
+"""Skills of questions for the largest or smallest. One demonstration in a hundred is of these, but two tasks
+in five: what is hardly shown, GRPO has to learn from rewards."""
+
 
 def shuffled_outcome(episode: Sequence[Episode], trainer_state: Any, **_: object) -> list[float | None]:
     """A control: the rewards of a batch, dealt out by chance."""
@@ -62,8 +69,8 @@ def run(*words: str | Path, log: Path) -> None:
     print(f"  {time.time() - started:.0f} s", flush=True)
 
 
-def generated(count: int, seed: int, split: str = "train") -> list[Task]:
-    return generate_tasks(count, seed, split=split, level="plain")
+def generated(count: int, seed: int, split: str = "train", skills: Sequence[str] | None = None) -> list[Task]:
+    return generate_tasks(count, seed, skills, split=split, level="plain")
 
 
 class Chain:
@@ -88,14 +95,19 @@ class Chain:
     def tasks(self) -> None:
         """Make the tasks for the warm start, for GRPO and to measure on."""
         self._kept("sft_tasks.jsonl", self._demonstrations)
-        self._kept("grpo_tasks.jsonl", lambda: [*generated(800, 13), *self._standard()])
+        self._kept(
+            "grpo_tasks.jsonl",
+            lambda: [*generated(400, 13), *generated(400, 15, skills=LARGEST), *self._standard()],
+        )
         self._kept("held_out.jsonl", lambda: generated(200, 12, "test"))
 
     def _demonstrations(self) -> list[Task]:
-        """Generated tasks, and up to an eighth are standard ones that have their SQL: changes of a table."""
+        """Up to an eighth are standard tasks that have their SQL: changes of a table."""
         count = self.sft_steps * SFT["per_device_train_batch_size"]
         standard = [task for task in self._standard() if task.gold.sql][: count // 8]
-        return [*generated(count - len(standard), 11), *standard]
+        largest = generated(max(1, count // 100), 14, skills=LARGEST)
+        everyday = generated(count - len(standard) - len(largest), 11, skills=EVERYDAY)
+        return [*everyday, *largest, *standard]
 
     def _kept(self, name: str, make: Callable[[], list[Task]]) -> None:
         if not (self.out / name).exists():

@@ -4,7 +4,7 @@
 DBBenchError
 ├── TaskError          a task file or a task in it is wrong
 ├── ConfigError        a setting is wrong
-├── EngineError        no server answers that could generate tokens
+├── EngineError        nothing can generate tokens
 ├── StorageError       the disk is full
 ├── RankError          another rank of the run failed
 └── DatabaseError      the database cannot be used
@@ -32,7 +32,7 @@ class ConfigError(DBBenchError):
 
 
 class EngineError(DBBenchError):
-    """Nothing is there that could generate tokens, however long it was waited for."""
+    """Nothing can generate tokens: no server answers, or the weights give none."""
 
 
 class StorageError(DBBenchError):

@@ -304,6 +304,10 @@ def test_kl_in_the_reward_is_the_log_ratio_of_the_sampled_tokens(
             "process_avg_unique does not go by; take another advantage",
         ),
         (
+            {"kl_in_reward": True, "beta": 0.1, "advantage": "vine"},
+            "vine does not go by; take another advantage",
+        ),
+        (
             {"kl_in_reward": True, "beta": 0.1, "multi_objective_aggregation": "normalize_then_sum"},
             "normalize_then_sum normalises each of them; leave one of the two out",
         ),

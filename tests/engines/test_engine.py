@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 from trl_dbbench.engines.transformers.engine import TransformersEngine
 from trl_dbbench.engines.transformers.sampling import TokenChooser
 from trl_dbbench.episode.types import Completion, Request, Sampling
+from trl_dbbench.errors import EngineError
 
 EOS = 2
 
@@ -124,6 +125,16 @@ def test_top_k_keeps_the_k_most_likely():
 @pytest.mark.parametrize("top_p", [1e-6, 0.5, 1.0])
 def test_an_impossible_token_is_never_chosen(top_p):
     assert choose([0.0, -torch.inf, 0.0, -torch.inf], 500, top_p=top_p)[[1, 3]].sum() == 0
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(1.0), Sampling(greedy=True), Sampling(1.0, top_p=0.5)], ids=str
+)
+def test_weights_that_are_broken_end_in_one_line(tiny_model, sampling):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    model.get_input_embeddings().weight.data.fill_(torch.nan)
+    with pytest.raises(EngineError, match="log-probabilities are NaN: its weights are broken"):
+        TransformersEngine(model, [EOS], 0).complete([Request((5, 6), 3, sampling, row=0, turn=0)])
 
 
 def test_dropout_is_off_while_generating_and_back_on_after(model):

@@ -409,9 +409,9 @@ def computed(monkeypatch) -> list[torch.nn.Linear]:
     layers: list[torch.nn.Linear] = []
     forward = linear_layers._forward
 
-    def remembered(layer, weight, input):
+    def remembered(layer, kept, input):
         layers.append(layer)
-        return forward(layer, weight, input)
+        return forward(layer, kept, input)
 
     monkeypatch.setattr(linear_layers, "_forward", remembered)
     monkeypatch.setattr(linear_layers, "PACK_MIN_WEIGHTS", 1)
@@ -445,7 +445,7 @@ def test_each_rollout_lays_out_the_weights_of_its_time(computed):
                 torch.testing.assert_close(model(ids).logits, expected, atol=1e-4, rtol=0)
 
 
-def test_a_rollout_lays_out_the_weights_below_lora_and_no_layer_under_autocast(computed):
+def test_a_rollout_lays_out_the_weights_below_lora(computed):
     model = get_peft_model(make(qwen2), LoraConfig(r=2, target_modules=["up_proj"], init_lora_weights=False))
     engine = TransformersEngine(model, [], 0)
     requests = [Request((5, 6, 7), 2, Sampling(greedy=True), 0, 0)]
@@ -456,8 +456,20 @@ def test_a_rollout_lays_out_the_weights_below_lora_and_no_layer_under_autocast(c
     assert episode.result().ids == expected[0].ids
     assert model.base_model.model.model.layers[0].mlp.up_proj.base_layer in computed
 
-    with packed(model), torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        assert model(torch.tensor([[5, 6, 7]])).logits.dtype == torch.bfloat16
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_layers_compute_in_what_autocast_sets(computed, dtype):
+    """Those of LoRA too, which are float32 beside frozen weights in bfloat16."""
+    model = make(qwen2).to(dtype)
+    model = get_peft_model(model, LoraConfig(r=2, target_modules=["up_proj"], init_lora_weights=False))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        expected = model(torch.arange(8)[None]).logits
+        with packed(model):
+            found = model(torch.arange(8)[None]).logits
+    lora = model.base_model.model.model.layers[0].mlp.up_proj
+    assert {lora.base_layer, lora.lora_A["default"], lora.lora_B["default"]} <= {*computed}
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected, atol=2e-3, rtol=2e-2)
 
 
 def test_a_turn_fed_with_its_observation_multiplies_whole_rows_by_the_vocabulary():

@@ -226,6 +226,11 @@ def end_step(callback: GreedyEvalCallback, arguments: TrainingArguments) -> None
     callback.on_step_end(arguments, TrainerState(), TrainerControl())
 
 
+def test_a_callback_that_transformers_makes_again_keeps_its_rhythm() -> None:
+    """As `restore_callback_states_from_checkpoint` does: the class, with the arguments that the state names."""
+    assert GreedyEvalCallback(**GreedyEvalCallback(every=4).state()["args"]).every == 4
+
+
 def test_the_record_goes_on_after_a_resume(tmp_path: Path, arguments: TrainingArguments) -> None:
     before = GreedyEvalCallback()
     before.record(0, BATCH)

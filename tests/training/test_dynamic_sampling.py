@@ -73,6 +73,17 @@ def test_turns_count_where_the_advantage_goes_by_them(late_orders):
     batch = AdvantageBatch([early, late], torch.ones(2, 1), torch.ones(1), torch.zeros(2))
     assert not teaches(batch)
     assert teaches(batch, by_steps=True)
+    assert not teaches(batch, by_steps=False, by_totals=False)
+
+
+def test_totals_do_not_count_where_the_advantage_passes_over_them(late_orders):
+    """One is right, the other wrong, and their turns are worth the same."""
+    right, wrong = (episode(late_orders, (1, 1), (1, 0)) for _ in range(2))
+    for played in (right, wrong):
+        played.turns[0].rewards = {"steps": 0.5}
+    batch = AdvantageBatch([right, wrong], torch.tensor([[1.0], [0.0]]), torch.ones(1), torch.zeros(2))
+    assert teaches(batch, by_steps=True)
+    assert not teaches(batch, by_steps=True, by_totals=False)
 
 
 # --- in a run -------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -98,6 +99,29 @@ def test_what_fits_stays_whole():
     assert fit(batch, 2, shared=False, bound=22), "passes of two rows"
     assert fit(batch, None, shared=True, bound=16), "3 + 2 * 5 and 1 + 1 * 2 in one row"
     assert not fit(batch, None, shared=True, bound=15)
+
+
+def test_ranks_that_wait_for_each_other_divide_alike():
+    """Passes of one row, of at most 4 tokens. On one rank four rows of 4 tokens fit as they are; on the other a row
+    of 5 does not, and its rows make three parts: [5], [2 + 2], [2]. Both take four."""
+    batches = [
+        Tokens(*padded(*[(A[:2], [31, 32])] * 4, width=2, completion=2), 2),
+        Tokens(*padded((A[:1], [31, 32, 33, 34]), *[(A[:1], [41])] * 3, width=1, completion=4), 4),
+    ]
+    reported: list[torch.Tensor] = []
+
+    def parts_of(batch: Tokens, gather: Callable[[torch.Tensor], torch.Tensor]) -> int:
+        accelerator = SimpleNamespace(num_processes=2, device=torch.device("cpu"), gather=gather)
+        forwards = Forwards(SimpleNamespace(accelerator=accelerator), bound=4)
+        return len(forwards._rows(batch, 1, shared=False, bound=4, together=True))
+
+    def report(own: torch.Tensor) -> torch.Tensor:
+        reported.append(own)
+        return own
+
+    for batch in batches:
+        parts_of(batch, report)
+    assert [parts_of(batch, lambda own: torch.cat(reported)) for batch in batches] == [4, 4]
 
 
 # --- the loss -------------------------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -159,8 +161,16 @@ def test_a_training_that_cannot_fit(tiny_model, sqlite_database, demo_tasks, tmp
 BY_BITSANDBYTES = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 
 
-def needed_by_a_quantized_model(
-    tmp_path: Path, monkeypatch, on_disk: dict | None = None, argument: Any = None, **kwargs: Any
+def needed_by(
+    tmp_path: Path,
+    monkeypatch,
+    on_disk: dict | None = None,
+    argument: Any = None,
+    adapter: Any = LORA,
+    prompts: Sequence[list[dict[str, str]]] = (),
+    tokenizer: Any = None,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+    **kwargs: Any,
 ) -> dict[str, float] | None:
     """Bytes that `check_memory` computes; `None` if it computes nothing."""
     config = AutoConfig.from_pretrained(TINY)
@@ -170,8 +180,8 @@ def needed_by_a_quantized_model(
     plans, told = [], []
     monkeypatch.setattr("trl_dbbench.training.memory.tell", told.append)
     monkeypatch.setattr(memory, "plan", lambda *args: plans.append(plan(*args)) or plans[-1])
-    args = DBBenchGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, model_init_kwargs=kwargs)
-    memory.check_memory(str(tmp_path), args, [], None, LORA, argument)
+    args = DBBenchGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, model_init_kwargs=kwargs, **settings)
+    memory.check_memory(str(tmp_path), args, prompts, tokenizer, adapter, argument)
     return plans[0].parts if plans else None
 
 
@@ -179,7 +189,7 @@ def test_a_model_that_is_quantized_on_disk_is_counted_as_such(tmp_path, monkeypa
     weights = [
         found["weights"]
         for found in (
-            needed_by_a_quantized_model(tmp_path, monkeypatch, **given)
+            needed_by(tmp_path, monkeypatch, **given)
             for given in (
                 {},
                 {"argument": BitsAndBytesConfig(load_in_4bit=True)},
@@ -198,7 +208,33 @@ def test_a_model_that_is_quantized_on_disk_is_counted_as_such(tmp_path, monkeypa
 
 def test_a_model_that_is_quantized_to_unknown_bits_has_no_bound(tmp_path, monkeypatch):
     for given in ({"on_disk": {"quant_method": "hqq"}}, {"argument": object()}):
-        assert needed_by_a_quantized_model(tmp_path, monkeypatch, **given) is None
+        assert needed_by(tmp_path, monkeypatch, **given) is None
+
+
+def test_a_reference_and_moments_are_counted_where_there_are_any(tmp_path, monkeypatch):
+    """With all weights trained, w bytes of them: two moments by AdamW in bytes, none that are sure of Adafactor."""
+
+    def parts(**settings: Any) -> dict[str, float]:
+        found = needed_by(tmp_path, monkeypatch, adapter=None, settings=settings)
+        assert found is not None
+        return found
+
+    weights = parts()["weights"]
+    assert parts(beta=0.1)["weights"] == 2 * weights
+    assert parts(beta=0.1, kl_reference="rollout")["weights"] == weights, "the policy that played"
+    moments = {
+        optim: parts(optim=optim)["optimizer"] / parts()["optimizer"] for optim in ("adafactor", "lion_32bit")
+    }
+    assert moments == {"adafactor": 0, "lion_32bit": 0}
+    assert parts(optim="paged_adamw_8bit")["optimizer"] == parts()["optimizer"] / 4
+
+
+def test_a_prompt_without_its_tokenizer_is_counted_by_characters(tmp_path, monkeypatch):
+    asked = [{"role": "user", "content": "word " * 800}]
+    by_tokens = needed_by(
+        tmp_path, monkeypatch, prompts=[asked], tokenizer=lambda text: {"input_ids": [5] * 1_000}
+    )
+    assert needed_by(tmp_path, monkeypatch, prompts=[asked]) == by_tokens
 
 
 def test_what_the_witness_is_told(tiny_model, sqlite_database, demo_tasks, tmp_path, monkeypatch):

@@ -245,6 +245,29 @@ def add(a: int, b: int) -> int:
 
 
 @pytest.mark.parametrize(
+    ("name", "value"), [("scale_rewards", "none"), ("multi_objective_aggregation", "normalize_then_sum")]
+)
+def test_how_trl_scales_rewards_goes_with_its_own_advantage(name, value, tmp_path):
+    config(tmp_path, **{name: value})
+    with pytest.raises(
+        ConfigError, match=f"{name} has no effect on advantage: rloo, .* take advantage: grpo"
+    ):
+        config(tmp_path, advantage="rloo", **{name: value})
+
+
+def test_what_trl_refuses_is_one_line(trainer_with, tiny_model, tmp_path):
+    with pytest.raises(ConfigError, match=r"Number of reward weights \(2\) must match number of reward"):
+        trainer_with(model=tiny_model, args=config(tmp_path, reward_weights=[1.0, 0.5]))
+
+
+def test_two_rewards_of_one_name(trainer_with, tiny_model):
+    """Their values would be one column."""
+    rewards = [lambda episode, **_: [1.0] * len(episode) for _ in range(2)]
+    with pytest.raises(ConfigError, match=r"two reward functions are named '<lambda>', .* its own name"):
+        trainer_with(model=tiny_model, reward_funcs=rewards)
+
+
+@pytest.mark.parametrize(
     ("name", "value", "message"),
     [
         ("tools", [add], "train on the observations too.*set protocol: tools"),

@@ -46,6 +46,29 @@ def test_a_step_takes_the_memory_of_the_step_before():
     assert spared < stock / 100
 
 
+HOLES = """
+from types import SimpleNamespace
+import torch
+from trl_dbbench.utils.cpu import GivesBackMemory, spare_page_faults
+
+def held():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 1e6
+
+spare_page_faults(torch.device("cpu"))
+tensors = [torch.ones(250_000) for _ in range(400)]  # 1 MB each
+del tensors[::2]
+before = held()
+GivesBackMemory().on_step_end(SimpleNamespace(device=torch.device("cpu")), None, None)
+print(before - held())
+"""
+
+
+def test_what_is_free_between_tensors_goes_back_to_the_kernel():
+    """Half of 400 MB, a tensor here and a hole there."""
+    done = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, check=True)
+    assert float(done.stdout) > 150
+
+
 def test_the_tile_of_another_size_computes_the_same():
     torch.manual_seed(0)
     hidden, weight = torch.randn(50, 16, requires_grad=True), torch.randn(VOCABULARY, 16)

@@ -176,8 +176,15 @@ def prepare_reward_models(trainer: GRPOTrainer, protocol: AgentProtocol) -> None
     Modules that TRL calls itself get the conversation from TRL, which knows all but the tools.
 
     Raises:
-        ConfigError: if the chat template of a reward model cannot show an episode.
+        ConfigError: if the chat template of a reward model cannot show an episode, or two functions have one
+            name.
     """
+    names = trainer.reward_func_names
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(
+            f"two reward functions are named {repeated[0]!r}, so their values could not be told apart; give "
+            "each its own name (a function's __name__, the folder of a model)."
+        )
     shown = {**trainer.chat_template_kwargs, "tools": protocol.tools}
     models = zip(
         trainer.reward_func_names, trainer.reward_funcs, trainer.reward_processing_classes, strict=True

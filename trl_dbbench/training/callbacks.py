@@ -108,7 +108,7 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
         return metrics
 
     def state(self) -> dict[str, Any]:
-        return {"args": {}, "attributes": self._at_step_end}
+        return {"args": {"every": self.every}, "attributes": self._at_step_end}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -31,7 +31,13 @@ from trl_dbbench.training.samplers import check_task_sampling
 from trl_dbbench.training.stage_adapters import WAYS as ADAPTER_WAYS
 from trl_dbbench.training.stage_adapters import check_stage_adapters
 from trl_dbbench.training.stream import REPLAY_SIZE, REPLAYS, check_stream
-from trl_dbbench.training.unsupported import check_history, check_settings, check_values, use_new_names
+from trl_dbbench.training.unsupported import (
+    check_history,
+    check_scaling,
+    check_settings,
+    check_values,
+    use_new_names,
+)
 from trl_dbbench.utils.console import shows_bars
 from trl_dbbench.utils.lookup import check_choice
 
@@ -353,6 +359,7 @@ class DBBenchGRPOConfig(GRPOConfig):
             self.vllm_server_urls = server_addresses(self.vllm_server_urls)
         check_alarms(self)
         check_settings(self)
+        check_scaling(self)
         check_history(self)
         check_correction(self)
 

@@ -37,8 +37,11 @@ Row = dict[str, Any]
 TRIES = 100
 """Draws per missing task, before the tasks outside the batch count as used up."""
 
-BY_STEPS = ("token_wise", "turn")
+BY_STEPS = ("token_wise", "turn", "state", "tree")
 """Advantages that use step rewards if there are any."""
+
+BY_STEPS_ALONE = ("process_avg_unique",)
+"""Those that pass over what whole episodes are worth."""
 
 
 @dataclass
@@ -112,6 +115,7 @@ class Chooser:
         self._weights, self._score = weights.cpu(), score
         needed = needs_of(args.advantage_function())
         self._by_steps = args.advantage in BY_STEPS or "step_rewards" in needed
+        self._by_totals = args.advantage not in BY_STEPS_ALONE
 
     def choose(self, rows: list[Row], step: int) -> Batch:
         """Return the batch of a micro-step, in the place of the rows that the data loader gave."""
@@ -191,7 +195,9 @@ class Chooser:
 
     def _teaches(self, group: Group) -> bool:
         episodes, groups = [row["episode"] for row in group.rows], torch.zeros(len(group.rows))
-        return teaches(AdvantageBatch(episodes, group.rewards, self._weights, groups), self._by_steps)
+        return teaches(
+            AdvantageBatch(episodes, group.rewards, self._weights, groups), self._by_steps, self._by_totals
+        )
 
     def _played(self, batch: Batch, part: int) -> list[Group]:
         """Play and score a batch; return the groups of all ranks."""
@@ -240,17 +246,18 @@ def _own(of_all: list[Any]) -> list[Any]:
     return of_all[ranks.number * each : (ranks.number + 1) * each]
 
 
-def teaches(batch: AdvantageBatch, by_steps: bool = False) -> bool:
+def teaches(batch: AdvantageBatch, by_steps: bool = False, by_totals: bool = True) -> bool:
     """Return whether the rewards of a group differ, so that some of its episodes are better than others.
 
     Args:
         batch: the episodes of one prompt.
         by_steps: different step rewards are enough.
+        by_totals: different rewards of the episodes are.
     """
     known = batch.weighted[batch.scored]
     if len(known) < 2:
         return False
-    if not torch.allclose(known, known[:1]):
+    if by_totals and not torch.allclose(known, known[:1]):
         return True
     scored = [episode for episode, is_scored in zip(batch.episodes, batch.scored, strict=True) if is_scored]
     of_turns = {str([turn.rewards for turn in episode.turns if turn.rewards]) for episode in scored}

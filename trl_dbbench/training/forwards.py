@@ -240,10 +240,9 @@ class Forwards:
     ) -> list[list[Row]]:
         """Return the rows of each part."""
         accelerator = self.trainer.accelerator
-        fits = fit(tokens, batch_size, shared, bound)
-        parts = [] if fits else pack(rows_of(tokens), bound, shared)
-        if together and accelerator.num_processes > 1:
-            own = torch.tensor([len(parts)], device=accelerator.device)
-            if count := int(accelerator.gather(own).max()):
-                parts = pack(rows_of(tokens), bound, shared, count)
-        return parts
+        rows, fits = rows_of(tokens), fit(tokens, batch_size, shared, bound)
+        if not together or accelerator.num_processes == 1:
+            return [] if fits else pack(rows, bound, shared)
+        own = [len(pack(rows, bound, shared)), not fits]
+        counts, divided = accelerator.gather(torch.tensor([own], device=accelerator.device)).max(dim=0).values
+        return pack(rows, bound, shared, int(counts)) if divided else []

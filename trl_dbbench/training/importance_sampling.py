@@ -101,13 +101,11 @@ def uses_rollout_logprobs(args: Any) -> bool:
     )
 
 
-def known_logprobs(
-    output: dict[str, Any], engine: str | None, any_rank: Callable[[bool], bool]
-) -> torch.Tensor:
+def known_logprobs(output: dict[str, Any], engine: str, any_rank: Callable[[bool], bool]) -> torch.Tensor:
     """Return the rollout's log-probabilities (B, T) of a scored batch.
 
     Args:
-        engine: the setting, for the error.
+        engine: its name, for the error.
         any_rank: whether one of the ranks says `True`.
 
     Raises:

@@ -55,10 +55,10 @@ def check_reference(args: Any) -> None:
             "kl_in_reward takes how far the policy has moved from the base from its reward, which from "
             "its own rollout is always 0; set kl_reference: base."
         )
-    if args.kl_in_reward and args.advantage == "process_avg_unique":
+    if args.kl_in_reward and args.advantage in ("process_avg_unique", "vine"):
         raise ConfigError(
             "kl_in_reward takes the KL from the rewards of whole episodes, which advantage: "
-            "process_avg_unique does not go by; take another advantage, or leave kl_in_reward out."
+            f"{args.advantage} does not go by; take another advantage, or leave kl_in_reward out."
         )
     if (
         args.kl_in_reward

@@ -9,9 +9,9 @@ weights      N untrained parameters in the type of the model, T trained ones in 
              them); else T are all. Loaded in 8 or 4 bits, linear layers but the output take 1 or 1/2 byte. A
              KL reference that is a model of its own comes on top
 optimizer    2 T values, AdamW's moments (Kingma and Ba, 2015), of 1 byte each where `optim` has 8bit in its
-             name; none with SGD
+             name, half of one with 4bit; what others keep is left out
 rollout      keys and values, logits of the next token, and what a layer computes on the way
-             (`engines/transformers/admission.py`); on a CPU in float32 also the weights as oneDNN reads them
+             (`engines/transformers/admission.py`); on a CPU also the weights as oneDNN reads them
 update       activations and the output layer, of one forward and backward pass
 gradients    T values. They come as activations go; with several passes in a step, they are there from the
              one before, and both add up
@@ -318,18 +318,18 @@ def update_bytes(sizes: Sizes, load: Load) -> float:
     return every + max(output_bytes(sizes, load, scored), batch.tokens * under_way)
 
 
-def rollout_bytes(sizes: Sizes, costs: Costs, episodes: Batch, *, packs: bool) -> float:
+def rollout_bytes(sizes: Sizes, costs: Costs, episodes: Batch, *, packed_bytes: int = 0) -> float:
     """Return the bytes of a rollout in this process.
 
     Args:
         episodes: that play at once.
-        packs: whether linear layers get copies of their weights (`engines/transformers/packed.py`).
+        packed_bytes: of a weight that linear layers have copies of (`engines/transformers/packed.py`).
     """
     if costs.shares:
         taken = costs.taken(episodes.rows, episodes.completion, episodes.prompts, episodes.prompt)
     else:
         taken = costs.taken(episodes.rows, episodes.prompt + episodes.completion)
-    return taken + (min(4 * sizes.linear, PACK_MAX_BYTES) if packs else 0)
+    return taken + min(packed_bytes * sizes.linear, PACK_MAX_BYTES)
 
 
 # --- what fits ------------------------------------------------------------------------------------
@@ -458,7 +458,7 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
     shared = replace(usual, shared=True)
     shares = plays and get("shared_prefix", "auto") == "auto" and reason_against(attending) is None
     half = wants_bf16(settings) or get("fp16", False)
-    optimizer = str(get("optim", ""))
+    optimizer = get("optim", "")
     asked = settings_asked(get)
     colocated = in_process_vllm(asked)
     load = Load(
@@ -466,9 +466,12 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
         computed_bytes=2 if half else place.value_bytes,
         lora=place.lora,
         bits=place.bits,
-        optimizer_bytes=2 if "8bit" in optimizer else 0 if optimizer == "sgd" else None,
+        optimizer_bytes=_optimizer_bytes(getattr(optimizer, "value", optimizer)),
         reference=plays
-        and (bool(get("reference_model_name_or_path")) or (float(get("beta", 0)) > 0 and not place.lora)),
+        and (
+            bool(get("reference_model_name_or_path"))
+            or (float(get("beta", 0)) > 0 and not place.lora and get("kl_reference") != "rollout")
+        ),
         accumulates=passes > 1,
         checkpointing=bool(get("activation_checkpointing", get("gradient_checkpointing"))),
         on_cpu=place.on_cpu,
@@ -488,11 +491,11 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
             shares=can_share(attending),
             keeps=can_keep(config.get_text_config()),
         )
-        packs = place.on_cpu and load.computed_bytes == 4
+        packed_bytes = load.computed_bytes if place.on_cpu and place.bits is None else 0
 
         def taken(count: int) -> float:
             playing = Batch(count, -(-count * prompts // episodes), prompt, completion)
-            return rollout_bytes(sizes, costs, playing, packs=packs)
+            return rollout_bytes(sizes, costs, playing, packed_bytes=packed_bytes)
 
         fitting = bisect_right(range(1, episodes + 1), TAKEN_SHARE * free, key=taken)
         at_once = min(episodes, int(get("max_concurrent_episodes", max(1, fitting))))
@@ -524,6 +527,9 @@ def _vllm(get: Callable[..., Any], sizes: Sizes, place: Place) -> float:
 
 
 # --- at a training's start ------------------------------------------------------------------------
+
+CHARACTERS_PER_TOKEN = 4
+"""Of prompts, where the tokenizer is not known yet; few have fewer tokens."""
 
 SURE = 0.85
 """Share of the computed bytes that a training takes for sure."""
@@ -560,6 +566,13 @@ def quantized_bits(*given: Any) -> int | None:
         method = getattr(get("quant_method"), "value", get("quant_method"))
         raise ValueError(f"the model is quantized by {method}, which does not say to how many bits")
     return bits
+
+
+def _optimizer_bytes(optimizer: str) -> int | None:
+    """Return what an optimizer keeps of a trained parameter, as `Load.optimizer_bytes`."""
+    if optimizer and not optimizer.startswith(("adamw", "paged_adamw")):
+        return 0
+    return 2 if "8bit" in optimizer else 1 if "4bit" in optimizer else None
 
 
 def check_memory(
@@ -618,7 +631,8 @@ def check_memory(
         bits=bits,
         ranks=args.world_size,
     )
-    planned = plan(args, config, sizes, len(tokenizer(text)["input_ids"]) if tokenizer else len(text), place)
+    tokens = len(tokenizer(text)["input_ids"]) if tokenizer else len(text) // CHARACTERS_PER_TOKEN
+    planned = plan(args, config, sizes, tokens, place)
     needs = f"{gb(planned.total)} ({planned})"
     if SURE * planned.total > place.there:
         raise ConfigError(

@@ -22,7 +22,7 @@ from trl_dbbench.engines.policy import autocast_of, quantization_of
 from trl_dbbench.episode.types import Rules
 from trl_dbbench.runs.checkpoints import RUN_ID, begin_run, running_in
 from trl_dbbench.runs.settings import RunSettings, training_of, versions
-from trl_dbbench.utils.cpu import leave_unpacked
+from trl_dbbench.utils.cpu import GivesBackMemory, leave_unpacked
 from trl_dbbench.utils.files import found_from_everywhere, write_through
 from trl_dbbench.utils.ranks import Ranks, together
 
@@ -60,6 +60,7 @@ def run_folder(trainer: Any, checkpoint: str | None, played: RunSettings) -> Ite
     """
     args = trainer.args
     leave_unpacked(trainer.model)
+    trainer.add_callback(GivesBackMemory())
     with running_in(args.output_dir):
         run_id = begin_run(args.output_dir, checkpoint, [trainer.model.config.name_or_path])
         with together():

@@ -41,7 +41,7 @@ from trl.extras.profiling import profiling_context
 
 from trl_dbbench.advantages.registry import check_needs, note
 from trl_dbbench.database import Database
-from trl_dbbench.engines.base import open_backend
+from trl_dbbench.engines.base import engine_of, open_backend
 from trl_dbbench.engines.policy import TrainedPolicy, forward_is_collective
 from trl_dbbench.engines.shared_prompts import SharedPrompts
 from trl_dbbench.engines.token_trees import follows_of, lay_out_trees, score_sequences
@@ -92,8 +92,8 @@ from trl_dbbench.training.resume import ResumableGRPOTrainer, replaced
 from trl_dbbench.training.samplers import LiveOrder, TaskSampler, task_order
 from trl_dbbench.training.stage_adapters import StageAdapters
 from trl_dbbench.training.stream import Stream, StreamCallback
-from trl_dbbench.training.unsupported import check_arguments
-from trl_dbbench.utils.cpu import leave_unpacked, spare_page_faults
+from trl_dbbench.training.unsupported import check_arguments, refused_by_trl
+from trl_dbbench.utils.cpu import GivesBackMemory, leave_unpacked, spare_page_faults
 from trl_dbbench.utils.ranks import raise_on_all, together
 
 logger = logging.getLogger(__name__)
@@ -183,7 +183,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             args.eval_on_start = True  # the matrix begins with what the agent could do before
         beta = 0.0 if args.kl_reference == "rollout" else args.beta  # above 0 TRL loads a reference
         # with use_vllm TRL would start an engine of its own
-        with replaced(args, model_init_kwargs=init_kwargs, beta=beta, use_vllm=False):
+        with refused_by_trl(), replaced(args, model_init_kwargs=init_kwargs, beta=beta, use_vllm=False):
             super().__init__(
                 model=model,
                 reward_funcs=[with_step_rewards(each) for each in functions],
@@ -261,8 +261,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         if self.player.rewrites and self.aux_loss_enabled:
             raise ConfigError(
                 "the load-balancing loss of experts is of plain rows, and history: template, "
-                "compaction_tokens and harness make an episode several sequences; set output_router_logits: "
-                "false in the model's config, or leave them out."
+                "compaction_tokens and harness make an episode several sequences; set "
+                "router_aux_loss_coef: 0, or leave them out."
             )
         rewritten = self.player.rewrites and not self.shares_prompts(self.model)
         if rewritten and forward_is_collective(self.accelerator):
@@ -290,6 +290,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         self.episode_log = EpisodeLogCallback(self.args.output_dir, settings, lambda: self.run_id)
         self.add_callback(self.episode_log)
         self.add_callback(AlarmCallback())
+        self.add_callback(GivesBackMemory())
         if self.pop_callback(ProgressCallback) is not None:  # not where bars are off, or in a notebook
             self.add_callback(RolloutProgressCallback())
         elif self.pop_callback(PrinterCallback) is not None:
@@ -319,7 +320,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             if self._follows is not None:
                 output[FOLLOWS] = self._follows
         if self.model.training and self.args.needs_rollout_logprobs:
-            logprobs = known_logprobs(output, self.args.engine, self._any_rank)
+            logprobs = known_logprobs(output, engine_of(self.args), self._any_rank)
             if compares_with_rollout(self.args):
                 output["old_per_token_logps"] = logprobs
         mask_failed(output, batch.episodes, self.args.mask_truncated_completions, self.accelerator.gather)

@@ -7,7 +7,8 @@ makes us decide.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -262,6 +263,15 @@ def check_trackers(report_to: str | list[str] | None) -> None:
             )
 
 
+@contextmanager
+def refused_by_trl() -> Iterator[None]:
+    """Make a ConfigError of what TRL raises for a setting, such as two rewards and three weights."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
 def default_of(setting: str) -> Any:
     """What TRL sets a setting to; one of `REFUSED_SETTINGS` must be that."""
     owner, _, name = setting.rpartition(".")
@@ -319,6 +329,20 @@ def _class_of(name_or_path: str, args: GRPOConfig) -> type[PreTrainedModel] | No
     except (OSError, ValueError):  # loading it will fail too, and say more
         return None
     return getattr(transformers, (config.architectures or [""])[0], None)
+
+
+GRPO_ALONE = ("scale_rewards", "multi_objective_aggregation")
+"""Settings of how TRL makes an advantage of a group's rewards."""
+
+
+def check_scaling(args: Any) -> None:
+    """Raise ConfigError for a setting of GRPO's own advantage beside another one."""
+    for name in GRPO_ALONE:
+        if args.advantage != "grpo" and getattr(args, name) != default_of(name):
+            raise ConfigError(
+                f"{name} has no effect on advantage: {args.advantage}, which scales rewards in its own way; "
+                "leave it out, or take advantage: grpo."
+            )
 
 
 def check_history(args: Any) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
@@ -36,6 +37,7 @@ from trl_dbbench.engines.transformers.prefix import (
 )
 from trl_dbbench.engines.transformers.sampling import TokenChooser
 from trl_dbbench.episode.types import Completion, Request, Sampling
+from trl_dbbench.errors import EngineError
 from trl_dbbench.utils.memory import free_memory
 
 logger = logging.getLogger(__name__)
@@ -46,6 +48,12 @@ COMPACT_BELOW_SHARE = 0.5
 PREFILL_TOKENS_ON_CPU = 1_024
 """Prefill chunk size, in tokens, on a CPU; elsewhere it is `FED_TOKENS`. A layer's intermediate results take
 time once they no longer fit into the CPU's caches."""
+
+NO_NUMBERS = (
+    "the model's log-probabilities are NaN: its weights are broken, as by a learning rate that is too high, "
+    "or float16 is too narrow for it. Go on from an earlier checkpoint with a lower learning_rate, or set "
+    "dtype: bfloat16."
+)
 
 
 @dataclass
@@ -231,6 +239,8 @@ class TransformersEngine(AskedEngine):
                     for place, (row, (id, logprob)) in enumerate(zip(rows, tokens, strict=True)):
                         if row.done:
                             continue
+                        if math.isnan(logprob):
+                            raise EngineError(NO_NUMBERS)
                         if row.write(int(id), logprob, self._eos_token_ids):
                             finished(row.request, row.completion)
                         else:

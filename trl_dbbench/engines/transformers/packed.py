@@ -1,7 +1,8 @@
 """Large linear layers on CPUs, with weights laid out as oneDNN reads them.
 
-PyTorch leaves them to MKL, which on AMD's processors uses half the width of their vector units. oneDNN uses
-all of it, for weights that it may lay out first; that is worth it where they stay for a whole rollout.
+PyTorch leaves float32 to MKL, which on AMD's processors uses half the width of their vector units. oneDNN
+uses all of it, for weights that it may lay out first. In bfloat16, oneDNN would lay them out at each call.
+Doing it once is worth it where they stay for a whole rollout.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from functools import partial
 import torch
 from torch import nn
 
-PACK_MIN_WEIGHTS = 65_536
+PACKED_DTYPES = (torch.float32, torch.bfloat16)
+"""Of the layer's computation, which autocast may set."""
+
+PACK_MIN_WEIGHTS = 16_384
 """Smaller layers gain nothing from the other layout."""
 
 PACK_MAX_BYTES = 4 * 1024**3
@@ -22,18 +26,20 @@ PACK_MAX_BYTES = 4 * 1024**3
 PACKED_BATCH_ROWS = 32
 """Batch size that oneDNN's weight layout is chosen for."""
 
+Weights = tuple[torch.Tensor, torch.Tensor | None]
+"""Laid out, and the bias."""
+
 
 @contextmanager
 def packed(model: nn.Module) -> Iterator[None]:
     """The model computes without gradients, with its weights as they are now; meanwhile it holds copies of
     them.
 
-    Only fp32 layers on a CPU are concerned, and where PyTorch has no oneDNN or would not ask MKL, none.
+    Only layers on a CPU are concerned, and where PyTorch has no oneDNN or would not ask MKL, none.
     """
     layers = list(_layers(model)) if _available() else []
     for layer in layers:
-        weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), PACKED_BATCH_ROWS)
-        layer.forward = partial(_forward, layer, weight)  # type: ignore[method-assign]
+        layer.forward = partial(_forward, layer, {})  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -43,7 +49,12 @@ def packed(model: nn.Module) -> Iterator[None]:
 
 def _available() -> bool:
     # how Inductor calls oneDNN; there is no public name for it
-    return torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    oneDNN = torch.ops.mkldnn
+    return (
+        torch.backends.mkl.is_available()
+        and hasattr(oneDNN, "_reorder_linear_weight")
+        and oneDNN._is_mkldnn_bf16_supported()
+    )
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Linear]:
@@ -54,7 +65,7 @@ def _layers(model: nn.Module) -> Iterator[nn.Linear]:
             and type(layer.weight) is nn.Parameter  # neither quantized nor sharded
             and "forward" not in vars(layer)  # nor brought by a hook
             and layer.weight.device.type == "cpu"
-            and layer.weight.dtype == torch.float32
+            and layer.weight.dtype in PACKED_DTYPES
             and layer.weight.numel() >= PACK_MIN_WEIGHTS
             and layer.weight.nbytes <= left
         ):
@@ -62,7 +73,13 @@ def _layers(model: nn.Module) -> Iterator[nn.Linear]:
             yield layer
 
 
-def _forward(layer: nn.Linear, weight: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
-    if torch.is_autocast_enabled("cpu") or input.dtype != torch.float32:
+def _forward(layer: nn.Linear, kept: dict[torch.dtype, Weights], input: torch.Tensor) -> torch.Tensor:
+    cast = torch.is_autocast_enabled("cpu")
+    dtype = torch.get_autocast_dtype("cpu") if cast else input.dtype
+    if dtype not in PACKED_DTYPES or not (cast or dtype == layer.weight.dtype):
         return nn.Linear.forward(layer, input)
-    return torch.ops.mkldnn._linear_pointwise.default(input, weight, layer.bias, "none", [], "")
+    if dtype not in kept:
+        weight = layer.weight.detach().to(dtype)
+        bias = None if layer.bias is None else layer.bias.detach().to(dtype)
+        kept[dtype] = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_BATCH_ROWS), bias
+    return torch.ops.mkldnn._linear_pointwise.default(input.to(dtype), *kept[dtype], "none", [], "")

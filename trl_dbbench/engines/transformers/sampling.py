@@ -77,7 +77,7 @@ class TokenChooser:
             padded = F.pad(weights, (0, -weights.shape[1] % BLOCK_TOKENS))
             blocks = padded.unflatten(1, (-1, BLOCK_TOKENS))  # (B, V / BLOCK_TOKENS, BLOCK_TOKENS)
             masses = blocks.sum(dim=-1)  # (B, V / BLOCK_TOKENS)
-            chosen = _draw(blocks, masses, uniform)
+            chosen = _draw(blocks, masses, uniform, weights.shape[1])
             rows = self._greedy_rows
             chosen[rows] = scaled[rows].argmax(dim=-1, keepdim=True)
             rows = self._restricted_rows
@@ -96,13 +96,13 @@ def _uniforms(request: Request, steps: int) -> torch.Tensor:
     return torch.rand(steps, generator=generator, dtype=torch.float64)
 
 
-def _draw(blocks: torch.Tensor, masses: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """A token of each row, (B, 1): first the block of tokens in which the draw falls, then the token in
-    it."""
+def _draw(blocks: torch.Tensor, masses: torch.Tensor, uniform: torch.Tensor, size: int) -> torch.Tensor:
+    """A token of each row, (B, 1), of `size`: first the block of tokens in which the draw falls, then the
+    token in it."""
     place, rest = _inverse_cdf(masses, uniform)
     block = blocks.gather(1, place[:, :, None].expand(-1, -1, BLOCK_TOKENS))[:, 0]  # (B, BLOCK_TOKENS)
     within, _ = _inverse_cdf(block, rest)
-    return place * BLOCK_TOKENS + within
+    return (place * BLOCK_TOKENS + within).clamp_(max=size - 1)  # of NaN it is beyond the last one
 
 
 def _inverse_cdf(masses: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
