@@ -234,6 +234,15 @@ def test_what_is_bounded_by_memory(doctor, monkeypatch):
         assert 1 < int(few.replace(",", "")) < int(many.replace(",", ""))
 
 
+def test_a_dtype_that_is_none_is_one_finding_among_others(doctor, tmp_path):
+    recipe = (ROOT / "recipes" / "quickstart.yaml").read_text().replace("dtype: float32", "dtype: bf16")
+    (tmp_path / "mine.yaml").write_text(recipe)
+    status, said = doctor("mine.yaml")
+    assert status == 1
+    assert "unknown dtype 'bf16'" in said["settings"]
+    assert "database" in said
+
+
 @pytest.mark.parametrize("there", [False, True])
 def test_bfloat16_on_a_cpu(doctor, monkeypatch, there):
     """It is computed several times slower than float32 where the CPU has no instructions for it."""

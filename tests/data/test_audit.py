@@ -242,6 +242,15 @@ def test_a_repair_keeps_keys(sqlite_database: Database) -> None:
     assert [row[0] for row in better.tables[0].rows] == list(range(1, len(better.tables[0].rows) + 1))
 
 
+def test_a_repair_puts_no_text_into_a_column_that_cannot_hold_it(sqlite_database: Database) -> None:
+    """The year of the gold SQL is no date, and no change with it is tried further."""
+    dated = table("visits", "day DATE, cost INT", ("2024-01-05", 30), ("2023-06-01", 41), ("2024-03-01", 200))
+    sql = "SELECT day FROM visits WHERE YEAR(day) = 2024 AND cost < 100"
+    weak = question("Which days of 2024 cost less than 100?", sql, ("2024-01-05",), tables=(dated,))
+    (audited,) = audit([weak], [sqlite_database], repair=True)
+    assert audited.outcome in ("repaired", "dropped")
+
+
 def test_what_lies_in_a_file_is_not_repaired(sqlite_database: Database, tmp_path: Path) -> None:
     path = tmp_path / "people.sqlite"
     connection = sqlite3.connect(path)

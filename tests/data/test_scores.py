@@ -83,6 +83,14 @@ EPISODE = {
             {"who": "SELECT 1"},
         ),
         ("episodes.jsonl", json.dumps({"task_id": "who", "turns": [{"sql": "SELECT 9"}]}), {"who": ""}),
+        (
+            "episodes.jsonl",
+            "\n".join(
+                json.dumps({**EPISODE, "task_id": key, "task_digest": digest})
+                for key, digest in (("none", TASKS[2].digest), ("who", "of a training task"), ("no-such", ""))
+            ),
+            {"none": "SELECT 3"},
+        ),
         ("a.json", json.dumps(WANTED), WANTED),
         (
             "a.json",
@@ -100,6 +108,7 @@ EPISODE = {
         "episodes",
         "answered",
         "cut",
+        "other tasks too",
         "by id",
         "BIRD",
         "list",

@@ -131,6 +131,10 @@ def test_pairs_of_others_as_texts_and_as_messages(tmp_path, tokenizer):
     assert tokenizer.decode(chat["rejected_ids"]) == (
         "<|im_start|>user\nHow many?<|im_end|>\n<|im_start|>assistant\nrejected<|im_end|>\n"
     )
+    rows = [{side: f"\n\nHuman: {place}?\n\nAssistant: {side}" for side in said} for place in range(3)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tasks = [task for task, _ in pairs_of_files([str(file)], Reader(tokenizer))]
+    assert tasks == ["Human: 0?", "Human: 1?", "Human: 2?"], "whole conversations, as in hh-rlhf"
     file.write_text('{"chosen": "a"}\n')
     with pytest.raises(ConfigError, match=r"pairs.jsonl, line 1: a pair needs 'chosen' and 'rejected'"):
         list(pairs_of_files([str(file)], Reader(tokenizer)))

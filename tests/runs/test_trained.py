@@ -19,7 +19,7 @@ from training import episodes_in
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.evaluation.evaluate import open_model
 from trl_dbbench.runs.settings import RunSettings
-from trl_dbbench.runs.trained import find_trained
+from trl_dbbench.runs.trained import find_trained, held_out_tasks
 from trl_dbbench.tasks import load_tasks
 
 MODEL = ROOT / "recipes" / "tiny" / "model"
@@ -39,6 +39,12 @@ SMALL = {
     "reward_funcs": "training.varied",
     "disable_tqdm": True,
 }
+
+
+def test_a_run_without_its_tasks(run: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(run, tmp_path / "copied", ignore=shutil.ignore_patterns("tasks.jsonl"))
+    with pytest.raises(ConfigError, match="has no held-out evaluation whose tasks could be played"):
+        held_out_tasks(copied)
 
 
 @pytest.fixture(scope="module")

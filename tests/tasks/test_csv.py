@@ -171,6 +171,17 @@ def test_points_may_group_beside_cells_without_a_value(tmp_path: Path) -> None:
     ]
 
 
+def test_blanks_among_numbers_are_no_value(tmp_path: Path) -> None:
+    table, notes = read(tmp_path, "id,total\n1,29.85\n2, \n3,108.15\n")
+    assert table.rows == ((1, "29.85"), (2, None), (3, "108.15"))
+    assert notes == ["t.total: '' (1 cells) is read as NULL"]
+    assert read(tmp_path, "id,word\n1,a\n2, \n")[0].rows == ((1, "a"), (2, " "))
+
+
+def test_texts_longer_than_text_holds(tmp_path: Path) -> None:
+    assert shown(read(tmp_path, f"body\n{'é' * 40_000}\n")[0]) == ["body MEDIUMTEXT"], "of two bytes each"
+
+
 def test_columns_without_a_name_are_left_out_with_a_note(tmp_path: Path) -> None:
     table, notes = read(tmp_path, "id;name;;\r\n1;A;;\r\n2;B;;\r\n")
     assert shown(table) == ["id INT", "name TEXT"] and table.rows == ((1, "A"), (2, "B"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -174,6 +175,33 @@ def test_what_was_read_is_told_and_can_be_told(tmp_path: Path) -> None:
         "note: one gives no tasks: a table needs two rows and two columns",
     ):
         assert line in said
+
+
+def test_the_quoted_names_of_sqlites_dumps(tmp_path: Path) -> None:
+    dump = 'CREATE TABLE IF NOT EXISTS "users" ("id" integer, "name" text);\nINSERT INTO users VALUES(1,\'Ann\');\n'
+    (tmp_path / "d.sql").write_text(dump)
+    with pytest.raises(
+        TaskError, match=r'the table "users" is named in double quotes.*give the \.sqlite file'
+    ):
+        import_from([str(tmp_path / "d.sql")])
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--out", "o.jsonl", "--test-out", "./o.jsonl"), "o.jsonl' would be written twice; name two files"),
+        (("--out", "t.csv"), "t.csv' is the file to read; write to another"),
+        (("--out", "o.jsonl", "--test-size", "10"), "the test size is 10.0; it must be a share"),
+    ],
+)
+def test_what_could_not_be_written_is_refused_before_a_task_is_drafted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], error: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("id,name\n1,Ann\n2,Bo\n")
+    with pytest.raises(ConfigError, match=re.escape(error)):
+        run("t.csv", *options)
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
 def test_a_file_that_is_there_is_replaced_only_when_asked(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ def imported(folder: Path, values: pa.Array) -> Imported:
     ("values", "type", "cells", "notes"),
     [
         (pa.array([Decimal("1.10"), None], pa.decimal128(10, 2)), "DECIMAL(10,2)", ["1.10", None], []),
+        (pa.array([0.1, 19.99, None], pa.float32()), "DOUBLE", [0.1, 19.99, None], []),
+        (pa.array(["a" * 70_000, "b"]), "MEDIUMTEXT", ["a" * 70_000, "b"], []),
         (
             pa.array([Decimal("12345678901234567890.12"), Decimal("1.10")], pa.decimal128(38, 2)),
             "TEXT",

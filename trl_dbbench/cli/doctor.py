@@ -330,7 +330,7 @@ def _model(case: Case) -> str | Finding:
             f"no such model, or one that wants a login (hf auth login). To see which: hf download {name}",
         )
     with loading(f"the tokenizer of '{name}'"):
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=case.get("model_revision"))
+        tokenizer = AutoTokenizer.from_pretrained(name, **_loading(case))
     if tokenizer.chat_template is None and not case.get("chat_template"):
         raise ConfigError(
             f"the tokenizer of '{name}' has no chat template. Take an instruction-tuned model, or set "
@@ -360,17 +360,25 @@ def _config_of(name: str, case: Case) -> Any:
     if Path(name).is_dir() and not has_model:
         raise ConfigError(f"the folder '{name}' holds no model: it has no config.json.")
     try:
-        return AutoConfig.from_pretrained(name, revision=case.get("model_revision"))
+        return AutoConfig.from_pretrained(name, **_loading(case))
     except (OSError, ValueError) as error:
+        if Path(name).is_dir():
+            raise ConfigError(f"the model '{name}' cannot be loaded: {error}") from None
         try:
             validate_repo_id(name)
         except HFValidationError:
             raise ConfigError(
                 f"the model '{name}' is neither a folder nor a hub id such as owner/name."
             ) from None
-        if Path(name).is_dir():
-            raise ConfigError(f"the model '{name}' cannot be loaded: {error}") from None
         return None
+
+
+def _loading(case: Case) -> dict[str, Any]:
+    """Return what a training loads a tokenizer and a configuration with."""
+    return {
+        "revision": case.get("model_revision"),
+        "trust_remote_code": bool(case.get("trust_remote_code", False)),
+    }
 
 
 # --- database -------------------------------------------------------------------------------------
@@ -481,13 +489,15 @@ def _prompt_tokens(case: Case, tasks: Sequence[Task], model: str) -> int:
     prompts = [protocol.messages(task, opening) for task in tasks]
     longest = max(prompts, key=lambda messages: sum(len(each["content"]) for each in messages))
     text = "".join(each["content"] for each in longest)
-    return len(AutoTokenizer.from_pretrained(model)(text)["input_ids"])
+    return len(AutoTokenizer.from_pretrained(model, **_loading(case))(text)["input_ids"])
 
 
 def _bytes_of(dtype: str, config: Any) -> int:
     if dtype == "auto":
         dtype = str(getattr(config, "dtype", None) or "float32")
-    return int(getattr(torch, re.sub(r"^torch\.", "", dtype)).itemsize)
+    return int(
+        getattr(torch, re.sub(r"^torch\.", "", dtype), torch.float32).itemsize
+    )  # settings say which is none
 
 
 def _sharing(case: Case) -> tuple[int, int]:

@@ -20,8 +20,8 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading import SQL_GRADERS, get_grader
 from trl_dbbench.grading.statistics import wilson_interval
 from trl_dbbench.tasks import Task, load_tasks
-from trl_dbbench.tasks.split import Split, select_tasks, skill_counts, split_tasks
-from trl_dbbench.utils.files import check_writable, write_atomically
+from trl_dbbench.tasks.split import Split, check_test_size, select_tasks, skill_counts, split_tasks
+from trl_dbbench.utils.files import check_outputs, check_writable, write_atomically
 
 if TYPE_CHECKING:
     from trl_dbbench.data.audit import Audited
@@ -203,6 +203,7 @@ def skills(
     out: Annotated[Path | None, typer.Option(help="Writes these tasks in our format.")] = None,
 ) -> None:
     """Counts the tasks of each operation and each skill; writes a selection of them."""
+    check_outputs([out], tasks)
     chosen = select_tasks(load_tasks(tasks, format=format), single, min_tasks)
     for kind, counts in skill_counts(chosen).items():
         for name, count in counts.items():
@@ -225,6 +226,7 @@ def split(
 
     No question and no gold SQL is in both, and no table either unless too many tasks share one.
     """
+    check_outputs([out_train, out_test], tasks)
     halves = split_tasks(load_tasks(tasks, format=format), test_size, seed)
     _write_halves(halves, out_train, out_test, lambda half: f"{len(half)} tasks")
 
@@ -280,9 +282,7 @@ def audit(
     if grader is not None:
         get_grader(grader)  # an unknown one is an error before a server starts
     loaded = load_tasks(tasks, format=format)
-    for path in (fix, report, json_file):
-        if path is not None:
-            check_writable(path)
+    check_outputs([fix, report, json_file], tasks)
     with ExitStack() as stack:
         specs = dict.fromkeys(database_for(loaded, each) for each in database)
         opened = [stack.enter_context(open_database(each, docker_image=docker_image)) for each in specs]
@@ -377,8 +377,9 @@ def import_tables(
     from trl_dbbench.data.generate.imported import import_from
     from trl_dbbench.data.generate.own import Drafts
 
+    check_test_size(test_size)
+    check_outputs([out, test_out], *sources)
     for path in filter(None, (out, test_out)):
-        check_writable(path)
         if path.exists() and not force:
             raise ConfigError(f"'{path}' is there already; --force replaces it, or name another file.")
     csv = opt.csv_options(delimiter, encoding, type_)

@@ -26,7 +26,7 @@ from trl_dbbench.tasks.entries import WRITABLE, write_entries
 from trl_dbbench.tasks.formats import FORMATS, get_format, read_entry
 from trl_dbbench.tasks.formats.base import Loss, Unrepresentable, WritableFormat
 from trl_dbbench.tasks.formats.csv import CsvFormat
-from trl_dbbench.utils.files import check_writable
+from trl_dbbench.utils.files import check_outputs
 
 GOLD_LIMITS = Limits(seconds=60.0, rows=10_000, characters=10_000_000)
 """Limits for the user's own statements; agents get less."""
@@ -109,7 +109,7 @@ def convert(
     """
     target = Path(target)
     format = _target_format(target, to)
-    _check_target(target, source)
+    check_outputs([target], source)
     _check_source(source, source_format, tables, csv)
     messages = get_protocol(protocol).messages
     with _opened(database) as opened:
@@ -168,12 +168,6 @@ def _check_source(
             f"{source} is a table of questions; name the CSV files of the tables that it asks of with "
             "--tables."
         )
-
-
-def _check_target(target: Path, source: str | Path) -> None:
-    check_writable(target)
-    if Path(source).exists() and target.exists() and target.samefile(source):
-        raise ConfigError(f"'{target}' is the file to read; write to another.")
 
 
 @contextmanager

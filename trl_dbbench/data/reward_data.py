@@ -106,8 +106,13 @@ def pairs_of_files(files: Sequence[str], reader: Reader) -> Iterator[Row]:
                 f"{place}: a pair needs 'chosen' and 'rejected'; there are {', '.join(fields)}."
             )
         prompt = fields.get("prompt")
-        task = fields.get("task_id") or prompt or fields["chosen"][:1]
+        task = fields.get("task_id") or prompt or _opening(fields["chosen"])
         yield str(task), _pair_row(reader, fields)
+
+
+def _opening(chosen: Any) -> Any:
+    """Return what a conversation begins with: its first message, or the first line of its text."""
+    return chosen.lstrip().partition("\n")[0] if isinstance(chosen, str) else chosen[:1]
 
 
 def _pair_row(reader: Reader, pair: dict[str, Any]) -> dict[str, list[int]]:

@@ -107,7 +107,7 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
     """Predicted SQL by task.
 
     - `.jsonl`: lines with `id` and `sql` (or a `.json` list of such), or the `episodes.jsonl` of a run whose
-      answers are SQL (of several episodes of a task the last one counts);
+      answers are SQL (of several episodes of a task the last one counts; other tasks' are passed over);
     - `.json`: an object of SQL by id, or by a task's place from 0, as BIRD's own files are, where a BIRD
       suffix is cut off, and 0 or null stands for no prediction;
     - anything else: a line of SQL for each task, in their order; a tab and what follows it is cut off.
@@ -122,12 +122,12 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
     try:
         text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".jsonl":
-            found = _of_entries([json.loads(line) for line in text.split("\n") if line.strip()])
+            found = _of_entries([json.loads(line) for line in text.split("\n") if line.strip()], tasks)
         elif path.suffix == ".json":
             told = json.loads(text, object_pairs_hook=_once)
             if isinstance(told, list) and not all(isinstance(each, dict) for each in told):
                 raise ValueError("a list does not say which tasks its SQL is for")
-            found = _of_entries(told) if isinstance(told, list) else _of_object(told, tasks)
+            found = _of_entries(told, tasks) if isinstance(told, list) else _of_object(told, tasks)
         else:
             found = _of_lines(text.removesuffix("\n").split("\n"), tasks)
         if others := [sql for sql in found.values() if not isinstance(sql, str)]:
@@ -148,9 +148,13 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
     return _with_repeats(found, tasks)
 
 
-def _of_entries(entries: Sequence[dict[str, Any]]) -> dict[str, str]:
+def _of_entries(entries: Sequence[dict[str, Any]], tasks: Sequence[Task]) -> dict[str, str]:
+    """Return SQL by id. Of a run's episodes only those of these tasks count: it has played others too."""
+    digests = {task.digest for task in tasks}
+    played = [each for each in entries if "turns" in each]
+    played = [each for each in played if each.get("task_digest") in digests] or played
     lines = _once([(str(each["id"]), _parts(each["sql"])[0]) for each in entries if "turns" not in each])
-    return lines | dict(_of_episode(each) for each in entries if "turns" in each)
+    return lines | dict(map(_of_episode, played))
 
 
 def _of_episode(entry: dict[str, Any]) -> tuple[str, str]:

@@ -59,6 +59,9 @@ def read_episodes(
 def read_tasks(path: Path, notes: list[str]) -> Iterator[Task]:
     """Yield the tasks of a run; `notes` are complete at the end."""
     bad = 0
+    if not path.is_file():
+        notes.append(f"{path.name} is not there.")
+        return
     with path.open("rb") as lines:
         for line in lines:
             if line.strip():

@@ -268,6 +268,11 @@ def _default(declared: Declared, notes: list[str]) -> Iterator[str]:
     yield f"DEFAULT '{value}'"
 
 
+def text_type(longest: int) -> str:
+    """The type of texts of at most so many bytes."""
+    return "TEXT" if longest < 2**16 else "MEDIUMTEXT" if longest < 2**24 else "LONGTEXT"
+
+
 def shortest_float(value: float) -> float:
     """The number that a FLOAT column shows for 32 bits: 0.1, where 64 bits have 0.10000000149011612."""
     if len(re.sub(r"e.*|\D", "", repr(value)).strip("0")) <= 9:

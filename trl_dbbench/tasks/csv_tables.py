@@ -13,7 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.tasks.column_types import CSV_TYPES, NO_CELL, ColumnType, column_type, read_date
+from trl_dbbench.tasks.column_types import CSV_TYPES, NO_CELL, ColumnType, column_type, read_date, text_type
 from trl_dbbench.tasks.table import Cell, Column, Table, first_twice
 from trl_dbbench.utils.files import nearest_path
 from trl_dbbench.utils.lookup import unknown
@@ -197,7 +197,7 @@ LEAST_WHOLE_DIGITS = 8
 """Digits before the point that a DECIMAL has room for, whatever its values need."""
 
 MISSING = frozenset(
-    {"na", "n/a", "#n/a", "#nv", "nan", "null", "none", "nil", "-", "--", "?", ".", r"\n", "k.a.", "<na>"}
+    {"", "na", "n/a", "#n/a", "#nv", "nan", "null", "none", "nil", "-", "--", "?", ".", r"\n", "k.a.", "<na>"}
 )
 """Texts that stand for no value in a column whose other texts have a type; in small letters."""
 
@@ -591,7 +591,8 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
     for place, name, reading in readings:
         if commas and (kept := kept_as_text(texts_of.get(name, ()))) is not None:
             reading = kept
-        columns.append(Column(name, reading.type))
+        longest = max((len(row[place].encode()) for _, row in file.rows), default=0)
+        columns.append(Column(name, text_type(longest) if reading.type == "TEXT" else reading.type))
         cells_by_column.append(
             [_csv_cell(row[place], reading, f"{path}, {where}, column '{name}'") for where, row in file.rows]
         )

@@ -85,6 +85,14 @@ def select_tasks(tasks: Sequence[Task], single: bool = False, min_tasks: int = 1
 # --- two halves -------------------------------------------------------------------------------------
 
 
+def check_test_size(test_size: float) -> None:
+    """Raise ConfigError if it is no share of tasks."""
+    if not 0 < test_size < 1:
+        raise ConfigError(
+            f"the test size is {test_size}; it must be a share above 0 and below 1, such as 0.1."
+        )
+
+
 def split_tasks(tasks: Sequence[Task], test_size: float = 0.1, seed: int = 0) -> Split:
     """Split tasks into two halves with about the same shares of each operation and skill; see the module.
 
@@ -100,10 +108,7 @@ def split_tasks(tasks: Sequence[Task], test_size: float = 0.1, seed: int = 0) ->
     Raises:
         ConfigError: if `test_size` is no such share, or a half would be empty.
     """
-    if not 0 < test_size < 1:
-        raise ConfigError(
-            f"the test size is {test_size}; it must be a share above 0 and below 1, such as 0.1."
-        )
+    check_test_size(test_size)
     statements = [_same_statement(task) for task in tasks]
     groups = _tied([[*same, *tables_of(task)] for same, task in zip(statements, tasks, strict=True)])
     shares_tables = max(map(len, groups)) > max(1, test_size * len(tasks))

@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import socket
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -62,6 +62,17 @@ def check_writable(path: str | Path) -> None:
     path = Path(path)
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise ConfigError(f"'{path}' cannot be written: it must be a file in a folder that is there.")
+
+
+def check_outputs(outputs: Iterable[str | Path | None], *sources: str | Path) -> None:
+    """Raise ConfigError for outputs that would replace each other, or a file that is read."""
+    paths = [Path(output) for output in outputs if output is not None]
+    for place, path in enumerate(paths):
+        check_writable(path)
+        if path.resolve() in [other.resolve() for other in paths[:place]]:
+            raise ConfigError(f"'{path}' would be written twice; name two files.")
+        if path.resolve() in [Path(source).resolve() for source in sources]:
+            raise ConfigError(f"'{path}' is the file to read; write to another.")
 
 
 # --- a disk that is full --------------------------------------------------------------------------

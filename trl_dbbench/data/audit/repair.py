@@ -20,6 +20,7 @@ from trl_dbbench.data.audit.examine import Ending, Examined, examine
 from trl_dbbench.data.audit.slips import slips_of
 from trl_dbbench.data.generate.checks import plain
 from trl_dbbench.database import Database
+from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import GRADERS, Grader, SQLGrader
 from trl_dbbench.grading.scorers import Result
 from trl_dbbench.grading.states import state_hash
@@ -113,11 +114,15 @@ def _search(examined: Examined, strictly: bool) -> tuple[Task, list[Change]] | N
 
 
 def _with_change(examined: Examined, change: Change) -> Examined | None:
-    """Return the task after a change of its tables, with new gold; `None` if the gold SQL has no effect."""
+    """Return the task after a change of its tables, with new gold; `None` if the gold SQL has no effect, or a
+    column does not hold what the change puts in."""
     task = examined.task
     tables = tuple(_changed(table, change) if table.name == change.table else table for table in task.tables)
     changed = examined.elsewhere(replace(task, tables=tables), examined.database)
-    ending, _ = changed.gold
+    try:
+        ending, _ = changed.gold
+    except TaskError:
+        return None
     if ending is None:
         return None
     if isinstance(ending, Result) and all(cell is None for row in ending.rows for cell in row):

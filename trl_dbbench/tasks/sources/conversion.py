@@ -16,7 +16,7 @@ from typing import Any
 from sqlglot import exp
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.tasks.column_types import column_type
+from trl_dbbench.tasks.column_types import column_type, text_type
 from trl_dbbench.tasks.sources.base import Step
 from trl_dbbench.utils.sql import only_statement, quote
 
@@ -234,7 +234,7 @@ def _text_type(word: str, size: int | None, values: _Values) -> str:
             return "TIME"
     if "CHAR" in word and size and max(values.longest, 1) <= size <= MAX_VARCHAR and not mixed:
         return f"VARCHAR({size})"
-    return "TEXT" if values.bytes < 2**16 else "MEDIUMTEXT" if values.bytes < 2**24 else "LONGTEXT"
+    return text_type(values.bytes)
 
 
 def _number_type(word: str, size: int | None, scale: int, values: _Values) -> str:

@@ -129,6 +129,11 @@ def table_made(words: Sequence[Word]) -> str:
     parts = list(words[2:])
     if [part.upper for part in parts[:3]] == ["IF", "NOT", "EXISTS"]:
         parts = parts[3:]
+    if parts[:1] and parts[0].kind == "string":
+        raise TaskError(
+            f"the table {parts[0].text} is named in double quotes, as in SQLite's dumps and not in MySQL's; "
+            "give the .sqlite file, or a dump of mysqldump."
+        )
     depth, end = 0, 0
     for place, part in enumerate(parts):
         depth += (part.text == "(") - (part.text == ")")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trl_dbbench.errors import TaskError
+from trl_dbbench.tasks.column_types import shortest_float, text_type
 from trl_dbbench.tasks.table import Cell, Column, Table
 
 if TYPE_CHECKING:
@@ -156,6 +157,8 @@ def _task_cells(path: Path, file: ParquetFile, column: ParquetColumn) -> tuple[s
         if places > 6:
             return "TEXT", texts, [*notes, "times of more than six digits are kept as TEXT"]
         return f"{column.type}({places})" if places else column.type, texts, notes
+    if column.type == "TEXT":
+        return text_type(max((len(cell.encode()) for cell in held), default=0)), texts, notes
     return column.type, texts, notes
 
 
@@ -171,7 +174,7 @@ def _column(name: str, type: pyarrow.DataType) -> ParquetColumn:
     if is_.is_integer(type):
         return made("INT" if type.bit_width < 64 and type != pyarrow.uint32() else "BIGINT", read=_listed)
     if is_.is_floating(type):
-        return made("DOUBLE", read=_each(float))
+        return made("DOUBLE", read=_each(float if type.bit_width == 64 else shortest_float))
     if is_.is_decimal(type):
         return made(f"DECIMAL({type.precision},{max(type.scale, 0)})", read=_listed)
     if is_.is_date(type):
