@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from worlds.tiny_model import make_tiny_model
 
 from trl_dbbench.episode.chat import ChatFormat
-from trl_dbbench.episode.protocol import TextProtocol, ToolsProtocol
+from trl_dbbench.episode.protocol import Answer, Operation, TextProtocol, ToolsProtocol
 from trl_dbbench.errors import ConfigError
 
 CHATML = (
@@ -214,6 +214,22 @@ def test_templates_that_cannot_work(
         ChatFormat(tokenizer, protocol)
     assert message in str(error.value)
     assert tokenizer.name_or_path in str(error.value)  # says whose it is
+
+
+class Unread(TextProtocol):
+    """Of a user: its SQL comes in a block of another mark than the one that `parse` looks for."""
+
+    name = "unread"
+
+    def write(self, action: Operation | Answer) -> str:
+        return super().write(action).replace("```sql", "```mysql")
+
+
+def test_a_protocol_that_does_not_read_what_it_writes(tokenizer: PreTrainedTokenizerBase) -> None:
+    with pytest.raises(
+        ConfigError, match=r"the protocol 'unread' writes Operation\(.* it reads as Invalid\("
+    ):
+        ChatFormat(tokenizer, Unread())
 
 
 def test_a_tokenizer_without_an_end(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -268,6 +268,14 @@ def test_tools_explain_what_is_no_call(turn: str, observation: str) -> None:
     assert TOOLS.observe(action).startswith(observation)
 
 
+def test_an_answer_without_values_is_written_without_any() -> None:
+    """Of a question whose rows are none; `["[]"]` would be an answer of one value."""
+    nothing = TOOLS.parse(call("commit_final_answer", answers=[]))
+    assert nothing == Answer("[]", ())
+    (written,) = TOOLS.write(nothing)["tool_calls"]
+    assert written["function"] == {"name": "commit_final_answer", "arguments": {"answers": []}}
+
+
 def test_half_a_surrogate_pair_becomes_a_question_mark() -> None:
     r"""JSON can write `\ud83c` alone, which no tokenizer or server takes as text."""
     assert TOOLS.parse(r'{"name": "execute_sql", "arguments": {"query": "SELECT \"\ud83c\""}}') == Operation(

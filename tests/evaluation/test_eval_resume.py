@@ -53,6 +53,10 @@ def test_an_evaluation_that_an_endpoint_ended_goes_on(
         "was begun with other settings: max_turns 3"
         in (command(*arguments, "--resume", "--max-turns", "5")[0])
     )
+    assert (
+        "was begun with other settings: chat_template_kwargs {}"
+        in (command(*arguments, "--resume", "--chat-template-kwargs", '{"enable_thinking": false}')[0])
+    )
 
     first = questions(api)
     api.answer = lambda body, number: said(RIGHT if turn_of(body) else LOOK)

@@ -80,6 +80,16 @@ def alchemy(task: HarnessTask) -> list[str]:
     return [f"({found.n},)"]
 
 
+def typed(task: HarnessTask) -> str:
+    """What a client of its own reads of columns of several types, and `execute` of the same."""
+    from sqlalchemy import create_engine
+
+    sql = "SELECT price, spent, id, id FROM visits"
+    with create_engine(task.database_url).connect() as connection:
+        rows = [tuple(row) for row in connection.exec_driver_sql(sql)]
+    return repr([*rows, *task.execute(sql)["rows"]])
+
+
 def two_conversations(task: HarnessTask) -> str:
     """A sub-agent is asked in between; the first conversation goes on after it."""
     client = OpenAI(base_url=task.base_url, api_key=task.api_key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import datetime
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -42,7 +44,7 @@ from trl_dbbench.runs.records import record_with_ids
 from trl_dbbench.runs.replay import replay
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import find_trained
-from trl_dbbench.tasks import Task
+from trl_dbbench.tasks import Column, Gold, Table, Task
 
 HERE = Path(__file__).parent
 COUNT = '<tool_call>\n{"name": "execute_sql", "arguments": {"query": "SELECT COUNT(*) FROM orders WHERE late = 1"}}\n</tool_call>'
@@ -240,6 +242,21 @@ def test_a_client_of_its_own(kind: str, late_orders: Task, tokenizer: PreTrained
         "UPDATE orders SET late = 1 WHERE id = 1",
         "SELECT COUNT(*) FROM orders WHERE late = 1",
         "SELECT nothing FROM orders",
+    ]
+
+
+def test_the_types_of_columns(tokenizer: PreTrainedTokenizerBase, sqlite_database: Database) -> None:
+    """To a client of its own as from MySQL, two columns of one name too; to others as MySQL prints them."""
+    columns = (Column("id", "INT"), Column("price", "DECIMAL(5,2)"), Column("spent", "TIME"))
+    visits = Table("visits", columns, ((1, "1.50", "01:30:00"), (2, None, "100:02:03")))
+    task = Task("visits", "How dear?", (visits,), "SELECT", Gold(answer=((1,),)))
+    episode = play_one("typed", task, [], tokenizer, sqlite_database, "text")
+    assert episode.answer is not None, episode.output
+    assert eval(episode.answer.text, {"Decimal": Decimal, "datetime": datetime}) == [
+        (Decimal("1.50"), datetime.timedelta(hours=1, minutes=30), 1, 1),
+        (None, datetime.timedelta(hours=100, minutes=2, seconds=3), 2, 2),
+        ["1.50", "01:30:00", 1, 1],
+        [None, "100:02:03", 2, 2],
     ]
 
 

@@ -28,7 +28,8 @@ from trl_dbbench.integrations.endpoints.evaluate import EndpointEvaluation, Endp
 from trl_dbbench.integrations.endpoints.http import Endpoint, base_url, read_key
 from trl_dbbench.integrations.endpoints.messages import SECOND_CALL, read_reply
 from trl_dbbench.runs.conversations import Played
-from trl_dbbench.runs.records import episode_record
+from trl_dbbench.runs.journal import Journal
+from trl_dbbench.runs.records import EpisodeRecord, episode_record
 from trl_dbbench.runs.tokens import with_tokens
 from trl_dbbench.runs.trained import DEFAULTS
 from trl_dbbench.tasks import Task
@@ -136,6 +137,7 @@ def play(api: Api, sqlite_database: Database) -> Callable[..., EndpointEvaluatio
         protocol: str = "text",
         rules: Rules | None = None,
         concurrency: int = 1,
+        journal: Journal | None = None,
         **settings: Any,
     ) -> EndpointEvaluation:
         endpoint = Endpoint(api.url, "m", **{"patience": 0.5, **settings})
@@ -143,7 +145,7 @@ def play(api: Api, sqlite_database: Database) -> Callable[..., EndpointEvaluatio
         player = EndpointPlayer(
             endpoint, get_protocol(protocol), sqlite_database, judge, rules or Rules(), None, concurrency
         )
-        return evaluate_endpoint(tasks or [QUESTION], player, progress=False)
+        return evaluate_endpoint(tasks or [QUESTION], player, journal=journal, progress=False)
 
     return play
 
@@ -466,7 +468,7 @@ def test_addresses(given: str, used: str) -> None:
     assert base_url(given) == used
 
 
-@pytest.mark.parametrize("given", ["localhost:8000", "ftp://h/v1", "http://", f"http://me:{KEY}@h/v1", f"http://h/v1?key={KEY}"])  # fmt: skip
+@pytest.mark.parametrize("given", ["localhost:8000", "ftp://h/v1", "http://", "http://localhost:80a0", "http://localhost:99999", "http://[::1", f"http://me:{KEY}@h/v1", f"http://h/v1?key={KEY}"])  # fmt: skip
 def test_no_addresses(given: str) -> None:
     with pytest.raises(ConfigError, match="--endpoint: give") as error:
         base_url(given)
@@ -597,6 +599,19 @@ def test_the_commands_of_the_documentation(
         assert Path(words[words.index("--json") + 1]).is_file()
     assert api.bodies[-1]["messages"][0] == {"role": "system", "content": "Be brief."}
     assert out.startswith("overall           1/1 = 100.0 %"), "the run's held-out task"
+
+
+def test_what_was_played_is_looked_up_once(play: Play) -> None:
+    """Not for each planned episode: a large evaluation would be resumed in quadratic time."""
+    looked_up = []
+
+    class Noting(Journal):
+        def done(self, part: str) -> dict[int, EpisodeRecord]:
+            looked_up.append(part)
+            return super().done(part)
+
+    play(QUESTION, CHANGE, QUESTION, journal=Noting())
+    assert looked_up == ["greedy", "samples"]
 
 
 # --- training ---------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from trl_dbbench.integrations.environment import (
     environment_reward,
     environments,
 )
+from trl_dbbench.rewards.learned import RewardModel
 from trl_dbbench.rewards.steps import executes
 from trl_dbbench.tasks import Task
 
@@ -149,6 +150,14 @@ def test_a_reward_with_a_value_for_each_turn(late_orders: Task, sqlite_database:
         for sql in (COUNT, "SELECT", COUNT):
             environment.execute_sql(sql)
         assert reward(environments=[environment]) == [2.0]
+
+
+def test_a_reward_model_is_refused() -> None:
+    """It would read another conversation than the policy: nobody tells it the tools and template settings."""
+    model = SimpleNamespace(config=SimpleNamespace(get_text_config=SimpleNamespace))
+    reader = SimpleNamespace(tokenizer=SimpleNamespace(pad_token_id=0))
+    with pytest.raises(ConfigError, match="takes no reward model such as 'model:rm', which must"):
+        environment_reward(RewardModel("rm", model, reader))  # type: ignore[arg-type]
 
 
 def test_errors_of_use(sqlite_database: Database) -> None:

@@ -580,6 +580,13 @@ def test_a_folder_of_other_settings_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "others").iterdir()] == ["notes.txt"]
 
 
+def test_a_folder_that_another_server_is_about_to_begin(tmp_path: Path) -> None:
+    """Two windows at once: the other process holds the lock, and has not written its settings yet."""
+    (tmp_path / "episodes.jsonl").touch()
+    Folder(tmp_path, RunSettings("tools", 800, 3))
+    assert {path.name for path in tmp_path.iterdir()} == {"episodes.jsonl", "run.json", "tasks.jsonl"}
+
+
 # --- who may connect --------------------------------------------------------------------------------------
 
 

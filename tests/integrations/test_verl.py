@@ -81,6 +81,21 @@ def test_200_trajectories_of_verls_agent_loop(
     assert left == {"open": 0}, "verl has let go of all trajectories"
 
 
+def test_arguments_that_are_no_object_are_read_as_our_protocol_reads_them(
+    late_orders: Task, tmp_path: Path
+) -> None:
+    (tmp_path / "tasks.jsonl").write_text(late_orders.to_json() + "\n")
+    convert(tmp_path / "tasks.jsonl", tmp_path / "tasks.parquet", protocol="tools")
+    (tmp_path / "tools.yaml").write_text(re.sub(r'database: ".*?"', "database: sqlite", yaml_blocks()[1]))
+    given = ['{"query": "SELECT 1"}', "SELECT 1", None]  # the first was encoded twice
+    asked = {"parquet": str(tmp_path / "tasks.parquet"), "tools": str(tmp_path / "tools.yaml")}
+    asked |= {"database": "sqlite", "cache": str(tmp_path)}
+    played, left = with_verl(asked | {"calls": [[("execute_sql", each) for each in given]]})
+    refused = "Error: the arguments of a tool call must be a JSON object."
+    assert played["texts"] == ["[(1,)]", refused, "No call is left. The session is over."]
+    assert (played["score"], left) == (-0.8, {"open": 0}), "a fault would end the training"
+
+
 def test_200_answers_without_a_tool(tokenizer: PreTrainedTokenizerBase, sqlite_database: Database) -> None:
     """Answers of one turn, which the reward function executes itself. It needs nothing of verl."""
     write, seen = get_protocol("text_sql").write, set()

@@ -25,7 +25,7 @@ SLOW = "SELECT MAX(a.square) FROM numbers AS a, numbers AS b WHERE a.square = 40
 
 def episode(gold: str | None, *actions: Operation | Answer, right: bool = True) -> Episode:
     asked = Task("q", "?", (NUMBERS,), "SELECT", Gold(sql=gold), grader="strict")
-    turns = [Turn(Completion([7], [0.0]), "", action, observation_ids=[]) for action in actions]
+    turns = [Turn(Completion([7], [0.0]), "", action, QueryResult([])) for action in actions]
     return Episode(asked, [1], Sampling(), turns, Status.ANSWERED, verdict=Verdict(right))
 
 

@@ -18,11 +18,12 @@ from trl_dbbench.data.reward_data import steps_of_files
 from trl_dbbench.data.step_labels import by_state_progress, label_steps, state_progress
 from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.player import Player
-from trl_dbbench.episode.protocol import get_protocol
+from trl_dbbench.episode.protocol import Answer, Operation, Reply, get_protocol
+from trl_dbbench.episode.types import Completion, Episode, Sampling, Status, Turn
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.evaluation.evaluate import evaluate, open_model
 from trl_dbbench.rewards.process import ProcessRewardModel, StepReader, StepTokens
-from trl_dbbench.rewards.registry import load_reward_functions
+from trl_dbbench.rewards.registry import load_reward_functions, with_step_rewards
 from trl_dbbench.rewards.steps import potential
 from trl_dbbench.runs.conversations import completion_messages, prompt_messages, saved_episodes
 from trl_dbbench.runs.replay import replay
@@ -309,6 +310,21 @@ def test_an_episode_whose_environment_failed_has_no_score(process_model, sqlite_
     prompt = [{"role": "user", "content": "?"}]
     values = scorer(episodes, [prompt] * 2, [episode.messages() for episode in episodes])
     assert values[0] is None and len(values[1]) == 2
+
+
+def test_turns_of_a_program_have_no_score(process_model, late_orders):
+    """What a harness executes and answers is not in the conversation, and gets None among the model's turns."""
+    acts = [Reply("Look."), Operation("SELECT 1"), Reply("Two."), Answer("2")]
+    turns = [
+        Turn(Completion([7], [0.0]) if isinstance(act, Reply) else Completion([], []), "Text.", act)
+        for act in acts
+    ]
+    episode = Episode(late_orders, [1], Sampling(), turns, Status.ANSWERED)
+    reward = with_step_rewards(ProcessRewardModel.load(process_model))
+    prompts, completions = [[{"role": "user", "content": "?"}]], [episode.messages()]
+    (total,) = reward(episode=[episode], prompts=prompts, completions=completions)
+    assert [list(turn.rewards) for turn in turns] == [["critic"], [], ["critic"], []]
+    assert total == pytest.approx(turns[0].rewards["critic"] + turns[2].rewards["critic"])
 
 
 # --- refused ------------------------------------------------------------------------------------------

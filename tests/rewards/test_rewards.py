@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fakes import BrokenDatabase
 
-from trl_dbbench.database import Database
+from trl_dbbench.database import Database, QueryResult
 from trl_dbbench.episode.judge import Verdict
 from trl_dbbench.episode.protocol import Action, Answer, Invalid, Operation
 from trl_dbbench.episode.types import Completion, Episode, Sampling, Status, Turn
@@ -48,7 +48,11 @@ def episode(
     task: Task, *actions: Action, status: Status = Status.ANSWERED, right: bool | None = None
 ) -> Episode:
     """An episode in which the agent took these actions."""
-    turns = [Turn(Completion([1], [0.0]), "", action) for action in actions]
+    executed = [QueryResult([]) if isinstance(action, Operation) else None for action in actions]
+    turns = [
+        Turn(Completion([1], [0.0]), "", action, result)
+        for action, result in zip(actions, executed, strict=True)
+    ]
     return Episode(task, [0], Sampling(), turns, status, None if right is None else Verdict(right))
 
 
@@ -184,6 +188,21 @@ def test_execution_reward_counts_however_the_episode_ended(sqlite_database: Data
     assert ExecutionReward(sqlite_database)(played) == [1.0, 1.0, 1.0, 1.0]
 
 
+def test_a_statement_that_the_token_limit_kept_from_being_executed_is_not_paid(
+    sqlite_database: Database,
+) -> None:
+    """It is complete, but the turn around it was cut off: the episode ended before it was executed."""
+    played = [
+        episode(task, Operation(str(task.gold.sql)), status=Status.OUT_OF_TOKENS)
+        for task in (QUESTION, CHANGE)
+    ]
+    assert ExecutionReward(sqlite_database)(played) == [1.0, 1.0]
+    for each in played:
+        each.turns[-1].result = None
+    assert ExecutionReward(sqlite_database)(played) == [0.0, 0.0]
+    assert [each.statements for each in played] == [[], []]
+
+
 def test_a_look_in_sqlites_own_dialect_changes_nothing(sqlite_database: Database) -> None:
     """MySQL could not read the name of the table."""
     task = replace(CHANGE, dialect="sqlite")
@@ -266,6 +285,7 @@ def test_a_users_own_function_gets_the_episodes(load: Callable[..., list], here:
         "def short(episode, **kwargs):\n    return [-0.1 * len(e.turns) for e in episode]\n"
     )
     (short,) = load("my_rewards.short")
+    assert load("my_rewards:short", "my_rewards.py:short")[0] is short
     assert short(episode=[asked(QUESTION, "SELECT 1")], prompts=[]) == [-0.2]
 
 

@@ -64,6 +64,13 @@ def test_cells_are_compared_as_numbers_where_both_are(sqlite_database, cell, lab
     assert answer_seen([episode]) == [[1.0, 0.0]]
 
 
+def test_a_time_is_seen_as_mysql_prints_it(sqlite_database):
+    """Drivers return a timedelta, which Python prints as 1:30:00."""
+    task = replace(QUESTION, gold=Gold(answer=("01:30:00",)))
+    episode = played(sqlite_database, task, Operation("SELECT CAST('01:30:00' AS TIME)"), Answer("x"))
+    assert answer_seen([episode]) == [[1.0, 0.0]]
+
+
 def test_progress_of_a_change_by_the_rows_that_are_right(sqlite_database):
     """apple is to go. Of apple, pear and plum two of three agree with the goal; without plum one of three."""
     episode = played(

@@ -24,7 +24,7 @@ from trl_dbbench import (
     to_dataset,
 )
 from trl_dbbench.database import Database, Limits
-from trl_dbbench.episode.types import Episode, Rules
+from trl_dbbench.episode.types import Episode, Rules, Sampling, Status
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.rewards.registry import describe_reward, load_reward_functions
 from trl_dbbench.runs.differences import Replayed, Summary
@@ -216,6 +216,17 @@ def test_running_out_of_tokens(
     # ids are not saved; stand-ins keep the lengths
     assert len(replayed.episode.completion_ids) == len(episode.completion_ids)
     assert replayed.episode.mask == episode.mask
+
+
+def test_an_episode_without_room_for_a_turn_is_not_refused(
+    tmp_path: Path, sqlite_database: Database, play: Callable
+) -> None:
+    """An endpoint may say of the first prompt that it is too long. There is nothing to play again."""
+    empty = Episode(PRICES, [], Sampling(), status=Status.OUT_OF_TOKENS)
+    run = save(tmp_path, sqlite_database, [empty, play(PRICES, [LOOK, RIGHT], sqlite_database)])
+    notes: list[str] = []
+    unplayed, played = again(run, sqlite_database, notes=notes)
+    assert (unplayed.episode, unplayed.differences, played.differences, notes) == (None, [], [], [])
 
 
 def test_episodes_whose_environment_failed_are_left_out_and_counted(

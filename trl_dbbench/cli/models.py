@@ -292,16 +292,15 @@ def evaluate_endpoint(given: Mapping[str, Any], plan: Plan | None) -> tuple[Endp
             "--endpoint shows no earlier episodes in the prompt; add --few-shot 0 to do without them."
         )
     kwargs = given["chat_template_kwargs"]
+    template_kwargs = {} if kwargs is None else read_template_kwargs(kwargs)
     endpoint = Endpoint(
-        given["endpoint"],
-        model,
-        key=read_key(given["api_key_env"]),
-        template_kwargs=None if kwargs is None else read_template_kwargs(kwargs),
+        given["endpoint"], model, key=read_key(given["api_key_env"]), template_kwargs=template_kwargs
     )
     loaded = opt.tasks_to_evaluate(trained, given["tasks"], given["limit"])
     if plan is not None:
         loaded = each_once(loaded)  # whose samples would be drawn alike
-    asked = {**asked_of(loaded, plan, trained), "endpoint": str(endpoint)}
+    sent = {"endpoint": str(endpoint), "chat_template_kwargs": template_kwargs}
+    asked = asked_of(loaded, plan, trained) | sent
     journal = open_journal(given["json_file"], asked, given["resume"])
     spec = database_for(loaded, given["database"] or settings.database_spec)
     with open_database(spec, docker_image=given["docker_image"], limits=settings.limits) as opened:

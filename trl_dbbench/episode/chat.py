@@ -524,6 +524,11 @@ class ChatFormat:
         for action in _PROBE_ACTIONS:
             written = self.protocol.write(action)
             meant = self.protocol.parse(written) if isinstance(written, str) else action
+            if type(meant) is not type(action):
+                raise ConfigError(
+                    f"the protocol '{self.protocol.name}' writes {action!r} as {written!r}, which it reads "
+                    f"as {meant!r}. Let its `write` return a turn that its `parse` reads as the same action."
+                )
             text = self.text(self.turn_ids(action))
             read = self.protocol.parse(text)
             if read != meant:

@@ -274,7 +274,7 @@ class ToolsProtocol(_BuiltIn):
         return {"content": "", "tool_calls": [{"type": "function", "function": call}]}
 
     def _answer_call(self, action: Answer) -> dict[str, Any]:
-        answers = list(action.values or [action.text])
+        answers = [action.text] if action.values is None else list(action.values)
         return {"name": "commit_final_answer", "arguments": {"answers": answers}}
 
 

@@ -233,7 +233,11 @@ class Episode:
     @property
     def statements(self) -> list[str]:
         """The executed SQL, turn by turn."""
-        return [turn.action.sql for turn in self.turns if isinstance(turn.action, Operation)]
+        return [
+            turn.action.sql
+            for turn in self.turns
+            if isinstance(turn.action, Operation) and turn.result is not None
+        ]
 
     @property
     def prompt_tokens(self) -> int:
@@ -289,16 +293,20 @@ class Episode:
             for lp in (*turn.completion.logprobs, *[0.0] * len(turn.observation_ids))
         ]
 
+    @property
+    def said(self) -> list[bool]:
+        """Whether each turn is the model's text. A program's SQL and answer are not; they have no tokens."""
+        by_program = any(isinstance(turn.action, Reply) for turn in self.turns)
+        return [bool(turn.completion.ids) or not by_program for turn in self.turns]
+
     def messages(self) -> list[dict[str, str]]:
         """Return the turns and the observations that the agent read, as chat messages.
 
         Reward functions get them as `completions`; reward models read them after the prompt.
         """
         messages = []
-        # a program's SQL is not the model's text; it follows a reply and has no tokens
-        by_program = any(isinstance(turn.action, Reply) for turn in self.turns)
-        for turn in self.turns:
-            if turn.completion.ids or not by_program:
+        for turn, said in zip(self.turns, self.said, strict=True):
+            if said:
                 messages.append({"role": "assistant", "content": turn.text})
             read = turn.observation_ids or turn is not self.turns[-1]
             if turn.observation is not None and read:

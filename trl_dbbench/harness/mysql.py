@@ -8,13 +8,18 @@ and changes nothing: each statement takes effect at once.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
-from mysql_mimic import IdentityProvider, MysqlServer, NativePasswordAuthPlugin, User
+from mysql_mimic import IdentityProvider, MysqlServer, NativePasswordAuthPlugin, ResultColumn, User
 from mysql_mimic import Session as Connected
 from mysql_mimic.errors import MysqlError
+from mysql_mimic.results import infer_type
+from mysql_mimic.types import ColumnType
 
+from trl_dbbench.grading.states import without_dates
 from trl_dbbench.harness.session import Failed, Refused, Session
 
 DATABASE = "dbbench"
@@ -94,7 +99,26 @@ class _Connection(Connected):
             raise _error(str(failed), SHUTDOWN) from None
         if result.error is not None:
             raise _error(_NUMBER.sub("", result.error), result.error_code or 0)
-        return ([], []) if result.rows is None else (result.rows, result.columns or ())
+        return ([], []) if result.rows is None else (result.rows, _columns(result.rows, result.columns or ()))
+
+
+def _columns(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> list[ResultColumn]:
+    """Return the columns with the type of each one's first cell that is not NULL.
+
+    mysql_mimic would send a DECIMAL as text, and refuses two columns of one name.
+    """
+    columns = []
+    for place, name in enumerate(names):
+        cell = next((row[place] for row in rows if row[place] is not None), None)
+        kind = ColumnType.NEWDECIMAL if isinstance(cell, Decimal) else infer_type(cell)
+        columns.append(
+            ResultColumn(name, kind, text_encoder=_as_mysql if isinstance(cell, timedelta) else None)
+        )
+    return columns
+
+
+def _as_mysql(column: ResultColumn, cell: Any) -> bytes:
+    return str(*without_dates((cell,))).encode()
 
 
 def _error(text: str, code: int) -> MysqlError:

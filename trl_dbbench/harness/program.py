@@ -80,7 +80,6 @@ class Programs:
     """
 
     def __init__(self, harness: str):
-        self._harness = harness
         self._numbers = itertools.count()
         self._running: dict[str, Running] = {}
         self._lock = threading.Lock()

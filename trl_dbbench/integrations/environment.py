@@ -34,6 +34,7 @@ from trl_dbbench.episode.protocol import ToolsProtocol, ToolsSQLProtocol
 from trl_dbbench.episode.types import Episode, Rules, Start, Status, Turn
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.integrations.calls import OVER, Calls, play_calls, written
+from trl_dbbench.rewards.learned import LearnedReward
 from trl_dbbench.rewards.registry import RewardFunction, with_step_rewards
 
 
@@ -203,12 +204,20 @@ def environment_reward(function: RewardFunction) -> Callable[..., Sequence[float
 
     `None`, for a void episode, is no reward in TRL either. The log shows how many there were.
 
+    Raises:
+        ConfigError: for a reward model (`model:PATH`, `prm:PATH`).
+
     Logged:
 
     - `environment/accuracy_void_wrong`: with a stock trainer, the share of right episodes; those whose
       environment failed count as wrong.
     - `environment/void`: with a stock trainer, the share of episodes whose environment failed.
     """
+    if isinstance(function, LearnedReward):
+        raise ConfigError(
+            f"environment_reward takes no reward model such as {function.name!r}, which must read what the "
+            "policy reads; take another reward, or train with DBBenchGRPOTrainer."
+        )
     of_episodes = with_step_rewards(function)
 
     def reward(environments: Sequence[Environment], **kwargs: Any) -> list[float | None]:

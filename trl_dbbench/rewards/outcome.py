@@ -122,10 +122,10 @@ _NO_CHANGE = re.compile(
 
 
 def _last_change(episode: Episode, dialect: Dialect) -> str | None:
-    """Return the last statement that did not fail and does more than show, or `None`."""
+    """Return the last statement that succeeded and does more than show, or `None`."""
     for turn in reversed(episode.turns):
-        failed = turn.result is not None and turn.result.error is not None
-        if isinstance(turn.action, Operation) and not failed:
+        succeeded = turn.result is not None and turn.result.error is None
+        if isinstance(turn.action, Operation) and succeeded:
             sql = turn.action.sql
             shows = dialect.only_shows(sql) or dialect.kind_of(sql) == "reads"
             if not (

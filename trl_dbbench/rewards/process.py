@@ -20,6 +20,7 @@ from typing import Any, Self
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
+from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.rewards.learned import LearnedReward, Messages, Reader, adapter_of, file_of, load_scorer
 
@@ -201,6 +202,14 @@ class ProcessRewardModel(LearnedReward):
         model, tokenizer = load_scorer("prm", path, AutoModelForCausalLM, adapter_of(path), made)
         return cls(path, model, StepReader(tokenizer, tokens))
 
+    def __call__(self, episode: Sequence[Episode], *args: Any, **kwargs: Any) -> list[Any]:
+        """Return a value per turn; `None` for the turns of a program, which the model does not read."""
+        values = super().__call__(episode, *args, **kwargs)
+        return [
+            None if scores is None else _for_turns(e, scores)
+            for e, scores in zip(episode, values, strict=True)
+        ]
+
     def score(self, conversations: Sequence[tuple[Messages, Messages]]) -> list[list[float]]:
         """Return, per (prompt, completion), a probability for each turn of the completion."""
         return self.score_ids([self.reader.encode(*each) for each in conversations])
@@ -217,3 +226,8 @@ class ProcessRewardModel(LearnedReward):
             for row, number in enumerate(numbers):
                 scores[number] = [answers[row][kept.index(place)] for place in rows[number][1]]
         return scores
+
+
+def _for_turns(episode: Episode, scores: Sequence[float]) -> list[float | None]:
+    rest = iter(scores)
+    return [next(rest) if said else None for said in episode.said]

@@ -73,7 +73,7 @@ LEARNED: dict[str, Callable[[str], RewardFunction]] = {
 
 def _reward_function(name: str, ours: dict[str, Any]) -> RewardFunction:
     kind, colon, path = name.partition(":")
-    if not colon or kind.endswith(".py"):
+    if not colon or kind.endswith(".py") or (kind not in LEARNED and path.isidentifier()):
         return look_up("reward function", name, ours)
     if kind not in LEARNED or not path:
         allowed = ", ".join(f"{each}:PATH" for each in LEARNED)

@@ -22,6 +22,7 @@ from trl_dbbench.episode.protocol import Answer, Invalid, Reply
 from trl_dbbench.episode.table_states import for_each_episode, states_along
 from trl_dbbench.episode.types import Episode, Status, Turn
 from trl_dbbench.grading.rows import cell_key
+from trl_dbbench.grading.states import without_dates
 from trl_dbbench.rewards.named import named
 
 StepValues = list[list[float | None] | None]
@@ -71,7 +72,7 @@ def _seen(episode: Episode) -> list[float | None] | None:
 def _cells(rows: Sequence[Any]) -> Iterator[Any]:
     for row in rows:
         if isinstance(row, (tuple, list)):
-            yield from row
+            yield from without_dates(row)
         else:
             yield row
 

@@ -110,7 +110,7 @@ def _check(record: EpisodeRecord) -> None:
         return
     if record["status"] not in tuple(Status):
         raise ValueError(f"unknown status {record['status']!r}")
-    if not record["turns"] and record["status"] != Status.HARNESS_FAULT:
+    if not record["turns"] and record["status"] not in (Status.HARNESS_FAULT, Status.OUT_OF_TOKENS):
         raise ValueError("no turns")
     for key in ("prompt_tokens", "seed"):
         if not isinstance(record.get(key, 0), int):
@@ -233,7 +233,7 @@ class _Replayer:
             found = f"one of {len(tasks)} with this id and question" if tasks else f"not in {TASKS_FILE}"
             replayed.differences.append(Difference("task", saved["task_id"], found))
             return replayed
-        if not saved["turns"]:  # a program that neither executed a statement nor answered
+        if not saved["turns"]:  # nothing was executed or answered: a program failed, or no turn fitted
             return replayed
         protocol, cut, most = self._protocol, self._was_cut(saved), self._settings.max_turns
         if self._settings.harness is not None:

@@ -232,7 +232,8 @@ def evaluate_endpoint(
     """
     journal = journal or Journal()
     endpoint, wanted = player.endpoint, _wanted(tasks, plan)
-    waiting = [each for each in wanted if each[1] not in journal.done(each[0])]
+    done = {part: journal.done(part) for part in (GREEDY, SAMPLES)}
+    waiting = [each for each in wanted if each[1] not in done[each[0]]]
     right, void = sum(entry["record"]["right"] for entry in journal.earlier), 0
     played: list[tuple[int, Episode]] = []
     earlier_requests = max((entry.get("requests", 0) for entry in journal.earlier), default=0)

@@ -135,8 +135,12 @@ def base_url(url: str) -> str:
     Raises:
         ConfigError: if it is not a server's address, or may hold a secret.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # such as a port that is no number
+        address = None
+    if not address:
         raise ConfigError(
             "--endpoint: give a server's address, such as http://localhost:8000/v1 or https://api.openai.com/v1."
         )

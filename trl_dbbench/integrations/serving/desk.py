@@ -259,10 +259,8 @@ class Desk:
 _ENDINGS = {
     Status.ANSWERED: "its answer was submitted",
     Status.TURN_LIMIT: "it had no turn left",
-    Status.INVALID_ACTION: "one of its calls could not be read",
     Status.OUT_OF_TOKENS: "it was not called for too long",
     Status.SERVER_CRASH: "one of its statements ended the database server",
-    Status.HARNESS_FAULT: "the program that played it failed",
     Status.ENVIRONMENT_FAULT: "the database failed or the server was stopped, so it does not count",
 }
 

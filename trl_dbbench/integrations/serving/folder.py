@@ -41,12 +41,14 @@ class Folder:
         self._episodes, self._tasks = path / EPISODES_FILE, path / TASKS_FILE
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if not (path / SETTINGS_FILE).exists() and any(path.iterdir()):
-                raise ConfigError(f"'{path}' holds something else. Name a new folder by --save.")
-            settings_file = path / SETTINGS_FILE
+            settings_file, begun = path / SETTINGS_FILE, self._episodes.exists()
             with self._alone():
                 if settings_file.exists():
                     _check_same(path, RunSettings.of_file(settings_file), settings)
+                elif any(file != self._episodes or file.stat().st_size for file in path.iterdir()):
+                    if not begun:
+                        self._episodes.unlink()
+                    raise ConfigError(f"'{path}' holds something else. Name a new folder by --save.")
                 else:
                     settings.write(path)
                 self._tasks.touch()

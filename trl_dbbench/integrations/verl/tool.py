@@ -16,6 +16,7 @@ stands is noted in `agent_data.extra_fields`, from where `reward.compute_score` 
 from __future__ import annotations
 
 import asyncio
+import json
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 from trl_dbbench.episode.protocol import AgentProtocol, get_protocol
 from trl_dbbench.episode.types import Episode, Rules, Start, Turn
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.integrations.calls import OVER, Calls, Refused, play_calls, written
+from trl_dbbench.integrations.calls import OVER, Calls, Refused, play_calls
+from trl_dbbench.integrations.endpoints.messages import Call
 from trl_dbbench.integrations.verl.reward import PLAYED, failed, opened, standing
 from trl_dbbench.tasks import Task
 
@@ -77,7 +79,9 @@ class DatabaseTool(BaseTool):
             playing = _PLAYING.get(agent_data) or self._begin(agent_data)
             if not playing.episode.done():
                 with suppress(Refused):  # another call has ended the episode meanwhile
-                    came = await playing.calls.call(written(self.name, **parameters))
+                    # the model's arguments, which need not be an object
+                    call = Call("", self.name, json.dumps(parameters, ensure_ascii=False))
+                    came = await playing.calls.call(call.text())
                     if isinstance(came, Turn):
                         agent_data.extra_fields[PLAYED] = standing(None)
                         return ToolResponse(text=came.observation), 0.0, {}
