@@ -9,7 +9,7 @@ kernel as soon as it is freed. The next one of the same size then costs a page f
 - glibc then keeps what is freed, up to `KEPT` bytes, rather than the little that it keeps by itself.
 
 It keeps more than that: rows of other lengths in each batch leave holes between tensors that are there, and
-the next tensors do not fit. So after each update `GivesBackMemory` lets the kernel have all that is free.
+the next tensors do not fit. So after each rollout and update the kernel gets all that is free.
 """
 
 from __future__ import annotations
@@ -52,14 +52,19 @@ def spare_page_faults(device: torch.device) -> None:
         libc.mallopt(M_TRIM_THRESHOLD, KEPT)
 
 
+def give_back_memory(device: torch.device) -> None:
+    """Let the kernel have memory that glibc keeps though it is free, where a training runs on a CPU."""
+    if device.type == "cpu" and platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 class GivesBackMemory(TrainerCallback):
-    """Gives memory that is free back to the kernel after each update on a CPU."""
+    """Gives free memory back after each update."""
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if args.device.type == "cpu" and platform.libc_ver()[0] == "glibc":
-            ctypes.CDLL(None).malloc_trim(0)
+        give_back_memory(args.device)
 
 
 def leave_unpacked(model: torch.nn.Module) -> None:
