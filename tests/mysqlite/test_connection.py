@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from datetime import date
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +15,6 @@ from trl_dbbench.mysqlite import (
     StatementError,
     Table,
     errors,
-    open_file,
 )
 
 ORDERS = Table(
@@ -79,21 +75,6 @@ def test_a_table_that_mysql_would_not_make_is_refused() -> None:
     with pytest.raises(StatementError) as refused:
         Connection([Table("t", [Column("a", "INT")], [("x",)])])
     assert refused.value.code == 1366
-
-
-def test_a_file_is_read_and_stays_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "shop 1.db"
-    with closing(sqlite3.connect(path)) as file:
-        file.execute("CREATE TABLE Prices (name VARCHAR(20), price DECIMAL(6, 2), note)")
-        file.execute("INSERT INTO Prices VALUES ('tea', 2.5, NULL)")
-        file.commit()
-    before = path.read_bytes()
-    with closing(open_file(path)) as shop:
-        assert (
-            str(shop.execute("SELECT CONCAT(price, '') FROM Prices WHERE name = 'TEA'").rows) == "[('2.50',)]"
-        )
-        shop.execute("DELETE FROM Prices")
-    assert path.read_bytes() == before
 
 
 def test_its_database_has_the_name_that_agents_are_shown() -> None:

@@ -132,7 +132,6 @@ SAME = """
     SELECT COALESCE(1, f), IF(id > 2, 1, f), IF(id > 2, f, 1), GREATEST(1, f), IFNULL(NULL, f), COALESCE(id + 0, f) FROM q
     SELECT i, MAX(g) FROM q WHERE id <> 3 GROUP BY i
     CREATE TABLE n AS SELECT SUM(f) AS s FROM q
-    CREATE VIEW n AS SELECT f, d FROM q WHERE f > 0.1
 """
 NOT_SUPPORTED = """
     SELECT f FROM q UNION ALL SELECT t FROM q
@@ -147,6 +146,7 @@ NOT_SUPPORTED = """
     SELECT i, MAX(IF(f > 1, f, 0)) FROM q GROUP BY i
     SELECT i, MAX(x) FROM (SELECT f AS x, i FROM q) y GROUP BY i
     CREATE VIEW n AS SELECT CONCAT(f) AS c FROM q
+    CREATE VIEW n AS SELECT f, d FROM q WHERE f > 0.1
 """
 
 

@@ -146,8 +146,8 @@ def test_a_mistake_is_counted_and_its_episode_too(
         ("SELECT 0.999999999999999999999999999999", None),
         ("TRUNCATE ${x}", "1064"),
         ("SELECT JSON_EXTRACT(0.5, 0x8000000000000000)", "1235"),
-        ("SELECT GROUP_CONCAT(gold SEPARATOR x'') FROM medals", None),
-        ("CREATE TABLE u (a INT, KEY k (a${x}))", None),
+        ("SELECT GROUP_CONCAT(gold SEPARATOR x'') FROM medals", "1235"),
+        ("CREATE TABLE u (a INT, KEY k (a${x}))", "1235"),
         ("CREATE TABLE u (a INT, 'ff' AS KEY k (a))", "1064"),
     ],
 )

@@ -16,8 +16,8 @@ it (`checks`, `names`), rewritten for SQLite (`rules`), and run under limits (`g
 not sure what MySQL answers, it refuses with error 1235. Nothing outside of this package is imported.
 """
 
-from trl_dbbench.mysqlite.connection import TIME_LIMIT, Connection, Limits, Result, open_file
+from trl_dbbench.mysqlite.connection import TIME_LIMIT, Connection, Limits, Result
 from trl_dbbench.mysqlite.errors import StatementError
 from trl_dbbench.mysqlite.kinds import Column, Table
 
-__all__ = ["TIME_LIMIT", "Column", "Connection", "Limits", "Result", "StatementError", "Table", "open_file"]
+__all__ = ["TIME_LIMIT", "Column", "Connection", "Limits", "Result", "StatementError", "Table"]

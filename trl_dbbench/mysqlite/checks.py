@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from sqlglot import exp
 
 from trl_dbbench.mysqlite.collation import unknown_letters
-from trl_dbbench.mysqlite.errors import StatementError, refuse_if, unknown_column, unsupported
+from trl_dbbench.mysqlite.errors import StatementError, fail_if, refuse_if, unknown_column, unsupported
 from trl_dbbench.mysqlite.functions import AGGREGATES
 from trl_dbbench.mysqlite.kinds import TableColumns
 from trl_dbbench.mysqlite.names import clause, conditions, named, parts, sources, terms
@@ -203,8 +203,7 @@ def check_contexts(tree: exp.Expr) -> None:
         if window:
             name = node.this.sql_name().lower() if isinstance(node.this, exp.Func) else ""
             raise StatementError(3593, f"You cannot use the window function '{name}' in this context.'")
-        if isinstance(above, exp.Group):
-            raise StatementError(1056, f"Can't group on '{node.sql(dialect='mysql')}'")
+        fail_if(isinstance(above, exp.Group), 1056, f"Can't group on '{node.sql(dialect='mysql')}'")
         raise StatementError(1111, "Invalid use of group function")
     for select in tree.find_all(exp.Select):
         for key in clause(select, "group"):

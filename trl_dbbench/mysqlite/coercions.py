@@ -14,14 +14,14 @@ from trl_dbbench.mysqlite.kinds import (
     DATE,
     DATETIME,
     UNKNOWN,
+    YEAR_BITS,
     Kind,
     keep_kind,
     kind_of,
     reads_long_text,
-    words,
 )
 from trl_dbbench.mysqlite.parse import text_of
-from trl_dbbench.mysqlite.values import COLLATION
+from trl_dbbench.mysqlite.values import COLLATION, number
 
 
 def call(name: str, *arguments: exp.Expr | int | str | None) -> exp.Anonymous:
@@ -204,8 +204,7 @@ def is_in_change(node: exp.Expr) -> bool:
 
 
 def in_change(node: exp.Expr, check: str = "FULL_NUMBER") -> exp.Expr:
-    """Return a text in the place of a number, or of a date for another `check`. In a statement that changes
-    rows, the whole text must be one."""
+    """Return a text in the place of a number, or for another `check` of a date. In a change, all of it is."""
     kind = kind_of(node)
     if kind.name != "text" or not is_in_change(node):
         return node
@@ -302,67 +301,6 @@ def _constant(node: exp.Literal, strict: bool) -> str | None:
     return None if found is None else found.isoformat(" ")
 
 
-_WHOLE, _NARROW = words("utf8mb4"), words("utf8 utf8mb3")
-_OTHERS = words(
-    """
-    armscii8 ascii big5 binary cp1250 cp1251 cp1256 cp1257 cp850 cp852 cp866 cp932 dec8 eucjpms euckr gb18030
-    gb2312 gbk geostd8 greek hebrew hp8 keybcs2 koi8r koi8u latin1 latin2 latin5 latin7 macce macroman sjis
-    swe7 tis620 ucs2 ujis utf16 utf16le utf32
-    """
-)
-
-
-def check_charsets(tree: exp.Expr) -> None:
-    """Raise StatementError for a character set that does not exist, or in which texts are not held here."""
-    for node in tree.find_all(exp.Chr, exp.DataType, exp.Introducer):
-        named = node.args.get("charset" if isinstance(node, exp.Chr) else "kind")
-        name = named.name if isinstance(named, exp.Var) else ""
-        if isinstance(node, exp.Introducer):
-            name = str(node.this).removeprefix("_")
-        refuse_if(name.lower() in _OTHERS, f"the character set {name}")
-        if name and name.lower() not in _WHOLE | _NARROW:
-            raise StatementError(1115, f"Unknown character set: '{name}'")
-
-
-def in_charset(node: exp.Expr, charset: str) -> exp.Expr:
-    """Return a text of this character set, which is one of those for UTF-8."""
-    return call("NARROW", node) if charset.lower() in _NARROW else node
-
-
-def _introduced(node: exp.Expr) -> exp.Expr:
-    """Return a text behind the name of a character set, such as `_latin1'a'`."""
-    refuse_if(not isinstance(node.expression, exp.Literal), "bytes behind the name of a character set")
-    return node.expression
-
-
-def _bytes(node: exp.Expr) -> exp.Expr:
-    """Return bytes such as 0x41 where they are shown. Elsewhere MySQL may read a number or a text."""
-    above = node.parent.parent if isinstance(node.parent, exp.Alias) else node.parent
-    if isinstance(above, exp.Chr):
-        return exp.Literal.number(int(node.name, 16))
-    shown = isinstance(above, exp.Select) and not isinstance(above.parent, exp.SetOperation)
-    separates = isinstance(above, exp.GroupConcat) and node.arg_key == "separator"
-    if shown or separates or (isinstance(above, exp.Anonymous) and above.name.upper() == "HEX"):
-        return node
-    raise unsupported("bytes in an expression")
-
-
-CHARSETS: dict[type, Callable[[exp.Expr], exp.Expr]] = {exp.Introducer: _introduced, exp.HexString: _bytes}
-"""The rules of `rules` for them."""
-
-
-def is_of_null(node: exp.Expr) -> bool:
-    """Return whether it is a function of texts whose text is NULL. In MySQL it has no character set."""
-    if kind_of(node).name != "text" or not isinstance(node, exp.Func):
-        return False
-    texts = [node.this]
-    if not isinstance(node.this, exp.Expr) and node.expressions:
-        texts = node.expressions[1:] if str(node.this).upper() in ("ELT", "MY_ELT") else node.expressions[:1]
-    return all(
-        isinstance(each, exp.Null) or (isinstance(each, exp.Func) and is_of_null(each)) for each in texts
-    )
-
-
 BINARY = "BINARY"
 
 
@@ -393,6 +331,9 @@ def _comparison(name: str) -> Callable[[exp.Expr], exp.Expr]:
         check_numbers([left, right])
         year = any(isinstance(each, exp.Anonymous) and each.this == "my_YEAR" for each in (left, right))
         refuse_if(year and (kind_of(left).is_moment or kind_of(right).is_moment), "a year beside a date")
+        years = any(kind_of(each).size == YEAR_BITS and kind_of(each).name == "int" for each in (left, right))
+        short = any(isinstance(each, exp.Literal) and number(each.name) < 100 for each in (left, right))
+        refuse_if(years and short, "a YEAR of two digits")
         sides = comparable([left, right], strict=True)
         if is_in_change(node):
             if sides[0] == sides[1] and may_fail(sides[0]):
@@ -621,7 +562,10 @@ def _bare(node: exp.Expr) -> exp.Expr:
 
 
 def _regexp(node: exp.Expr) -> exp.Expr:
-    refuse_if(is_of_null(node.this), "REGEXP of a function of NULL")
+    function = isinstance(node.this, exp.Func) and not isinstance(node.this, exp.Case | exp.If)
+    refuse_if(
+        function and node.this.find(exp.Null), "REGEXP of a function of NULL"
+    )  # without a character set
     exact = is_binary(node.this) or is_binary(node.expression)
     return call(
         "REGEXP_LIKE", as_text(_bare(node.this)), as_text(_bare(node.expression)), "c" if exact else ""

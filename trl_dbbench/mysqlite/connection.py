@@ -4,41 +4,27 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from sqlglot import exp
 
-from trl_dbbench.mysqlite import tables
+from trl_dbbench.mysqlite import errors, tables
 from trl_dbbench.mysqlite.checks import check_size, names_read
-from trl_dbbench.mysqlite.errors import (
-    SHOWN_DATABASE,
-    StatementError,
-    as_mysql,
-    nested_too_deeply,
-    syntax_error,
-    unknown_table,
-    unsupported,
-)
+from trl_dbbench.mysqlite.errors import SHOWN_DATABASE, StatementError, as_mysql, fail_if, refuse_if
 from trl_dbbench.mysqlite.guard import BROKEN, SHORTAGES, Guard, primary_code
-from trl_dbbench.mysqlite.kinds import UNKNOWN, Column, Kind, Table, TableColumns, words
+from trl_dbbench.mysqlite.kinds import UNKNOWN, Kind, Table, TableColumns, annotate, declared, kind_of, words
+from trl_dbbench.mysqlite.names import needed_tables
 from trl_dbbench.mysqlite.parse import quote, text_of
-from trl_dbbench.mysqlite.statements import (
-    Statement,
-    autocommit_of,
-    commits,
-    creation,
-    definition,
-    look,
-    translation,
-)
+from trl_dbbench.mysqlite.statements import Statement, commits, creation, look, translated, translation
 from trl_dbbench.mysqlite.tables import Schema, shown
 from trl_dbbench.mysqlite.values import OutOfTime
 
-_COMMANDS = words("CALL PREPARE EXECUTE GRANT REVOKE ANALYZE OPTIMIZE CHECK HANDLER LOAD")
+_COMMANDS = words("CALL PREPARE EXECUTE GRANT REVOKE ANALYZE OPTIMIZE CHECK HANDLER LOAD LOCK UNLOCK")
 """First words of MySQL's statements that this database does not have."""
+
+_SHOWN = (["FIELDS"], ["KEYS"], ["INDEXES"], ["EXTENDED"])
+"""Words behind SHOW that MySQL has, and the parser has not."""
 
 TIME_LIMIT = 3024
 """Number of the error for a statement that ran too long."""
@@ -84,9 +70,12 @@ class Connection:
         self.changed = False
         """True if the last statement may have changed something, if only in part."""
         self._views: dict[str, list[str]] = {}
+        self._queries: dict[str, exp.Expr] = {}
         self._known: set[str] | None = {table.name for table in given}
         self._declared: dict[str, TableColumns] = {}
         self._autocommit = True
+        self._assigned = False
+        self._open = False
         self._raw = sqlite3.connect(
             ":memory:",
             isolation_level=None,
@@ -115,7 +104,7 @@ class Connection:
                 `__cause__` is the error that says so.
             Exception: this database is broken, or met a mistake of its own.
         """
-        self.changed = False
+        self.changed, self._open = False, self._raw.in_transaction
         self._take = take or self._first_rows
         try:
             with self._guard.statement(self._limits.seconds):
@@ -138,12 +127,17 @@ class Connection:
         except MemoryError as error:
             raise StatementError(1041, "Out of memory") from error
         except RecursionError:
-            raise nested_too_deeply() from None
+            raise errors.nested_too_deeply() from None
+
+    @property
+    def rolled_back(self) -> bool:
+        """Return whether the last statement failed, and with it ended a transaction, which MySQL keeps."""
+        return self._open and not self._raw.in_transaction
 
     def table_names(self) -> list[str]:
         """Return the names of the tables, but for temporary ones."""
         with self._guard.reading():
-            return self._schema.tables()
+            return [name for name, type in self._schema.listed() if type == "BASE TABLE"]
 
     def table(self, name: str, most: int) -> tuple[tuple[str, ...], list[tuple]]:
         """Return a table's columns, and as many of its rows as are wanted."""
@@ -164,7 +158,9 @@ class Connection:
         self._run(creation(f"CREATE TABLE {quote(table.name)} ({columns})"))
         if table.rows:
             places = ", ".join("?" * len(table.columns))
-            rows = tables.stored_rows(table)
+            pairs = zip(dict(self._schema.columns(table.name).columns).values(), table.columns, strict=True)
+            kinds = [declared(column.type) if kind.name == "int" else kind for kind, column in pairs]
+            rows = tables.stored_rows(table, kinds)
             self._raw.executemany(f"INSERT INTO {quote(table.name)} VALUES ({places})", rows)
 
     def _first_rows(self, rows: Iterable[Any]) -> tuple[list[tuple], str | None]:
@@ -180,18 +176,19 @@ class Connection:
         if known is None:
             self._declared.clear()
         if isinstance(tree, exp.Show):
-            schema = self._schema
-            return self._cut(tables.show(tree, schema.tables(), schema.table_name, schema.described))
+            return self._cut(tables.show(tree, self._schema))
         if isinstance(tree, exp.Describe):
             if not isinstance(tree.this, exp.Table):
-                raise unsupported("EXPLAIN")
+                raise errors.unsupported("EXPLAIN")
             return self._cut(self._schema.described(tables.own_name(tree.this)))
+        assigned = self._assigned and not isinstance(tree, exp.Set)
+        refuse_if(assigned and tree.find(exp.Parameter), "a variable that SET has set")
         if self._views:
             check_size(tree, self._views)
         if statement.tables:
             known = self._schema.names() if known is None else known
             if missing := [name for name in statement.tables if name not in known]:
-                raise unknown_table(missing[0])
+                raise errors.unknown_table(missing[0])
         if commits(tree):
             self._commit()
         if (run := _RUN.get(type(tree))) is not None:
@@ -206,10 +203,16 @@ class Connection:
             self._schema.offer_catalog(statement.catalog)
         if not self._autocommit and not self._raw.in_transaction:
             self._run("BEGIN")
-        translated = translation(statement, self._described(statement.tables))
-        for constant in translated.constants:
+        made = translation(statement, self._described(statement.tables))
+        for constant in made.constants:
             self._read_early(constant)
-        result = self._run(translated.sql, translated.kinds)
+        # MySQL changes one row after the other in an order, and with IGNORE stores a value in place of NULL
+        doubtful = "UNIQUE" if tree.args.get("order") else "NOT NULL" if tree.args.get("ignore") else None
+        try:
+            result = self._run(made.sql, made.kinds)
+        except sqlite3.IntegrityError as error:
+            refuse_if(doubtful and str(error).startswith(doubtful), f"a change in which {error}")
+            raise
         if not isinstance(tree, exp.Drop):
             self._known = known
         return result
@@ -226,7 +229,11 @@ class Connection:
         """Return tables and views, looked up once until a statement changes them."""
         for name in names:
             if name not in self._declared:
-                self._declared[name] = self._schema.columns(name)
+                found = self._schema.columns(name)
+                if (query := self._queries.get(name)) is not None:
+                    kinds = annotate(query.copy(), self._described(needed_tables(query)))
+                    found = TableColumns(name, tuple(zip(dict(found.columns), kinds, strict=False)))
+                self._declared[name] = found
         return tuple(self._declared[name] for name in names)
 
     def _run(self, sql: str, kinds: Sequence[Kind] = ()) -> Result:
@@ -245,24 +252,64 @@ class Connection:
         return Result(kept, columns=tuple(map(str, range(len(kept[0])))) if kept else (), limit=limit)
 
     def _create(self, statement: Statement) -> Result:
-        tree: Any = definition(cast(exp.Create, statement.tree), self._described(statement.tables))
-        if tree.kind == "VIEW":  # what it has read before counts, too: perhaps it cannot be made again
-            self._views.setdefault(tree.this.name.lower(), []).extend(names_read(tree))
-        return self._run(tables.create(tree) if tree.kind == "TABLE" else tables.create_other(tree))
+        tree, read = cast(exp.Create, statement.tree.copy()), self._described(statement.tables)
+        refuse_if(tree.kind not in ("TABLE", "INDEX", "VIEW"), f"CREATE {tree.kind}")
+        query, view = tree.expression, tree.kind == "VIEW"
+        name = cast(exp.Table, tree.find(exp.Table)).name
+        refuse_if(name in self._queries and tree.kind == "TABLE", "a table that hides a view")
+        if not isinstance(query, exp.Query):
+            refuse_if(tree.kind == "INDEX" and tree.find(exp.Anonymous), "an index of a part of a column")
+            return self._run(tables.create(tree) if tree.kind == "TABLE" else translated(tree, read).sql)
+        copy = query.copy()
+        kinds = [*annotate(copy, read), *(kind_of(each) for each in copy.find_all(exp.Column) if view)]
+        refuse_if(any(kind.is_single or kind.name == "fixed" for kind in kinds), "a query with FLOAT")
+        if view:  # what it has read before counts, too: perhaps it cannot be made again
+            self._views.setdefault(name.lower(), []).extend(names_read(tree))
+            self._together([translated(tree, read).sql, f"SELECT 1 FROM {quote(name)} LIMIT 0"])
+            self._queries[name] = query.copy()
+            return _DONE
+        refuse_if(not isinstance(tree.this, exp.Table), "CREATE TABLE with columns and a query")
+        named = all(isinstance(each, exp.Alias | exp.Column | exp.Star) for each in query.selects)
+        refuse_if(not named, "a column without a name in CREATE TABLE ... AS")
+        refuse_if(tree.args.get("exists") and name in self._schema.names(), "a table that exists, of a query")
+        row = copy.meta["row"]
+        filling = exp.Insert(this=exp.Table(this=exp.to_identifier(name)), expression=query.copy())
+        filled = translated(filling, (*read, TableColumns(name, tuple(row)))).sql
+        return self._together([tables.create_filled(tree, row), filled])
 
     def _alter(self, statement: Statement) -> Result:
+        refuse_if(self._queries, "ALTER TABLE beside a view")
         with self._guard.own():
-            for change in tables.alter(cast(exp.Alter, statement.tree).copy()):
-                self._run(change)
+            self._together(tables.alter(cast(exp.Alter, statement.tree).copy()))
         return _DONE
+
+    def _together(self, statements: Iterable[str]) -> Result:
+        """Run statements all of which have an effect, or none; return the result of the last one."""
+        result = self._run("SAVEPOINT my_change")
+        try:
+            for each in statements:
+                result = self._run(each)
+            self._raw.execute("RELEASE my_change")
+        except BaseException:
+            with self._guard.own():
+                if self._raw.in_transaction:  # SQLite has not rolled all of it back
+                    self._raw.execute("ROLLBACK TO my_change")
+                    self._raw.execute("RELEASE my_change")
+            raise
+        return result
 
     def _truncate(self, statement: Statement) -> Result:
         target = statement.tree.expressions[0]
         if not isinstance(target, exp.Table):
-            raise syntax_error(text_of(target))
+            raise errors.syntax_error(text_of(target))
         if target.db not in ("", SHOWN_DATABASE):
             raise StatementError(1146, f"Table '{target.db}.{target.name}' doesn't exist")
-        self._run(f"DELETE FROM {quote(target.name)}")
+        statements = [f"DELETE FROM {quote(target.name)}"]
+        if self._described(statement.tables)[0].automatic:
+            schema = "temp" if target.name in self._schema.names(schemas=("temp",)) else "main"
+            name = exp.Literal.string(target.name).sql()
+            statements.append(f"DELETE FROM {schema}.sqlite_sequence WHERE name = {name}")
+        self._together(statements)
         return _DONE
 
     def _use(self, statement: Statement) -> Result:
@@ -283,29 +330,39 @@ class Connection:
         return _DONE
 
     def _commit(self) -> None:
+        self._open = False
         if self._raw.in_transaction:
             self._run("COMMIT")
 
     def _set(self, statement: Statement) -> Result:
-        """Set autocommit; other session variables have no effect."""
-        autocommit = autocommit_of(cast(exp.Set, statement.tree))
-        if autocommit is not None:
-            if autocommit and not self._autocommit:
-                self._commit()
-            self._autocommit = autocommit
+        """Set autocommit, or variables of the user's: these cannot be read then."""
+        for item in statement.tree.expressions:
+            target = item.this.this if isinstance(item.this, exp.EQ) else item
+            name = target.name.lower()
+            if isinstance(target, exp.Parameter):
+                self._assigned = True
+            elif name == "autocommit" and item.args.get("kind") != "GLOBAL":
+                value, before = item.this.expression, self._autocommit
+                self._autocommit = (value.name or text_of(value)).upper() not in ("0", "OFF", "FALSE")
+                if self._autocommit and not before:
+                    self._commit()
+            else:
+                refuse_if(name not in ("utf8mb4", "foreign_key_checks", "unique_checks"), f"SET {name}")
         return _DONE
 
     def _command(self, statement: Statement) -> Result:
         word, rest = str(statement.tree.this).upper(), statement.tree.text("expression")
         if word == "RENAME":
             self._commit()
-            for old, new in tables.renamed(rest.strip()):
-                self._run(f"ALTER TABLE {quote(self._schema.table_name(old))} RENAME TO {quote(new)}")
+            refuse_if(self._queries, "RENAME beside a view")
+            pairs, named = tables.renamed(rest.strip()), self._schema.table_name
+            self._together(f"ALTER TABLE {quote(named(old))} RENAME TO {quote(new)}" for old, new in pairs)
             return _DONE
-        if word in ("LOCK TABLES", "UNLOCK TABLES", "LOCK", "UNLOCK"):
-            self._commit()
-            return _DONE
-        raise unsupported(word) if word in _COMMANDS else statement.not_executed()
+        refuse_if(
+            word.split()[0] in _COMMANDS or (word == "SHOW" and rest.split()[:1] in _SHOWN),
+            f"{word} {rest.strip()}"[:40],
+        )
+        raise statement.not_executed()
 
     def _drop(self, tree: exp.Drop, kind: str) -> Result:
         schemas = ("temp",) if tree.args.get("temporary") else ("temp", "main")
@@ -313,25 +370,11 @@ class Connection:
         named = [(table.db or SHOWN_DATABASE, table.name) for table in tree.args.get("tables") or [tree.this]]
         found = [name for schema, name in named if schema == SHOWN_DATABASE and name in known]
         unknown = [f"{schema}.{name}" for schema, name in named if name not in found]
-        if unknown and not tree.args.get("exists"):
-            raise StatementError(1051, f"Unknown table '{','.join(unknown)}'")
+        fail_if(unknown and not tree.args.get("exists"), 1051, f"Unknown table '{','.join(unknown)}'")
         for name in found:  # a temporary table goes before the one that it hides
             self._run(f"DROP {kind} {quote(name)}")
+            self._queries.pop(name, None)
         return _DONE
-
-
-def open_file(path: str | Path, limits: Limits = Limits()) -> Connection:  # noqa: B008
-    """Return a connection to the tables of an SQLite file, read into memory."""
-    with closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)) as file:
-        found = file.execute(
-            "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*'"
-        )
-        given = []
-        for (name,) in found.fetchall():
-            info = file.execute(f"PRAGMA table_info({quote(name)})")
-            columns = [Column(row[1], row[2] or "TEXT") for row in info]
-            given.append(Table(name, columns, file.execute(f"SELECT * FROM {quote(name)}").fetchall()))
-    return Connection(given, limits)
 
 
 def _out_of_time() -> StatementError:

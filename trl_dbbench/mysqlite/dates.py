@@ -373,6 +373,10 @@ DATE_FUNCTIONS: dict[str, Callable[..., Value]] = {
     "EXTRACT": _extract,
     "UNIX_TIMESTAMP": _unix,
     "FROM_UNIXTIME": _from_unix,
-    "MAKEDATE": lambda year, day: _write(datetime(int(year), 1, 1) + timedelta(days=int(day) - 1), False),
+    "MAKEDATE": lambda year, day: (
+        date_add(f"{int(year):0{4 - 2 * (int(year) < 100)}}-01-01", int(day) - 1, "DAY")
+        if int(day) > 0
+        else None
+    ),
     "FROM_DAYS": _from_days,
 }

@@ -18,7 +18,7 @@ import regex
 
 from trl_dbbench.mysqlite.collation import find, lower, upper
 from trl_dbbench.mysqlite.dates import DATE_FUNCTIONS, is_date, moment
-from trl_dbbench.mysqlite.errors import SHOWN_DATABASE, StatementError, refuse_if, unsupported
+from trl_dbbench.mysqlite.errors import SHOWN_DATABASE, StatementError, fail_if, refuse_if, unsupported
 from trl_dbbench.mysqlite.patterns import like, regexp_like, regexp_replace, regexp_substr
 from trl_dbbench.mysqlite.values import (
     BEGUN_NUMBER,
@@ -116,8 +116,7 @@ def _is_integer(value: Value) -> bool:
 
 def _divisor(value: Value, dividend: Value) -> Value:
     """Return the divisor; of NULL, MySQL does not look at it."""
-    if number(value) == 0:
-        raise StatementError(1365, "Division by 0")
+    fail_if(number(value) == 0, 1365, "Division by 0")
     return value
 
 
@@ -179,10 +178,6 @@ COERCIONS: dict[str, Callable[..., Value]] = {
         "a number of characters or places that is not whole",
         lambda value: int(number(value)),
     ),
-    "NARROW": _unless(
-        lambda value: not isinstance(value, str) or all(ord(char) <= 0xFFFF for char in value),
-        "a character of four bytes in utf8mb3",
-    ),
     "POSITIVE": _unless(lambda value: number(value) > 0, _error(3020, "Invalid argument for logarithm")),
     "DIVISOR": _divisor,
     # as a text, MySQL writes `-0` of one that is no whole number
@@ -201,8 +196,7 @@ _BIGINT = 2**63
 
 
 def _unsigned(value: Value) -> Value:
-    if number(value) < 0:
-        raise StatementError(1690, "BIGINT UNSIGNED value is out of range")
+    fail_if(number(value) < 0, 1690, "BIGINT UNSIGNED value is out of range")
     if isinstance(value, float) and value >= _BIGINT:
         raise unsupported(_LARGE)
     return value
@@ -231,8 +225,7 @@ def _ints(*values: Value) -> bool:
 
 
 def divide(left: Value, right: Value, places: int | None = None) -> float | None:
-    """Return `/`, NULL for a division by zero. A quotient of whole numbers has 4 places unless they are
-    given."""
+    """Return `/`, NULL for a division by zero. Of whole numbers it has 4 places unless they are given."""
     divisor = number(right)
     if divisor == 0:
         return None
@@ -385,15 +378,6 @@ def bounded(value: str) -> str | None:
     return value if len(value) <= MAX_TEXT_CHARACTERS else None
 
 
-def characters(*codes: Value) -> str | None:
-    """Return CHAR: the text of these bytes, several for a code above 255; NULL unless they are UTF-8."""
-    whole = [int(number(code)) % 2**32 for code in codes if code is not None]
-    try:
-        return b"".join(code.to_bytes(max((code.bit_length() + 7) // 8, 1)) for code in whole).decode()
-    except UnicodeDecodeError:
-        return None
-
-
 def substring(value: Value, start: Value, length: Value = None) -> str:
     whole, first = text(value), int(number(start))
     if first == 0 or abs(first) > len(whole):
@@ -461,7 +445,8 @@ def insert_text(value: Value, start: Value, length: Value, new: Value) -> str:
     whole, first = text(value), int(number(start))
     if not 1 <= first <= len(whole):
         return whole
-    return whole[: first - 1] + text(new) + whole[first - 1 + int(number(length)) :]
+    cut = int(number(length))
+    return whole[: first - 1] + text(new) + (whole[first - 1 + cut :] if cut >= 0 else "")
 
 
 DOUBTFUL = "DOUBTFUL_"
@@ -499,6 +484,10 @@ def amount_of(value: Value, column: str, type: str) -> int | float:
     return value
 
 
+YEARS = (1901, 2155)
+"""The least and the greatest YEAR, but for 0."""
+
+
 def _out_of_range(column: str) -> StatementError:
     return StatementError(1264, f"Out of range value for column '{column}' at row 1")
 
@@ -516,6 +505,7 @@ def store_int(value: Value, column: str, is_float: int, low: str | int, high: st
             amount = int(amount)
     if _BIGINT <= amount <= 2 * _BIGINT and int(high) >= _BIGINT:  # BIGINT UNSIGNED
         raise unsupported(f"whole numbers above {_BIGINT - 1}")
+    refuse_if((int(low), int(high)) == YEARS and 0 <= amount < 100, "a YEAR of two digits")
     if not int(low) <= amount <= int(high):
         raise _out_of_range(column)
     return amount
@@ -573,9 +563,19 @@ def store_date(value: Value, column: str, with_time: int) -> Value:
 
 def store_text(value: Value, column: str, size: int) -> Value:
     written = text(value)
-    if len(written.rstrip(" ")) > size:
-        raise StatementError(1406, f"Data too long for column '{column}' at row 1")
+    fail_if(len(written.rstrip(" ")) > size, 1406, f"Data too long for column '{column}' at row 1")
     return written[:size] if len(written) > size else value  # without the spaces that are too many
+
+
+def store_member(value: Value, column: str, several: int, *members: str) -> str:
+    """Return the member of an ENUM that a text names, or the `several` of a SET in their order."""
+    named = text(value).rstrip(" ")
+    parts = [sort_key(each) for each in (named.split(",") if several else [named]) if named or not several]
+    known = {sort_key(each): each for each in members}
+    if not set(parts) <= set(known):
+        refuse_if(not isinstance(value, str) or named.isdecimal(), "a number as a member of ENUM or SET")
+        raise StatementError(1265, f"Data truncated for column '{column}' at row 1")
+    return ",".join(each for key, each in known.items() if key in parts)
 
 
 def store_float(value: Value, column: str, is_single: int) -> float:
@@ -629,23 +629,9 @@ STORAGE: dict[str, Callable[..., Value]] = {
     "STORE_DATE": store_date,
     "STORE_TEXT": store_text,
     "STORE_JSON": store_json,
+    "STORE_MEMBER": store_member,
 }
 """Functions that store values in columns. They return NULL for NULL."""
-
-MAX_DEPTH = 1_000
-"""MySQL's cte_max_recursion_depth."""
-
-
-def _deeper(depth: Value) -> int:
-    """Return the depth of a row that was made of another one."""
-    deeper = int(number(depth)) + 1
-    if deeper >= MAX_DEPTH:
-        raise StatementError(
-            3636,
-            f"Recursive query aborted after {MAX_DEPTH + 1} iterations. Try increasing "
-            "@@cte_max_recursion_depth to a larger value.",
-        )
-    return deeper
 
 
 def _comparison(test: Callable[[int], bool]) -> Callable[[Value, Value], int | None]:
@@ -693,9 +679,13 @@ def _extreme(sign: int) -> Callable[..., Value]:
 def one_row(rows: Value, perhaps: int) -> int:
     """Return 1 for one row of a subquery that stands for a value; `perhaps`: MySQL may not read it."""
     refuse_if(number(rows) > 1 and perhaps, "a subquery with several rows beside another condition")
-    if number(rows) > 1:
-        raise StatementError(1242, "Subquery returns more than 1 row")
+    fail_if(number(rows) > 1, 1242, "Subquery returns more than 1 row")
     return 1
+
+
+def present(value: Value, column: str) -> Value:
+    fail_if(value is None, 1048, f"Column '{column}' cannot be null")
+    return value
 
 
 def field(value: Value, *options: Value) -> int:
@@ -728,19 +718,19 @@ _SEEING_NULL: dict[str, Callable[..., Value]] = {
     "REGEXP_SUBSTR": regexp_substr,
     "REGEXP_REPLACE": regexp_replace,
     "CONCAT_WS": concat_ws,
-    "CHAR": characters,
     "ONE_ROW": one_row,
+    "PRESENT": present,
     "FIELD": field,
     "ELT": elt,
     "ISNULL": lambda value: int(value is None),
     "NULLIF": lambda left, right, value: None if compare(left, right) == 0 else value,
     **dict.fromkeys(("DATABASE", "SCHEMA"), lambda: SHOWN_DATABASE),
-    "VERSION": lambda: "8.4.0-sqlite",
+    "VERSION": lambda: "9.7.0-sqlite",
     **dict.fromkeys(("USER", "CURRENT_USER"), lambda: "agent@localhost"),
     "CONNECTION_ID": lambda: 1,
     "SLEEP": lambda seconds: 0,
     "PI": lambda: math.pi,
-    "RAND": lambda seed=None: random.random() if seed is None else random.Random(int(number(seed))).random(),
+    "RAND": random.random,
     "UUID": lambda: str(uuid.uuid4()),
 }
 
@@ -819,8 +809,10 @@ def is_own(name: str) -> bool:
     return name in _OWN or name.startswith(("FULL_", "CAST_", DOUBTFUL))
 
 
-_OURS = {**COERCIONS, **OVERFLOW, **STORAGE, "DEEPER": _deeper}
-_OWN = {*_OURS, *_COMPARING, "DIV", "INT_DIV", "ROUND_FLOAT", "YEAR_MONTH", "EXTRACT"}
+_OURS = {**COERCIONS, **OVERFLOW, **STORAGE}
+_OWN = {*_OURS, *_COMPARING, "DIV", "INT_DIV", "DECIMAL_MOD", "ONE_ROW", "PRESENT", "ROUND_FLOAT"} | {
+    *("YEAR_MONTH", "EXTRACT")
+}
 
 
 def takes(function: Callable[..., Value], values: Sequence[object]) -> bool:

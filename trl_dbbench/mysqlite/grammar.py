@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from sqlglot.tokens import Token, TokenType
 
 from trl_dbbench.mysqlite.dates import is_date
-from trl_dbbench.mysqlite.errors import StatementError, refuse_if, syntax_error, unsupported
+from trl_dbbench.mysqlite.errors import StatementError, fail_if, refuse_if, syntax_error, unsupported
 from trl_dbbench.mysqlite.kinds import words
 from trl_dbbench.mysqlite.names import ADJACENT, RESERVED, check_spaces
 
@@ -907,10 +907,12 @@ _TYPES = {"DATE": "DATE", "TIMESTAMP": "DATETIME"}
 def check_grammar(sql: str, tokens: Sequence[Token]) -> bool:
     """Raise StatementError for a text that MySQL's grammar does not have; return whether it surely has it."""
     check_spaces(sql, tokens)
+    refuse_if(any(each.startswith("!") for token in tokens for each in token.comments), "/*! ... */")
     reader = _Reader(sql, tokens)
     first = reader.peek()
     if first not in _FIRST_WORDS:
         reader.fail()
+    refuse_if(first in ("DO", "FLUSH", "RELEASE", "SAVEPOINT"), first)
     if certain := first in _STATEMENTS:
         reader.statement()
     else:
@@ -918,8 +920,7 @@ def check_grammar(sql: str, tokens: Sequence[Token]) -> bool:
         _check_lists(sql, tokens)
     _check_dates(tokens)
     for token in _limits(tokens):
-        if token.token_type == _T.VAR:
-            raise StatementError(1327, f"Undeclared variable: {token.text}")
+        fail_if(token.token_type == _T.VAR, 1327, f"Undeclared variable: {token.text}")
         if token.token_type != _T.NUMBER or not token.text.isdecimal():
             raise syntax_error(sql, token.start)
     return certain

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trl_dbbench.mysqlite.errors import StatementError, unsupported
+from trl_dbbench.mysqlite.errors import StatementError, refuse_if, unsupported
 from trl_dbbench.mysqlite.functions import AGGREGATES, functions, takes
 from trl_dbbench.mysqlite.kinds import Table
 from trl_dbbench.mysqlite.values import (
@@ -36,6 +36,9 @@ MAX_COLUMNS = 200
 
 MAX_PARTS = 5_000
 """Names, functions and subqueries of a statement with its views, which grow exponentially in a chain."""
+
+MAX_RECURSED = 1_000
+"""Rows at which WITH RECURSIVE is refused, after as many rounds of rows as MySQL stops it."""
 
 STEPS_BETWEEN_CHECKS = 1_000
 """SQLite's steps between two checks of the limits: at most some hundred rows."""
@@ -69,7 +72,7 @@ class Watch:
         self._mistake: Exception | None = None
         self._connection = connection
         self._watching = False
-        self._parts = 0
+        self._parts = self._recursed = 0
         self._may_spill = MAX_SPILLED_BYTES
         self._written_before: int | None = None
         self._next_look = 0.0
@@ -80,6 +83,7 @@ class Watch:
     def statement(self, seconds: float) -> Iterator[None]:
         """Watch over a block that runs a statement, for `seconds` at most."""
         self.timed_out, self.failure, self._mistake, self._parts = False, None, None, 0
+        self._recursed = 0
         self._written_before, self._next_look = None, 0.0
         self._watching = True
         try:
@@ -182,6 +186,7 @@ class Guard(Watch):
             connection.create_function(
                 f"my_{name}", -1, self._watched(function), deterministic=name not in _NOT_DETERMINISTIC
             )
+        connection.create_function("my_RECURSED", 0, self._watched(self._recurse))
         for name, aggregate in AGGREGATES.items():
             connection.create_aggregate(f"my_{name}", -1, self._watched_aggregate(aggregate))
 
@@ -200,6 +205,12 @@ class Guard(Watch):
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
         connection.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, max(MAX_COLUMNS, 2 * widest))
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+
+    def _recurse(self) -> int:
+        """Count a row of WITH RECURSIVE: MySQL stops after 1,000 rounds of such rows."""
+        self._recursed += 1
+        refuse_if(self._recursed >= MAX_RECURSED, f"{MAX_RECURSED} rows of WITH RECURSIVE")
+        return 1
 
     def _collate(self, left: str, right: str) -> int:
         # until it is done, a sort calls nothing but this; its result is then thrown away

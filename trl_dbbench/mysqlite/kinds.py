@@ -20,14 +20,15 @@ from trl_dbbench.mysqlite.values import check_time
 class Kind(NamedTuple):
     """A type of MySQL's, as far as it matters here.
 
-    `name` is int, decimal, float, text, date, datetime, time, json, null or unknown; `places` are those of a
-    decimal; `size` is the number of digits of a decimal, of characters of a text, and of bits of an integer,
-    if it is bounded; a whole number that is `unsigned` makes a negative result of arithmetic an error. A text
-    that is `silent` is read as a number without an error in a statement that changes rows, as MySQL reads
-    columns of TEXT; `None` says that MySQL's plan decides it. A float has 64 bits, a FLOAT a `size` of 32. A
-    FLOAT that is `silent` None is computed, and MySQL's plan decides with how many digits it becomes a text;
-    True says that it also decides with how many it is shown. `fixed` is a column of FLOAT or DOUBLE with a
-    number of places.
+    `name` is int, decimal, float, text, date, datetime, time, json, enum, set, blob, null or unknown;
+    `places` are those of a decimal; `size` is the number of digits of a decimal, of characters of a text, and
+    of bits of an integer, if it is bounded, `YEAR_BITS` for a YEAR; `members` are those of an ENUM or SET; a
+    text that `trims` is a CHAR; a whole number that is `unsigned` makes a negative result of arithmetic an
+    error. A text that is `silent` is read as a number without an error in a statement that changes rows, as
+    MySQL reads columns of TEXT; `None` says that MySQL's plan decides it. A float has 64 bits, a FLOAT a
+    `size` of 32. A FLOAT that is `silent` None is computed, and MySQL's plan decides with how many digits it
+    becomes a text; True says that it also decides with how many it is shown. `fixed` is a column of FLOAT or
+    DOUBLE with a number of places.
     """
 
     name: str
@@ -35,6 +36,8 @@ class Kind(NamedTuple):
     size: int | None = None
     unsigned: bool = False
     silent: bool | None = False
+    trims: bool = False
+    members: tuple[str, ...] = ()
 
     @property
     def is_moment(self) -> bool:
@@ -51,11 +54,14 @@ class Kind(NamedTuple):
 
 
 class TableColumns(NamedTuple):
-    """A table's or view's columns in their order, and the names of those that are its primary key."""
+    """A table's or view's columns in their order, and the names of those that are its primary key, of those
+    that have a default in place of NULL, and of the one with AUTO_INCREMENT."""
 
     name: str
     columns: tuple[tuple[str, Kind], ...]
     key: tuple[str, ...] = ()
+    filled: tuple[str, ...] = ()
+    automatic: str = ""
 
 
 class Column(NamedTuple):
@@ -82,6 +88,8 @@ LONG_TEXT = Kind("text", silent=True)
 UNSIGNED = Kind("int", unsigned=True)
 DATE, DATETIME, TIME, JSON = Kind("date"), Kind("datetime"), Kind("time"), Kind("json")
 NULL, UNKNOWN = Kind("null"), Kind("unknown")
+APART = frozenset({"json", "enum", "set", "blob"})
+"""Names of kinds whose columns MySQL does not read as texts, though SQLite holds texts or bytes."""
 
 MAX_PLACES = 30
 MOST_SINGLE_BITS = 24
@@ -93,7 +101,18 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "integer": 32, "bigint": 64}
+YEAR_BITS = 12
+_BITS = {
+    "year": YEAR_BITS,
+    "tinyint": 8,
+    "smallint": 16,
+    "mediumint": 24,
+    "int": 32,
+    "integer": 32,
+    "bigint": 64,
+}
+INTEGERS = {bits: name for name, bits in reversed(_BITS.items())}
+"""The type of whole numbers of so many bits."""
 _DECLARED = re.compile(r"(?:my_)?([a-z]+)(?:[ _(]+(\d+))?(?:[ _,]+(\d+))?", re.IGNORECASE)
 
 
@@ -102,22 +121,28 @@ def declared(type: str) -> Kind:
     found = _DECLARED.match(type)
     if not found:
         return UNKNOWN
-    name, size = found[1].lower(), int(found[2]) if found[2] else None
+    name = found[1].lower()
+    if name in ("enum", "set") and type.startswith("my_"):
+        return Kind(name, members=tuple(bytes.fromhex(type.split()[0].split("_")[2]).decode().split("\0")))
+    size = int(found[2]) if found[2] else None
     if name in _BITS:
-        return Kind("int", size=_BITS[name], unsigned="unsigned" in type.lower())
+        return Kind("int", size=_BITS[name], unsigned=name == "year" or "unsigned" in type.lower())
     if name in ("decimal", "numeric", "dec", "fixed"):
         return Kind("decimal", int(found[3] or 0), size)
     if name in ("float", "double", "real"):
         narrow = name == "float" and (found[3] is not None or (size or 0) <= MOST_SINGLE_BITS)
         kind = SINGLE if narrow else FLOAT
         return kind if found[3] is None else Kind("fixed", int(found[3]), kind.size)
-    if name in ("varchar", "char", "nvarchar", "nchar"):
-        return Kind("text", size=size)
-    if name in ("text", "tinytext", "mediumtext", "longtext"):
-        return LONG_TEXT
-    return {"date": DATE, "datetime": DATETIME, "timestamp": DATETIME, "time": TIME, "json": JSON}.get(
-        name, UNKNOWN
-    )
+    if name in ("char", "nchar"):
+        return Kind("text", size=size or 1, trims=True)
+    return Kind("text", size=size) if name in ("varchar", "nvarchar") else _PLAIN.get(name, UNKNOWN)
+
+
+_PLAIN = {
+    **{"date": DATE, "datetime": DATETIME, "timestamp": DATETIME, "time": TIME, "json": JSON},
+    **dict.fromkeys(("text", "tinytext", "mediumtext", "longtext"), LONG_TEXT),
+    **dict.fromkeys(("blob", "tinyblob", "mediumblob", "longblob", "binary", "varbinary"), Kind("blob")),
+}
 
 
 def kind_of(node: exp.Expr | None) -> Kind:
@@ -164,8 +189,7 @@ def _merged(kinds: Sequence[Kind]) -> Kind:
 
 
 def _is_narrow(kinds: Sequence[Kind]) -> bool:
-    """Return whether a FLOAT and other numbers are a FLOAT: beside whole numbers behind it, but columns of
-    INT, and beside small ones before it."""
+    """Return whether a FLOAT and whole numbers are a FLOAT: small ones before it, all but INT behind it."""
     first = next((place for place, kind in enumerate(kinds) if kind.is_single), None)
     if first is None:
         return False
@@ -657,6 +681,8 @@ def _renamed(row: Row, names: Sequence[str]) -> Row:
 def annotate(tree: exp.Expr, columns: Sequence[TableColumns]) -> tuple[Kind, ...]:
     """Note the kind of each expression in the tree, for `kind_of`, and return those of a query's columns."""
     annotator = _Annotator(columns)
+    if isinstance(tree, exp.Create):
+        tree = tree.expression
     if isinstance(tree, exp.Query):
         return tuple(kind for _, kind in annotator.query(tree, None, {}))
     if isinstance(tree, exp.Insert | exp.Update | exp.Delete):

@@ -11,15 +11,8 @@ from sqlglot import exp
 from sqlglot.generators.mysql import MySQLGenerator
 from sqlglot.tokens import Token, TokenType
 
-from trl_dbbench.mysqlite.errors import (
-    OTHER_COUNT,
-    SHOWN_DATABASE,
-    StatementError,
-    refuse_if,
-    syntax_error,
-    unknown_column,
-    unsupported,
-)
+from trl_dbbench.mysqlite import errors
+from trl_dbbench.mysqlite.errors import StatementError, fail_if, refuse_if, syntax_error, unknown_column
 from trl_dbbench.mysqlite.kinds import TableColumns, keep_kind, words
 from trl_dbbench.mysqlite.parse import text_of
 
@@ -73,8 +66,8 @@ def check_spaces(sql: str, tokens: Sequence[Token]) -> None:
             raise syntax_error(sql, after.start)
         raise StatementError(
             1630,
-            f"FUNCTION {SHOWN_DATABASE}.{function} does not exist. Check the 'Function Name Parsing and "
-            "Resolution' section in the Reference Manual",
+            f"FUNCTION {errors.SHOWN_DATABASE}.{function} does not exist. Check the 'Function Name Parsing "
+            "and Resolution' section in the Reference Manual",
         )
 
 
@@ -82,8 +75,7 @@ def check_words(tree: exp.Expr) -> None:
     """Raise StatementError for a reserved word as a name without backticks, unless a dot is beside it."""
     for name in tree.find_all(exp.Identifier):
         parent = name.parent
-        if not name.name and isinstance(parent, exp.Table):
-            raise StatementError(1103, "Incorrect table name ''")
+        fail_if(not name.name and isinstance(parent, exp.Table), 1103, "Incorrect table name ''")
         if parent is None or (type(parent), name.arg_key) not in _NAMED or name.args.get("quoted"):
             continue
         beside_dot = parent.args.get("table") or parent.args.get("db")
@@ -107,13 +99,12 @@ def needed_tables(tree: exp.Expr) -> tuple[str, ...]:
     if not isinstance(tree, exp.Query | exp.DML | exp.Create | exp.Alter | exp.TruncateTable):
         return ()
     parts = {part.alias for part in tree.find_all(exp.CTE)} | {""}
-    ours = [table for table in _read(tree) if table.db.lower() in ("", SHOWN_DATABASE)]
+    ours = [table for table in _read(tree) if table.db.lower() in ("", errors.SHOWN_DATABASE)]
     return tuple(dict.fromkeys(each.name for each in ours if each.name not in parts or _is_hidden(each)))
 
 
 def _is_hidden(table: exp.Table) -> bool:
-    """Return whether no part of WITH named like a table is seen from it: one before, or with RECURSIVE
-    itself."""
+    """Return whether no part of WITH of its name is seen from a table: one before, or RECURSIVE itself."""
     below: exp.Expr = table
     above = below.parent
     while above is not None:
@@ -159,8 +150,7 @@ def check_aliases(tree: exp.Expr) -> None:
             query = query.find_ancestor(exp.Select, exp.DML)
         if name in known:
             continue
-        if name and isinstance(column.this, exp.Star):
-            raise StatementError(1051, f"Unknown table '{name}'")
+        fail_if(name and isinstance(column.this, exp.Star), 1051, f"Unknown table '{name}'")
         if name.lower() not in map(str.lower, known):
             continue
         place = _CLAUSES.get(type(column.find_ancestor(*_CLAUSES, exp.Query)), "field list")
@@ -173,7 +163,7 @@ def check_joins(tree: exp.Expr) -> None:
         joins, first = select.args.get("joins") or [], select.args.get("from_")
         if first is None or not any(join.args.get("on") for join in joins):
             continue
-        own, seen = sources(select), _names(first)
+        own, seen = sources(select), sources(first)
         for join in joins:
             inside = {each.alias_or_name for each in join.this.find_all(exp.Table, exp.Subquery)}
             comma = not (
@@ -219,12 +209,8 @@ def named(select: exp.Expr) -> dict[str, exp.Expr]:
     return {each.alias.lower(): each.this for each in select.expressions if isinstance(each, exp.Alias)}
 
 
-def sources(query: exp.Expr) -> set[str]:
+def sources(tree: exp.Expr) -> set[str]:
     """Return the names of a query's own tables, as its aliases have them."""
-    return _names(query)
-
-
-def _names(tree: exp.Expr) -> set[str]:
     own = tree.walk(prune=lambda node: node is not tree and isinstance(node, exp.Select))
     return {node.alias_or_name for node in own if isinstance(node, exp.Table | exp.Subquery)}
 
@@ -282,7 +268,7 @@ def _check_order(select: exp.Select, own: list[set[str] | None]) -> None:
             each for each in select.expressions if isinstance(each, exp.Alias) and each.alias.lower() == name
         ]
         if len(same) > 1 and len(aliases) == 1 and not isinstance(aliases[0].this, exp.Column):
-            raise unsupported("ORDER BY a column's name that stands for something else as well")
+            raise errors.unsupported("ORDER BY a column's name that stands for something else as well")
         if len(same) > 1 or (starred and not same and among > 1 and not named):
             raise StatementError(1052, f"Column '{key.name}' in order clause is ambiguous")
 
@@ -417,12 +403,11 @@ def rename_columns(tree: exp.Expr) -> None:
         names, query = node.alias_column_names, node.this
         if not names:
             continue
-        if len(query.meta.get("row", names)) != len(names):
-            raise StatementError(*OTHER_COUNT)
+        fail_if(len(query.meta.get("row", names)) != len(names), *errors.OTHER_COUNT)
         own = isinstance(query, exp.Select) and any(isinstance(each, exp.Alias) for each in query.expressions)
         sorted_ = any(query.args.get(each) for each in ("group", "having", "order"))
         if not isinstance(query, exp.Select) or query.is_star or (own and sorted_):
-            raise unsupported("names of columns behind such a derived table")
+            raise errors.unsupported("names of columns behind such a derived table")
         named = [
             exp.alias_(each.unalias(), name, quoted=True)
             for each, name in zip(query.expressions, names, strict=True)
@@ -444,5 +429,4 @@ def check_twice(tree: exp.Expr) -> None:
         if isinstance(node.this, exp.Select):
             names += [text_of(each).lower() for each in node.this.expressions if not each.alias_or_name]
         for name in names if not (alias is not None and alias.columns) else ():
-            if name and names.count(name) > 1:
-                raise StatementError(1060, f"Duplicate column name '{name}'")
+            fail_if(name and names.count(name) > 1, 1060, f"Duplicate column name '{name}'")

@@ -12,7 +12,7 @@ from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.parsers.mysql import MySQLParser
 from sqlglot.tokens import Token, TokenType
 
-from trl_dbbench.mysqlite.errors import StatementError, nested_too_deeply, syntax_error
+from trl_dbbench.mysqlite.errors import StatementError, fail_if, nested_too_deeply, syntax_error
 from trl_dbbench.mysqlite.kinds import words
 
 MAX_STATEMENT_CHARACTERS = 65_536
@@ -93,8 +93,7 @@ def parse(sql: str, text: str, tokens: list[Token]) -> exp.Expr:
     except (SqlglotError, AttributeError, TypeError, LookupError, ValueError, AssertionError):
         raise syntax_error(sql) from None  # the parser goes on where MySQL gives up, and stumbles
     trees = [tree for tree in found if tree is not None and not isinstance(tree, exp.Semicolon)]
-    if not trees:
-        raise StatementError(1065, "Query was empty")
+    fail_if(not trees, 1065, "Query was empty")
     if len(trees) > 1:
         raise syntax_error(text_of(trees[1]))
     tree = _joined(trees[0]) if _TEXTS.search(sql) else trees[0]

@@ -10,7 +10,7 @@ from typing import Any
 import regex
 
 from trl_dbbench.mysqlite.collation import symbols
-from trl_dbbench.mysqlite.errors import StatementError, unsupported
+from trl_dbbench.mysqlite.errors import StatementError, fail_if, unsupported
 from trl_dbbench.mysqlite.values import MAX_PATTERN_CHARACTERS, MAX_TEXT_CHARACTERS, Value, check_time, text
 
 MAX_REGEX_SECONDS = 0.5
@@ -61,8 +61,7 @@ def like(value: Value, pattern: Value, escape: Value = "\\", exact: Value = 0) -
 
 def _checked_pattern(pattern: Value) -> str:
     wanted = text(pattern)
-    if not wanted:
-        raise StatementError(3685, "Illegal argument to a regular expression.")
+    fail_if(not wanted, 3685, "Illegal argument to a regular expression.")
     if len(wanted) > MAX_PATTERN_CHARACTERS:
         raise _too_large()
     return wanted
@@ -95,8 +94,7 @@ def _written_out(pattern: str) -> int:
 
 @lru_cache(maxsize=256)
 def _regex(pattern: str, flags: str) -> Any:
-    if _FOREIGN.search(pattern):
-        raise StatementError(1139, "Got error 'not supported' from regexp")
+    fail_if(_FOREIGN.search(pattern), 1139, "Got error 'not supported' from regexp")
     if _written_out(pattern) > MAX_PATTERN_PARTS:
         raise _too_large()
     try:

@@ -12,56 +12,16 @@ from sqlglot import exp
 from sqlglot.dialects.sqlite import SQLite
 from sqlglot.errors import SqlglotError
 
+from trl_dbbench.mysqlite import coercions, errors, functions
 from trl_dbbench.mysqlite.checks import single_row
-from trl_dbbench.mysqlite.coercions import (
-    BINARY,
-    CHARSETS,
-    COMPARISONS,
-    as_number,
-    as_text,
-    call,
-    chooses,
-    collated,
-    comparable,
-    doubt,
-    exact,
-    in_change,
-    in_charset,
-    is_check,
-    is_early,
-    is_in_change,
-    is_moved,
-    may_fail,
-    numeric,
-    strict_truths,
-    sure_decimal,
-    unified,
-    unless_null,
-)
+from trl_dbbench.mysqlite.coercions import as_text, call, collated, exact, in_change, is_in_change, numeric
 from trl_dbbench.mysqlite.dates import EXTRACTED, UNITS
-from trl_dbbench.mysqlite.errors import (
-    SHOWN_DATABASE,
-    StatementError,
-    nested_too_deeply,
-    refuse_if,
-    syntax_error,
-    unknown_column,
-    unknown_table,
-    unsupported,
-)
-from trl_dbbench.mysqlite.functions import (
-    AGGREGATES,
-    DOUBTFUL,
-    OVERFLOW,
-    OVERFLOWING,
-    functions,
-    is_own,
-    takes,
-)
+from trl_dbbench.mysqlite.errors import SHOWN_DATABASE, StatementError, fail_if, refuse_if, unsupported
+from trl_dbbench.mysqlite.functions import AGGREGATES, DOUBTFUL, OVERFLOW, OVERFLOWING, takes
 from trl_dbbench.mysqlite.kinds import (
+    APART,
     DATE,
     INT,
-    JSON,
     Kind,
     TableColumns,
     annotate,
@@ -79,12 +39,12 @@ from trl_dbbench.mysqlite.names import (
     terms,
 )
 from trl_dbbench.mysqlite.parse import quote, text_of
-from trl_dbbench.mysqlite.storage import count_depth, is_recursive, note_columns, store, store_columns
+from trl_dbbench.mysqlite.storage import count_rows, is_recursive, note_columns, store, store_columns
 from trl_dbbench.mysqlite.values import COLLATION
 
-_FUNCTIONS = functions()
+_FUNCTIONS = functions.functions()
 _KNOWN = (
-    frozenset(name for name in _FUNCTIONS if not is_own(name))
+    frozenset(name for name in _FUNCTIONS if not functions.is_own(name))
     | frozenset(AGGREGATES)
     | {"ADDDATE", "SUBDATE"}
 )
@@ -99,7 +59,7 @@ def interval(node: exp.Interval) -> tuple[exp.Expr, exp.Expr]:
     whole = isinstance(amount, exp.Literal) and amount.name.lstrip("+-").isdecimal()
     checked = amount if whole else in_change(amount, "FULL_INTEGER")
     if checked is not amount and isinstance(checked, exp.Anonymous) and kind_of(amount).silent is not False:
-        doubt(checked)
+        coercions.doubt(checked)
     return checked, exp.Literal.string(name)
 
 
@@ -108,7 +68,7 @@ def counted(node: exp.Expr) -> exp.Expr:
     kind = kind_of(node)
     if kind.name == "text" and is_in_change(node):
         raise unsupported("a text as a count in a statement that changes rows")
-    return node if kind.name in ("int", "null") else call("COUNT", as_number(node))
+    return node if kind.name in ("int", "null") else call("COUNT", coercions.as_number(node))
 
 
 def move(name: str, moment: exp.Expr, amount: exp.Interval, kind: Kind) -> exp.Expr:
@@ -118,16 +78,16 @@ def move(name: str, moment: exp.Expr, amount: exp.Interval, kind: Kind) -> exp.E
     if not strict:
         return call(name, *arguments)
     made = call(f"FULL_{name}", *arguments, int(kind == DATE))
-    return unless_null(arguments[:1], made) if may_fail(arguments[1]) else made
+    return coercions.unless_null(arguments[:1], made) if coercions.may_fail(arguments[1]) else made
 
 
 def _start(moment: exp.Expr) -> exp.Expr:
     """Return a value that an interval is added to; of a text moved before, MySQL shows the time."""
-    among = kind_of(moment).name == "text" and chooses(moment)
+    among = kind_of(moment).name == "text" and coercions.chooses(moment)
     if among and any(kind_of(each).is_moment for each in moment.walk()):
         raise unsupported("an interval added to a date among texts")
     moment = in_change(moment, "FULL_DATE")
-    return call("MOMENT", moment) if is_moved(moment) and kind_of(moment).name == "text" else moment
+    return call("MOMENT", moment) if coercions.is_moved(moment) and kind_of(moment).name == "text" else moment
 
 
 _T = exp.DataType.Type
@@ -139,7 +99,7 @@ def cast(node: exp.Expr) -> exp.Expr:
     kind = node.args["to"]
     sizes = [exp.Literal.number(size.name) for size in kind.expressions]
     if odd := next((size.name for size in sizes if not size.name.isdecimal()), None):
-        raise syntax_error(f"{odd})")
+        raise errors.syntax_error(f"{odd})")
     if kind.this in (_T.DECIMAL, _T.UDECIMAL) and any(
         int(size.name) > most for size, most in zip(sizes, (65, 30), strict=False)
     ):
@@ -147,38 +107,39 @@ def cast(node: exp.Expr) -> exp.Expr:
     refuse_if(kind.this == _T.YEAR, "CAST(... AS YEAR)")
     if kind.this in _INTEGERS:
         name = "CAST_FLOAT_SIGNED" if kind_of(node.this).name == "float" else "CAST_SIGNED"
-        whole = call(name, in_change(as_number(node.this), "FULL_INTEGER"))
+        whole = call(name, in_change(coercions.as_number(node.this), "FULL_INTEGER"))
         return call("CAST_UNSIGNED", whole) if kind.this in (_T.UBIGINT, _T.UINT) else whole
     if kind.this in (_T.DECIMAL, _T.UDECIMAL):
         digits, places = [*sizes, *map(exp.Literal.number, (10, 0)[len(sizes) :])]
-        return call("CAST_DECIMAL", in_change(as_number(node.this), "FULL_BEGUN_DECIMAL"), places, digits)
+        return call(
+            "CAST_DECIMAL", in_change(coercions.as_number(node.this), "FULL_BEGUN_DECIMAL"), places, digits
+        )
     if kind_of(node).is_single:
         return call("CAST_FLOAT", numeric(node.this))
     if kind.this in (_T.FLOAT, _T.DOUBLE, _T.UDOUBLE):
         return call("CAST_DOUBLE", numeric(node.this))
     if kind.this in _TEXTS:
-        made = call("CAST_CHAR", as_text(node.this), *sizes[:1])
         charset = kind.args.get("kind") if kind.this == _T.CHARACTER_SET else None
-        return made if charset is None else in_charset(made, charset.name)
+        refuse_if(charset is not None and charset.name.lower() != "utf8mb4", f"the character set {charset}")
+        return call("CAST_CHAR", as_text(node.this), *sizes[:1])
     if kind.this in (_T.BINARY, _T.VARBINARY):
-        return exp.Collate(this=node.this, expression=exp.var(BINARY))
+        return exp.Collate(this=node.this, expression=exp.var(coercions.BINARY))
     if kind.this == _T.DATE:
         return call("DATE", in_change(node.this, "FULL_DATE"))
     if kind.this == _T.TIME:
         return call("TIME", node.this)
     if kind.this in (_T.DATETIME, _T.TIMESTAMP, _T.TIMESTAMPTZ, _T.TIMESTAMPNTZ):
         return call("TIMESTAMP", in_change(node.this, "FULL_DATE"))
-    raise syntax_error(text_of(node))
+    raise errors.syntax_error(text_of(node))
 
 
 def check_name(node: exp.Anonymous) -> None:
     """Raise StatementError for a function that does not exist; MySQL looks at this before anything else."""
     name = str(node.this).upper()
-    if name.strip('"').endswith(" "):
-        raise StatementError(1458, f"Incorrect routine name '{node.this}'")
+    fail_if(name.strip('"').endswith(" "), 1458, f"Incorrect routine name '{node.this}'")
     if isinstance(node.parent, exp.Dot):
         if isinstance(node.parent.this, exp.Dot):
-            raise syntax_error("(")
+            raise errors.syntax_error("(")
         raise StatementError(1305, f"FUNCTION {node.parent.sql(dialect='mysql')} does not exist")
     if name in ("IFNULL", "VALUES", "ANY_VALUE") or name in _KNOWN:
         return
@@ -195,11 +156,11 @@ def function_call(node: exp.Expr) -> exp.Expr:
     if name == "ANY_VALUE" and len(arguments) == 1:
         return arguments[0]
     if name == "IFNULL":
-        node.set("expressions", [unified(each, kind_of(node)) for each in arguments])
+        node.set("expressions", [coercions.unified(each, kind_of(node)) for each in arguments])
         return node
     if name in ("TIMESTAMPDIFF", "TIMESTAMPADD") and arguments:
         if arguments[0].name.upper().removeprefix("SQL_TSI_") not in UNITS | {"MICROSECOND"}:
-            raise syntax_error(text_of(arguments[0]))
+            raise errors.syntax_error(text_of(arguments[0]))
         arguments[0] = exp.Literal.string(arguments[0].name.upper())
     if name in ("ADDDATE", "SUBDATE") and len(arguments) == 2 and not isinstance(arguments[1], exp.Interval):
         arguments[1] = exp.Interval(this=arguments[1], unit=exp.var("DAY"))
@@ -217,6 +178,7 @@ def function_call(node: exp.Expr) -> exp.Expr:
     arguments = _converted(name, arguments, kind_of(node))
     if name == "MOD" and len(arguments) == 2 and strict:
         arguments[1] = call("DIVISOR", arguments[1], arguments[0].copy())
+    refuse_if(len(arguments) > _MOST.get(name, len(arguments)), f"{name} with so many arguments")
     wrong = len(arguments) < _FEWEST.get(name, 0) or name in _MOVING or name == "ANY_VALUE"
     if wrong or (name in _FUNCTIONS and not takes(_FUNCTIONS[name], arguments)):
         raise StatementError(1582, f"Incorrect parameter count in the call to native function '{name}'")
@@ -230,11 +192,11 @@ def function_call(node: exp.Expr) -> exp.Expr:
         made = call("SIGNED", made, arguments[0].copy())
     if name == "FORMAT" and str(arguments[0].this) == "my_ROUND_FLOAT":
         made = call("SIGNED_TEXT", made, arguments[0].copy())
-    last = max((n for n, each in enumerate(arguments) if strict and may_fail(each)), default=0)
+    last = max((n for n, each in enumerate(arguments) if strict and coercions.may_fail(each)), default=0)
     if not last or name in _READING_ALL:
         return made
     refuse_if(name not in _STOPPING, f"{name} of what may be no number in a statement that changes rows")
-    return unless_null(arguments[:last], made)
+    return coercions.unless_null(arguments[:last], made)
 
 
 def remainder_of(kind: Kind) -> str:
@@ -282,6 +244,8 @@ _FEWEST = {
     "CONCAT": 1,
 }
 """The fewest arguments of functions that take any number here."""
+_MOST = {"RAND": 0, "FORMAT": 2, "REGEXP_SUBSTR": 2, "REGEXP_REPLACE": 3}
+"""The most arguments of functions that take more in MySQL."""
 _READING_ALL = words("MOD DATEDIFF LEFT REPEAT LPAD LOCATE FORMAT")
 """Functions that evaluate all of their arguments, even if the first is NULL."""
 _STOPPING = words(
@@ -356,18 +320,18 @@ def _converted(name: str, arguments: list[exp.Expr], kind: Kind) -> list[exp.Exp
     if name == "STR_TO_DATE" and not all(isinstance(each, exp.Literal | exp.Null) for each in arguments[1:]):
         raise unsupported("STR_TO_DATE with a computed format")
     if name == "NULLIF" and len(arguments) == 2:
-        return [*comparable(arguments, strict=True), arguments[0].copy()]
+        return [*coercions.comparable(arguments, strict=True), arguments[0].copy()]
     if name == "FIELD":
         numbers = any(kind_of(each).is_number for each in arguments)
         if numbers and any(kind_of(each).is_moment for each in arguments):
             raise unsupported("FIELD of dates and numbers")
-        return comparable(arguments) if numbers else arguments  # MySQL compares dates as texts
+        return coercions.comparable(arguments) if numbers else arguments  # MySQL compares dates as texts
     if name == "TIME" and len(arguments) == 1:
         return [*arguments, exp.Literal.number(int(kind_of(arguments[0]).name == "text"))]
     if name == "DATE_FORMAT":
         return [*arguments[:1], *map(as_text, arguments[1:])]
     if name in ("GREATEST", "LEAST", "ELT"):
-        return [unified(each, kind) for each in arguments]
+        return [coercions.unified(each, kind) for each in arguments]
     return arguments
 
 
@@ -380,7 +344,7 @@ def _total(node: exp.Expr) -> exp.Expr:
         refuse_if(is_in_change(node), "a sum of different texts in a statement that changes rows")
         node.this.set("expressions", [call("CAST_DOUBLE", each) for each in node.this.expressions])
     else:
-        node.this.set("expressions", [as_number(each) for each in node.this.expressions])
+        node.this.set("expressions", [coercions.as_number(each) for each in node.this.expressions])
     return node if isinstance(node.parent, exp.Window) else _of_mean(node, kind_of(node))
 
 
@@ -395,7 +359,7 @@ def _is_kept(node: exp.Expr) -> bool:
     above = node.parent.parent if isinstance(node.parent, exp.Alias) else node.parent
     while isinstance(above, exp.Query | exp.Subquery):
         above = above.parent
-    return isinstance(above, exp.CTE | exp.From | exp.Join)
+    return isinstance(above, exp.CTE | exp.From | exp.Join | exp.Create)
 
 
 def _window(node: exp.Expr) -> exp.Expr:
@@ -439,7 +403,7 @@ def _group_key(key: exp.Expr, value: exp.Expr) -> exp.Expr:
         return key
     values = value.expressions if isinstance(value, exp.Distinct) else [value]
     if not key.name.isdecimal() or not 1 <= int(key.name) <= len(values):
-        raise unknown_column(key.name, "order clause")
+        raise errors.unknown_column(key.name, "order clause")
     return values[int(key.name) - 1].copy()
 
 
@@ -463,19 +427,6 @@ TOTALS: dict[type, Callable[[exp.Expr], exp.Expr]] = {
 }
 """The rules of `rules` for them."""
 
-_BITS = 63
-"""Bits of a BIGINT without its sign."""
-_OF_ROWS = 40
-"""The bits of a number of rows."""
-_PASSING = words(
-    """
-    my_ABS my_FLOOR my_CEIL my_CEILING my_ROUND my_TRUNCATE my_GREATEST my_LEAST my_NULLIF my_MOD my_ELT
-    IFNULL
-    """
-)
-"""Functions whose result is about as large as their arguments."""
-_WIDE = words("my_INT_DIV my_CAST_SIGNED my_CAST_FLOAT_SIGNED my_CAST_UNSIGNED")
-
 
 def checked(node: exp.Expr, kind: Kind) -> exp.Expr:
     """Return a sum, difference or product, with a check where its result may be too large."""
@@ -483,10 +434,10 @@ def checked(node: exp.Expr, kind: Kind) -> exp.Expr:
         return call("FINITE", node)
     if kind.name == "int" and kind.unsigned:
         return call("UNSIGNED", node)
-    if kind.name != "int" or _bits(node) <= _BITS:
+    if kind.name != "int":
         return node
-    if any(not each.is_string and _bits(each) > _BITS for each in node.find_all(exp.Literal)):
-        raise unsupported("whole numbers above 9223372036854775807")
+    whole = [each.name for each in node.find_all(exp.Literal) if not each.is_string and each.name.isdecimal()]
+    refuse_if(any(int(each) >= 2**63 for each in whole), "whole numbers above 9223372036854775807")
     return call("WHOLE", node)
 
 
@@ -496,32 +447,6 @@ def bits(node: exp.Expr) -> exp.Expr:
     if any(kind_of(each).name not in ("int", "null") for each in sides):
         raise unsupported("bits of what is no whole number")
     return call("BITS", type(node)(**node.args))
-
-
-def _bits(node: exp.Expr) -> int:
-    """Return the most bits that a whole number may have, as far as its expression tells."""
-    kind = kind_of(node)
-    match node:
-        case exp.Literal():
-            return int(node.name).bit_length() if node.name.isdecimal() else _BITS
-        case exp.Paren() | exp.Neg():
-            return _bits(node.this)
-        case exp.Mul():
-            return _bits(node.this) + _bits(node.expression)
-        case exp.Add() | exp.Sub():
-            return max(_bits(node.this), _bits(node.expression)) + 1
-        case exp.Column():
-            return kind.size if kind.name == "int" and kind.size is not None else _BITS
-        case exp.Count() | exp.Window():
-            return _OF_ROWS
-        case exp.Predicate() | exp.Not() | exp.Connector() | exp.Boolean() | exp.Null():
-            return 1
-        case exp.Anonymous():
-            name = str(node.this)
-            if name in _PASSING:
-                return max(map(_bits, node.expressions), default=_BITS)
-            return _BITS if name in _WIDE else 32
-    return _BITS
 
 
 def turn_right_joins(select: exp.Expr) -> None:
@@ -576,10 +501,10 @@ def unify_sides(node: exp.SetOperation) -> None:
                 name = "SURE_SINGLE" if own.is_single else "WRITTEN"
                 new = call(name, copy) if kind.name == "text" else copy
             else:
-                new = unified(sure_decimal(copy, kind), kind)
+                new = coercions.unified(coercions.sure_decimal(copy, kind), kind)
             if own.name == kind.name == "float" and node.args.get("distinct"):
                 new = call("PLAIN_ZERO", new)
-            stored_first = chooses(inner) and not isinstance(inner.unnest(), exp.If | exp.Case)
+            stored_first = coercions.chooses(inner) and not isinstance(inner.unnest(), exp.If | exp.Case)
             if kind.name == "text" and own.name == "decimal" and (stored_first or inner.find(exp.Avg)):
                 raise unsupported("numbers chosen among others, or averages, beside texts in a UNION")
             column = isinstance(value, exp.Column) and own.name == "decimal"
@@ -658,11 +583,11 @@ def _remainder(node: exp.Expr) -> exp.Expr:
 def _whole_quotient(node: exp.Expr) -> exp.Expr:
     strict = is_in_change(node)
     dividend, divisor = (numeric(side, "FULL_BEGUN_DECIMAL") for side in (node.this, node.expression))
-    fails = strict and may_fail(divisor)
+    fails = strict and coercions.may_fail(divisor)
     if strict:
         divisor = call("DIVISOR", divisor, dividend.copy())
     quotient = checked(call("INT_DIV", dividend, divisor), kind_of(node))
-    return unless_null([dividend], quotient) if fails else quotient
+    return coercions.unless_null([dividend], quotient) if fails else quotient
 
 
 def _divisor(node: exp.Expr) -> exp.Expr:
@@ -683,13 +608,13 @@ def _negative(node: exp.Expr) -> exp.Expr:
 
 def _xor(node: exp.Expr) -> exp.Expr:
     sides = (node.this, node.expression)
-    if is_in_change(node) and any(map(may_fail, sides)):  # MySQL does not look at it beside NULL
+    if is_in_change(node) and any(map(coercions.may_fail, sides)):  # MySQL does not look at it beside NULL
         raise unsupported("XOR of what may be no number in a statement that changes rows")
     return call("NE", *(exp.Not(this=exp.paren(side)) for side in sides))
 
 
 def _is(node: exp.Expr) -> exp.Expr:
-    if isinstance(node.expression, exp.Null) and is_in_change(node) and may_fail(node.this):
+    if isinstance(node.expression, exp.Null) and is_in_change(node) and coercions.may_fail(node.this):
         raise unsupported("IS NULL of what may be no number in a statement that changes rows")
     return node
 
@@ -697,14 +622,14 @@ def _is(node: exp.Expr) -> exp.Expr:
 def _first_of(node: exp.Expr) -> exp.Expr:
     if not node.expressions:  # SQLite's has two arguments at least
         return exp.paren(node.this)
-    node.set("this", unified(node.this, kind_of(node)))
-    node.set("expressions", [unified(each, kind_of(node)) for each in node.expressions])
+    node.set("this", coercions.unified(node.this, kind_of(node)))
+    node.set("expressions", [coercions.unified(each, kind_of(node)) for each in node.expressions])
     return node
 
 
 def _collate(node: exp.Expr) -> exp.Expr:
-    exact = node.expression.name.lower().endswith("_bin") or node.expression.name.upper() == BINARY
-    node.set("expression", exp.var(BINARY if exact else COLLATION))
+    exact = node.expression.name.lower().endswith("_bin") or node.expression.name.upper() == coercions.BINARY
+    node.set("expression", exp.var(coercions.BINARY if exact else COLLATION))
     return node
 
 
@@ -731,13 +656,6 @@ def _substring(node: exp.Expr) -> exp.Expr:
     return call("SUBSTRING", as_text(node.this), *counts)
 
 
-def _characters(node: exp.Expr) -> exp.Expr:
-    charset = node.args.get("charset")
-    if not charset:
-        raise unsupported("CHAR() without USING, which gives bytes")
-    return in_charset(call("CHAR", *map(counted, node.expressions)), charset.name)
-
-
 def _literal(node: exp.Expr) -> exp.Expr:
     if node.is_string and "\0" in node.name:  # where SQLite would stop to read the statement
         return call("CAST_CHAR", exp.HexString(this=node.name.encode().hex()))
@@ -748,9 +666,8 @@ def _variable(node: exp.Expr) -> exp.Expr:
     name = node.name.lower()
     if isinstance(node, exp.Parameter):
         return exp.null()  # like a user variable that was never set
-    if name == "version":
-        return call("VERSION")
-    raise StatementError(1193, f"Unknown system variable '{name}'")
+    refuse_if(name != "version", f"@@{name}")
+    return call("VERSION")
 
 
 _INTERNAL = re.compile(r"sqlite_|pragma_|dbstat$", re.IGNORECASE)
@@ -762,10 +679,10 @@ def _table(node: exp.Expr) -> exp.Expr:
         raise unsupported("USE INDEX and the like")
     refuse_if(isinstance(node.this, exp.Func), "a function as a table")
     if _INTERNAL.match(node.name):
-        raise unknown_table(node.name)
+        raise errors.unknown_table(node.name)
     schema = node.text("db")
     if node.text("catalog") or (node.args.get("db") is not None and not schema):
-        raise syntax_error(text_of(node))
+        raise errors.syntax_error(text_of(node))
     if schema:
         if schema.lower() == "information_schema":
             if not node.alias:
@@ -780,10 +697,12 @@ def _table(node: exp.Expr) -> exp.Expr:
 def _column(node: exp.Expr) -> exp.Expr:
     schema = node.text("db")
     if schema and schema != SHOWN_DATABASE and schema.lower() != "information_schema":
-        raise unknown_column(text_of(node).replace("`", ""))
+        raise errors.unknown_column(text_of(node).replace("`", ""))
     node.set("db", None)
-    refuse_if(kind_of(node) == JSON and not _is_shown(node), "a column of JSON in an expression")
-    if kind_of(node).name == "fixed" and not (_is_shown(node) or isinstance(node.parent, _COMPARING)):
+    name = kind_of(node).name
+    if name in APART and not (_is_shown(node) or (name in ("enum", "set") and _is_compared(node))):
+        raise unsupported(f"a column of {name.upper()} in such an expression")
+    if name == "fixed" and not (_is_shown(node) or isinstance(node.parent, _COMPARING)):
         raise unsupported("FLOAT or DOUBLE with a number of places in an expression")
     return node
 
@@ -795,10 +714,28 @@ def _is_shown(column: exp.Expr) -> bool:
     """Return whether a column is shown as it is, counted, or asked for NULL."""
     above = column.parent.parent if isinstance(column.parent, exp.Alias) else column.parent
     asked = isinstance(above, exp.Is) and isinstance(above.expression, exp.Null)
-    listed = isinstance(above, exp.Select) and not above.args.get("distinct")
-    if isinstance(above, exp.Select) and kind_of(column).name == "fixed":
-        listed = listed and not isinstance(above.parent, exp.SetOperation)
-    return asked or listed or isinstance(above, exp.Count)
+    listed = isinstance(above, exp.Select) and not (
+        above.args.get("distinct") or isinstance(above.parent, exp.SetOperation)
+    )
+    assigned = isinstance(above, exp.EQ) and isinstance(above.parent, exp.Update | exp.OnConflict)
+    return asked or listed or assigned or isinstance(above, exp.Count)
+
+
+def _is_compared(column: exp.Expr) -> bool:
+    """Return whether an ENUM or SET is grouped, or compared with texts, as the text that it shows."""
+    above = column.parent.parent if isinstance(column.parent, exp.Alias) else column.parent
+    if isinstance(above, exp.EQ | exp.NEQ | exp.In | exp.Like):
+        others = [each for each in above.iter_expressions() if each is not column]
+        plain = all(
+            isinstance(each, exp.Literal | exp.Column) and kind_of(each).name == "text" for each in others
+        )
+        return plain and (column.arg_key == "this" or isinstance(above, exp.EQ | exp.NEQ))
+    listed = isinstance(above, exp.Select) and not isinstance(above.parent, exp.SetOperation)
+    return (
+        listed
+        or isinstance(above, exp.Group)
+        or (isinstance(above, exp.Distinct) and isinstance(above.parent, exp.Count))
+    )
 
 
 def _no_place(key: exp.Expr) -> exp.Expr:
@@ -808,12 +745,16 @@ def _no_place(key: exp.Expr) -> exp.Expr:
         inner = inner.this
     constant = isinstance(inner, exp.Literal) and key.find(exp.Neg) is not None
     if isinstance(key, exp.Literal) and key.is_int:  # the place of a column, which may be a computed text
+        query, place = key.find_ancestor(exp.Query), int(key.name)
+        shown = query.meta.get("row", ())[place - 1 : place] if query is not None and place else ()
+        apart = isinstance(key.parent, exp.Ordered) or any(kind.name in ("json", "blob") for _, kind in shown)
+        refuse_if(apart and any(kind.name in APART for _, kind in shown), "a sort by ENUM, SET, JSON or BLOB")
         return exp.Collate(this=key, expression=exp.var(COLLATION))
     return exp.null() if constant else collated(key)
 
 
 def _order(node: exp.Expr) -> exp.Expr:
-    if is_in_change(node) and may_fail(node.this):
+    if is_in_change(node) and coercions.may_fail(node.this):
         raise unsupported("ORDER BY what may be no number in a statement that changes rows")
     node.set("this", _no_place(node.this))
     node.set("nulls_first", not node.args.get("desc"))  # NULL is the smallest value in both
@@ -828,13 +769,13 @@ def _group(node: exp.Expr) -> exp.Expr:
 
 def _select(node: exp.Expr) -> exp.Expr:
     if node.args.get("limit") and node.args.get("where") and is_in_change(node):
-        checks = filter(is_check, node.args["where"].find_all(exp.Anonymous))
-        if not all(map(is_early, checks)):  # which MySQL may not reach
+        checks = filter(coercions.is_check, node.args["where"].find_all(exp.Anonymous))
+        if not all(map(coercions.is_early, checks)):  # which MySQL may not reach
             raise unsupported("LIMIT beside what may fail in a statement that changes rows")
     if node.args.get("limit") and node.args.get("order"):  # SQLite computes more rows than it shows
         for each in (call for column in node.expressions for call in column.find_all(exp.Anonymous)):
             if str(each.this).removeprefix("my_") in OVERFLOW:
-                doubt(each)
+                coercions.doubt(each)
     if node.args.get("having") is not None and node.args.get("group") is None:
         having_alone(node)
     if any(isinstance(each.unalias(), exp.Tuple) for each in node.expressions):
@@ -869,7 +810,7 @@ def _refuse(what: str) -> Callable[[exp.Expr], exp.Expr]:
 
 
 def _placeholder(node: exp.Expr) -> exp.Expr:
-    raise syntax_error(text_of(node))
+    raise errors.syntax_error(text_of(node))
 
 
 def _call_of(name: str) -> Callable[[exp.Expr], exp.Expr]:
@@ -877,9 +818,8 @@ def _call_of(name: str) -> Callable[[exp.Expr], exp.Expr]:
 
 
 _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
-    **COMPARISONS,
+    **coercions.COMPARISONS,
     **TOTALS,
-    **CHARSETS,
     exp.Subquery: single_row,
     exp.Div: _quotient,
     exp.IntDiv: _whole_quotient,
@@ -899,7 +839,9 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     **dict.fromkeys((exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot), bits),
     exp.StrPosition: lambda node: call("LOCATE", as_text(node.args["substr"]), as_text(node.this)),
     exp.Substring: _substring,
-    exp.Chr: _characters,
+    exp.Chr: _refuse("CHAR()"),
+    exp.Introducer: _refuse("the name of a character set before a text"),
+    exp.HexString: _refuse("bytes"),
     exp.Concat: lambda node: call("CONCAT", *map(as_text, node.expressions)),
     exp.CurrentDate: _call_of("CURDATE"),
     exp.CurrentTime: _call_of("CURTIME"),
@@ -951,23 +893,24 @@ def write(
         note_columns(tree)
         nodes = list(tree.walk(bfs=False))
         if isinstance(tree, exp.DML):
-            strict_truths(tree)
+            coercions.strict_truths(tree)
         for node in reversed(nodes):
             rewrite(node)
             store_columns(node)
             if isinstance(node, exp.SetOperation) and not is_recursive(node):
                 unify_sides(node)
-        count_depth(tree)
+        count_rows(tree)
         tree = _clean(store(tree, columns))
         constants = [
             _written(each)
             for each in tree.find_all(exp.Anonymous)
-            if is_early(each) or (each.this == "my_FULL_MOMENT" and each.find(exp.Column, exp.Query) is None)
+            if coercions.is_early(each)
+            or (each.this == "my_FULL_MOMENT" and each.find(exp.Column, exp.Query) is None)
         ]
         constants += [_written(each) for each in tree.find_all(exp.Subquery) if each.meta.get("read_first")]
         return _written(tree), shown, tuple(constants)
     except RecursionError:
-        raise nested_too_deeply() from None
+        raise errors.nested_too_deeply() from None
     except SqlglotError as error:
         raise unsupported(str(error)[:80]) from None
 
@@ -989,10 +932,9 @@ def _one_table(tree: exp.Update | exp.Delete) -> exp.Expr:
     target = targets[0].name if targets else table.alias_or_name
     for term in tree.args["order"].expressions if tree.args.get("order") else ():
         if isinstance(term.this, exp.Literal) and term.this.is_int:
-            raise unknown_column(term.this.name, "order clause")
+            raise errors.unknown_column(term.this.name, "order clause")
     sources = {source.alias_or_name: source.name for source in (table, *(join.this for join in joins))}
-    if target not in sources:
-        raise StatementError(1109, f"Unknown table '{target}' in MULTI DELETE")
+    fail_if(target not in sources, 1109, f"Unknown table '{target}' in MULTI DELETE")
     picked = exp.select(exp.column("rowid", target)).from_(table.copy())
     for part in ("where", "order", "limit"):
         if tree.args.get(part):
@@ -1025,12 +967,19 @@ def _update_join(tree: exp.Update, table: exp.Table, joins: list[exp.Join]) -> e
 def _clean(tree: exp.Expr) -> exp.Expr:
     if isinstance(tree, exp.Insert):
         conflict = tree.args.get("conflict")
-        if conflict is not None and conflict.args.get("duplicate"):
+        if tree.args.get("ignore") and conflict is None:  # OR IGNORE would leave out rows with NULL, too
+            tree.set("ignore", None)
+            tree.set("conflict", conflict := exp.OnConflict(action=exp.var("DO NOTHING")))
+        elif conflict is not None:
             conflict.set("duplicate", None)
             conflict.set("action", exp.var("DO UPDATE"))
-            if isinstance(tree.expression, exp.Select) and not tree.expression.args.get("where"):
-                # without WHERE, SQLite takes ON CONFLICT for the ON of a join
-                tree.expression.set("where", exp.Where(this=exp.true()))
+        if (
+            conflict is not None
+            and isinstance(tree.expression, exp.Select)
+            and not tree.expression.args.get("where")
+        ):
+            # without WHERE, SQLite takes ON CONFLICT for the ON of a join
+            tree.expression.set("where", exp.Where(this=exp.true()))
     if isinstance(tree, exp.Update):
         for assignment in tree.expressions:
             if isinstance(assignment.this, exp.Column):

@@ -9,30 +9,12 @@ from typing import NamedTuple
 
 from sqlglot import exp
 
-from trl_dbbench.mysqlite.checks import (
-    check_contexts,
-    check_distinct,
-    check_groups,
-    check_letters,
-    check_limits,
-    check_missing,
-    check_size,
-    check_target,
-    check_windows,
-)
-from trl_dbbench.mysqlite.coercions import check_charsets
-from trl_dbbench.mysqlite.errors import StatementError, syntax_error, unsupported
+from trl_dbbench.mysqlite import checks, names
+from trl_dbbench.mysqlite.errors import StatementError, refuse_if, syntax_error, unsupported
 from trl_dbbench.mysqlite.grammar import check_grammar
-from trl_dbbench.mysqlite.kinds import Kind, TableColumns, annotate, kind_of
-from trl_dbbench.mysqlite.names import (
-    check_aliases,
-    check_columns,
-    check_derived,
-    check_joins,
-    check_words,
-    needed_tables,
-)
-from trl_dbbench.mysqlite.parse import parse, text_of, tokenize
+from trl_dbbench.mysqlite.kinds import Kind, TableColumns
+from trl_dbbench.mysqlite.names import check_aliases, check_columns, check_derived, check_joins, check_words
+from trl_dbbench.mysqlite.parse import parse, tokenize
 from trl_dbbench.mysqlite.rules import write
 from trl_dbbench.mysqlite.storage import check_recursion
 from trl_dbbench.mysqlite.tables import CATALOG, create
@@ -64,8 +46,7 @@ class Statement:
 
 
 class Translation(NamedTuple):
-    """A statement for SQLite, the kinds of a query's columns, and the constants that MySQL reads before any
-    row."""
+    """A statement for SQLite, the kinds of a query's columns, and the constants that MySQL reads first."""
 
     sql: str
     kinds: tuple[Kind, ...]
@@ -81,7 +62,7 @@ def translation(statement: Statement, tables: tuple[TableColumns, ...]) -> Trans
     """Return the statement for SQLite; of one that is too long for the cache, the tree is changed."""
     if len(statement.sql) <= MAX_CACHED_CHARACTERS:
         return _cached_translation(statement.sql, tables)
-    return _translation(statement.tree, tables)
+    return translated(statement.tree, tables)
 
 
 def _look(sql: str) -> Statement:
@@ -94,20 +75,35 @@ def _look(sql: str) -> Statement:
             raise unsupported("a statement of this form") from None
         raise
     _tidy(tree)
-    for check in (check_missing, check_letters, check_charsets, check_words, check_derived, check_limits):
+    for check in (
+        checks.check_missing,
+        checks.check_letters,
+        check_words,
+        check_derived,
+        checks.check_limits,
+    ):
         check(tree)
-    check_size(tree, {})
+    checks.check_size(tree, {})
     catalog = {
         table.name.lower() for table in tree.find_all(exp.Table) if table.db.lower() == "information_schema"
     }
-    if unknown := sorted(catalog - set(CATALOG)):
-        raise StatementError(1109, f"Unknown table '{unknown[0].upper()}' in information_schema")
-    for check in _CHECKS if isinstance(tree, exp.Query | exp.Insert | exp.Update | exp.Delete) else ():
+    refuse_if(catalog - set(CATALOG), "this table of information_schema")
+    of_query = isinstance(tree.args.get("expression"), exp.Query)
+    for check in (
+        _CHECKS if of_query or isinstance(tree, exp.Query | exp.Insert | exp.Update | exp.Delete) else ()
+    ):
         check(tree)
-    return Statement(sql, certain, tree, needed_tables(tree), frozenset(catalog))
+    return Statement(sql, certain, tree, names.needed_tables(tree), frozenset(catalog))
 
 
-_CHECKS = (check_aliases, check_joins, check_contexts, check_windows, check_distinct, check_recursion)
+_CHECKS = (
+    check_aliases,
+    check_joins,
+    checks.check_contexts,
+    checks.check_windows,
+    checks.check_distinct,
+    check_recursion,
+)
 
 
 def _tidy(tree: exp.Expr) -> None:
@@ -137,35 +133,15 @@ _looks = _Looks()
 
 @lru_cache(maxsize=4096)
 def _cached_translation(sql: str, tables: tuple[TableColumns, ...]) -> Translation:
-    return _translation(look(sql).tree.copy(), tables)
+    return translated(look(sql).tree.copy(), tables)
 
 
-def _translation(tree: exp.Expr, tables: tuple[TableColumns, ...]) -> Translation:
-    check_target(tree)
-    check_groups(tree, tables)
+def translated(tree: exp.Expr, tables: tuple[TableColumns, ...]) -> Translation:
+    """Return a statement, which is changed, for SQLite."""
+    checks.check_target(tree)
+    checks.check_groups(tree, tables)
     check_columns(tree, tables)
     return Translation(*write(tree, tables))
-
-
-def definition(tree: exp.Create, tables: tuple[TableColumns, ...]) -> exp.Create:
-    """Return a copy of CREATE; raise StatementError if it computes with FLOAT: SQLite makes it DOUBLE."""
-    if isinstance(tree.expression, exp.Query):
-        _check_floats(tree, tables)
-    return tree.copy()
-
-
-def _check_floats(tree: exp.Create, tables: tuple[TableColumns, ...]) -> None:
-    query = tree.expression.copy()
-    shown = annotate(query, tables)
-    if tree.kind == "TABLE" and any(kind.is_single or kind.name == "fixed" for kind in shown):
-        raise unsupported("CREATE TABLE of a query with FLOAT")
-    for column in query.find_all(exp.Column) if tree.kind == "VIEW" else ():
-        above = column.parent.parent if isinstance(column.parent, exp.Alias) else column.parent
-        if kind_of(column).is_single and not isinstance(above, _AS_THEY_ARE):
-            raise unsupported("a view that computes with FLOAT")
-
-
-_AS_THEY_ARE = (exp.Select, exp.Predicate, exp.Ordered, exp.Group, exp.Sum, exp.Avg, exp.Count)
 
 
 def commits(tree: exp.Expr) -> bool:
@@ -175,17 +151,7 @@ def commits(tree: exp.Expr) -> bool:
     return isinstance(tree, exp.Alter | exp.TruncateTable)
 
 
-def autocommit_of(tree: exp.Set) -> bool | None:
-    """Return the value that SET gives to autocommit, `None` if none."""
-    for item in tree.expressions:
-        if isinstance(item.this, exp.EQ) and isinstance(item.this.this, exp.Column | exp.SessionParameter):
-            value = item.this.expression
-            if item.this.this.name.lower() == "autocommit":
-                return (value.name or text_of(value)).upper() not in ("0", "OFF", "FALSE")
-    return None
-
-
 @lru_cache(maxsize=1024)
 def creation(sql: str) -> str:
     """Return the CREATE TABLE of a table, for SQLite."""
-    return create(parse(sql, *tokenize(sql)))
+    return create(parse(sql, *tokenize(sql)), given=True)

@@ -4,23 +4,36 @@ the first rows, and stores the others in it, rounded or refused."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from sqlglot import exp
 
 from trl_dbbench.mysqlite.coercions import as_number, call, doubt, sure_decimal, unified
-from trl_dbbench.mysqlite.errors import StatementError, refuse_if, unsupported
+from trl_dbbench.mysqlite.errors import StatementError, fail_if, refuse_if, unsupported
 from trl_dbbench.mysqlite.functions import (
     AGGREGATES,
+    YEARS,
     amount_of,
     exact_decimal,
     store_date,
     store_float,
     store_int,
     store_json,
+    store_member,
     store_text,
 )
-from trl_dbbench.mysqlite.kinds import DATETIME, TEXT, UNKNOWN, Kind, TableColumns, keep_kind, kind_of, merged
+from trl_dbbench.mysqlite.kinds import (
+    APART,
+    DATETIME,
+    TEXT,
+    UNKNOWN,
+    YEAR_BITS,
+    Kind,
+    TableColumns,
+    keep_kind,
+    kind_of,
+    merged,
+)
 from trl_dbbench.mysqlite.values import Value, decimal, text
 
 
@@ -40,8 +53,7 @@ def store(tree: exp.Expr, columns: Sequence[TableColumns]) -> exp.Expr:
 
 
 def _assign(assignments: list[exp.Expr], in_order: bool = True) -> None:
-    """Store new values as columns hold them. MySQL computes a later value of the earlier ones, SQLite of the
-    row as it was."""
+    """Store new values as columns hold them. MySQL computes later ones of earlier ones, SQLite does not."""
     new: dict[str, exp.Expr] = {}
     for each in assignments:
         if not isinstance(each, exp.EQ):
@@ -65,15 +77,23 @@ def _renew(assignment: exp.EQ, new: Mapping[str, exp.Expr]) -> None:
 def _insert(tree: exp.Insert, columns: Sequence[TableColumns]) -> None:
     schema = tree.this if isinstance(tree.this, exp.Schema) else None
     target = schema.this if schema is not None else tree.this
-    known = next((each.columns for each in columns if each.name == target.name), None)
-    if known is None:
+    table = next((each for each in columns if each.name == target.name), None)
+    if table is None:
         return
-    kinds = {name.lower(): kind for name, kind in known}
-    names = [each.name for each in schema.expressions] if schema is not None else [name for name, _ in known]
+    kinds = {name.lower(): kind for name, kind in table.columns}
+    names = [each.name for each in schema.expressions] if schema is not None else [*dict(table.columns)]
     if len({name.lower() for name in names}) < len(names):
         twice = next(name for name in names if [each.lower() for each in names].count(name.lower()) > 1)
         raise StatementError(1110, f"Column '{twice}' specified twice")
     wanted = [(name, kinds.get(name.lower(), UNKNOWN)) for name in names]
+    filled = {name.lower() for name in table.filled} if tree.args.get("alternative") else set()
+
+    def new(cell: exp.Expr, name: str, kind: Kind) -> exp.Expr:
+        value = stored(cell, name, kind)
+        if name.lower() == table.automatic.lower():  # 0 asks for the next number, as NULL does
+            return exp.Nullif(this=value, expression=exp.Literal.number(0))
+        return call("PRESENT", value, name) if name.lower() in filled else value
+
     source = tree.expression
     if isinstance(source, exp.Values):
         every = set(names) <= set(kinds)
@@ -84,9 +104,9 @@ def _insert(tree: exp.Insert, columns: Sequence[TableColumns]) -> None:
             refuse_if(every and any(_names_column(row, target.name, kinds, columns)), "a column in VALUES")
             if fits:
                 cells = zip(row.expressions, wanted, strict=True)
-                row.set("expressions", [stored(cell, name, kind) for cell, (name, kind) in cells])
+                row.set("expressions", [new(cell, name, kind) for cell, (name, kind) in cells])
     elif isinstance(source, exp.Query) and len(source.meta.get("row", ())) == len(wanted):
-        tree.set("expression", _selected(source, wanted))
+        tree.set("expression", _selected(source, wanted, new))
 
 
 def _names_column(
@@ -100,14 +120,16 @@ def _names_column(
         yield column.find_ancestor(exp.Query) is None or (outer and target not in read)
 
 
-def _selected(source: exp.Query, wanted: list[tuple[str, Kind]]) -> exp.Expr:
+def _selected(
+    source: exp.Query, wanted: list[tuple[str, Kind]], new: Callable[[exp.Expr, str, Kind], exp.Expr]
+) -> exp.Expr:
     """Return the rows of a query, as they are stored."""
     cells, names = [], []
     for place, ((name, kind), (_, own)) in enumerate(zip(wanted, source.meta["row"], strict=True)):
         cell = exp.column(f"c{place}", "my_rows")
         cell.meta["kind"] = own
         names.append(exp.to_identifier(f"c{place}"))
-        cells.append(stored(cell, name, kind))
+        cells.append(new(cell, name, kind))
     part = exp.CTE(this=source, alias=exp.TableAlias(this=exp.to_identifier("my_rows"), columns=names))
     query = exp.Select(expressions=cells).from_("my_rows")
     query.set("with_", exp.With(expressions=[part]))
@@ -120,6 +142,9 @@ def stored(node: exp.Expr, column: str, kind: Kind) -> exp.Expr:
         raise unsupported("a date of a subquery as a number")
     if isinstance(node, exp.Null | exp.Column) and (isinstance(node, exp.Null) or kind_of(node) == kind):
         return node
+    refuse_if(
+        kind_of(node).name in APART and kind.name != "text", "a value of another type from ENUM, SET or JSON"
+    )
     node = sure_decimal(node, kind)
     match kind.name:
         case "int":
@@ -136,12 +161,17 @@ def stored(node: exp.Expr, column: str, kind: Kind) -> exp.Expr:
         case "text" if kind.size is not None:
             of_float = kind_of(node).name == "float"
             written = call("REAL_TEXT", node, kind.size) if of_float else unified(node, TEXT)
-            return call("STORE_TEXT", written, column, kind.size)
+            return call("STORE_TEXT", call("RTRIM", written) if kind.trims else written, column, kind.size)
         case "text":
+            refuse_if(kind.silent is False, "a new value of a column of texts that a query made")
             computed = kind_of(node).is_single and not isinstance(node, exp.Column)
             return call("WRITTEN", node) if computed else unified(node, TEXT)
         case "json":
             return call("STORE_JSON", node, column)
+        case "enum" | "set":
+            return call("STORE_MEMBER", node, column, int(kind.name == "set"), *kind.members)
+        case "blob":
+            raise unsupported("new values of BLOB and BINARY")
     return node
 
 
@@ -150,7 +180,7 @@ def stored_cell(value: Value, column: str, kind: Kind) -> Value:
     if value is None:
         return None
     match kind.name:
-        case "int" if not isinstance(value, int):
+        case "int":
             return store_int(value, column, 1, *_range(kind))
         case "decimal":
             return exact_decimal(value, column, kind.size or 10, kind.places)
@@ -163,9 +193,13 @@ def stored_cell(value: Value, column: str, kind: Kind) -> Value:
         case "date" | "datetime" if not _WRITTEN[kind.name].fullmatch(text(value)):
             return store_date(value, column, kind == DATETIME)
         case "text" if kind.size is not None:
-            return store_text(value, column, kind.size)
+            return store_text(text(value).rstrip(" ") if kind.trims else value, column, kind.size)
         case "json":
             return store_json(value, column)
+        case "enum" | "set":
+            return store_member(value, column, kind.name == "set", *kind.members)
+        case "blob" if isinstance(value, str):
+            return value.encode()
     return value
 
 
@@ -177,6 +211,8 @@ _WRITTEN = {
 
 
 def _range(kind: Kind) -> tuple[int, int]:
+    if kind.size == YEAR_BITS:
+        return YEARS
     values = 2 ** (kind.size or 64)
     low = 0 if kind.unsigned else -values // 2
     return low, low + values - 1
@@ -184,9 +220,6 @@ def _range(kind: Kind) -> tuple[int, int]:
 
 _STORED = "stored"
 """Key in a recursive query's `meta`: the kinds of its columns."""
-_NAMES = "names"
-"""Key in a part's `meta`: the names of its columns, if its depth is counted."""
-_DEPTH = "my_depth"
 
 
 def check_recursion(tree: exp.Expr) -> None:
@@ -220,8 +253,7 @@ def _own(part: exp.CTE, query: exp.Expr) -> list[exp.Table]:
 
 def _check_shape(part: exp.CTE, blocks: Sequence[exp.Expr]) -> None:
     name = f"Recursive Common Table Expression '{part.alias}'"
-    if not isinstance(part.this, exp.Union):
-        raise StatementError(3573, f"{name} should contain a UNION")
+    fail_if(not isinstance(part.this, exp.Union), 3573, f"{name} should contain a UNION")
     own = [bool(_own(part, block)) for block in blocks]
     if own[0] or own != sorted(own):
         raise StatementError(
@@ -287,52 +319,14 @@ def note_columns(tree: exp.Expr) -> None:
                 if _check_column(part, name, kind, value.unalias())
             ]
 
-        part.meta[_NAMES] = _counted_names(part, rows)
 
-
-def _counted_names(part: exp.CTE, rows: Sequence[Sequence[exp.Expr]]) -> list[str]:
-    """Return the names of a part's columns, if its depth can be counted in a further one, which `*` or UNION
-    would show."""
-    blocks = list(_blocks(part.this))
-    plain = all(isinstance(block, exp.Select) and not block.is_star for block in blocks)
-    kept = all(not each.args.get("distinct") for each in part.this.find_all(exp.Union))
-    if not (plain and kept and rows and rows[0]):
-        return []
-    names = [each.name for each in part.args["alias"].columns] or [each.alias_or_name for each in rows[0]]
-    return names if all(names) and len({name.lower() for name in names}) == len(rows[0]) else []
-
-
-def count_depth(tree: exp.Expr) -> None:
-    """Let rewritten parts of WITH RECURSIVE fail where MySQL stops: they get a column that counts, and
-    another name; a part of the old name has the other columns."""
-    for part in list(tree.find_all(exp.CTE)):
-        names, name = part.meta.get(_NAMES), part.alias
-        if not names:
-            continue
-        hidden = exp.to_identifier(f"my_all_{name}", quoted=True)
-        for block in list(_blocks(part.this)):
-            own = _own(part, block)
-            depth: exp.Expr = exp.Literal.number(0)
-            for table in own:
-                depth = call("DEEPER", exp.column(_DEPTH, table.alias_or_name))
-                table.set("alias", exp.TableAlias(this=exp.to_identifier(table.alias_or_name, quoted=True)))
-                table.set("this", hidden.copy())
-            block.append("expressions", depth)
-        columns = [exp.to_identifier(each, quoted=True) for each in names]
-        shown = exp.CTE(
-            this=exp.select(*(exp.column(each.copy()) for each in columns)).from_(
-                exp.Table(this=hidden.copy())
-            ),
-            alias=exp.TableAlias(this=exp.to_identifier(name, quoted=True)),
-        )
-        counted = [*columns, exp.to_identifier(_DEPTH)]
-        part.set("alias", exp.TableAlias(this=hidden, columns=counted))
+def count_rows(tree: exp.Expr) -> None:
+    """Let rewritten queries of WITH RECURSIVE refuse more rows than MySQL surely makes."""
+    for part, blocks in list(_recursive(tree)):
         part.set("materialized", True)
-        with_ = part.parent
-        assert isinstance(with_, exp.With)
-        parts = list(with_.expressions)
-        parts.insert(parts.index(part) + 1, shown)
-        with_.set("expressions", parts)
+        for block in blocks:
+            if isinstance(select := block.unnest(), exp.Select) and _own(part, block):
+                select.where(call("RECURSED"), copy=False)
 
 
 def _shown(query: exp.Expr) -> Sequence[exp.Expr]:

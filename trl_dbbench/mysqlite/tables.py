@@ -15,22 +15,28 @@ from typing import Any
 
 from sqlglot import exp
 
-from trl_dbbench.mysqlite.errors import (
-    SHOWN_DATABASE,
-    StatementError,
-    refuse_if,
-    syntax_error,
-    unknown_table,
-    unsupported,
-)
-from trl_dbbench.mysqlite.functions import is_number
+from trl_dbbench.mysqlite import errors
+from trl_dbbench.mysqlite.errors import SHOWN_DATABASE, StatementError, fail_if, refuse_if, syntax_error
 from trl_dbbench.mysqlite.guard import Guard
-from trl_dbbench.mysqlite.kinds import MOST_SINGLE_BITS, UNKNOWN, Column, Kind, Table, TableColumns, declared
+from trl_dbbench.mysqlite.kinds import (
+    DATETIME,
+    INTEGERS,
+    JSON,
+    LONG_TEXT,
+    MOST_SINGLE_BITS,
+    UNKNOWN,
+    Column,
+    Kind,
+    Table,
+    TableColumns,
+    declared,
+    words,
+)
 from trl_dbbench.mysqlite.parse import quote, text_of
 from trl_dbbench.mysqlite.patterns import like
 from trl_dbbench.mysqlite.rules import write
 from trl_dbbench.mysqlite.storage import stored_cell
-from trl_dbbench.mysqlite.values import COLLATION, decimal, shown_single, single, single_text, text
+from trl_dbbench.mysqlite.values import COLLATION, decimal, shown_single, single, single_text, text, written
 
 _CONVERTED = ("text", "date", "datetime", "time", "decimal", "fixed")
 
@@ -130,35 +136,87 @@ sqlite3.register_converter("my_timestamp", _or_text(datetime.fromisoformat))
 sqlite3.register_converter("my_time", _or_text(duration))
 
 
-def create(tree: exp.Expr) -> str:
-    """Return CREATE TABLE for SQLite."""
+_CREATED = words(
+    """
+    Create Schema Table Identifier Column ColumnDef DataType DataTypeParam Literal Null Boolean Neg Var
+    CurrentTimestamp Localtime Localtimestamp Constraint ColumnConstraint NotNullColumnConstraint
+    PrimaryKeyColumnConstraint UniqueColumnConstraint DefaultColumnConstraint AutoIncrementColumnConstraint
+    CommentColumnConstraint PrimaryKey IndexColumnConstraint IndexParameters Properties EngineProperty
+    CharacterSetProperty CollateProperty SchemaCommentProperty TemporaryProperty
+    """
+)
+"""Nodes of a CREATE TABLE whose meaning is kept, or is of no effect."""
+_OPTIONS = words("innodb utf8mb4 utf8mb4_0900_ai_ci")
+
+
+def create(tree: exp.Expr, given: bool = False) -> str:
+    """Return CREATE TABLE for SQLite. If it is `given`, and not an agent's, what is unknown is left out."""
     schema = tree.this
     temporary = "TEMP " if tree.find(exp.TemporaryProperty) else ""
-    if not isinstance(schema, exp.Schema) or tree.expression is not None:
-        if not isinstance(schema, exp.Table) or not isinstance(tree.expression, exp.Query):
-            raise unsupported("CREATE TABLE ... LIKE")
-        return f"CREATE {temporary}TABLE {quote(own_name(schema))} AS {write(tree.expression)[0]}"
+    refuse_if(not isinstance(schema, exp.Schema) or tree.expression, "CREATE TABLE LIKE, or with a query")
     columns = [each for each in schema.expressions if isinstance(each, exp.ColumnDef)]
     counted = exp.AutoIncrementColumnConstraint
     automatic = next((column.name for column in columns if column.find(counted)), None)
-    parts = [_column(column, automatic) for column in columns]
+    parts, key, keyed = list[str](), list[str](), list[str]()
     for constraint in schema.expressions:
         while isinstance(constraint, exp.Constraint):
             constraint = constraint.expressions[0]
-        names = [each.name or getattr(each.this, "name", "") for each in constraint.expressions or ()]
+        held = constraint.this if isinstance(constraint.this, exp.Schema) else constraint
+        names = [each.name or getattr(each.this, "name", "") for each in held.expressions or ()]
+        keyed += map(str.lower, names)
         if isinstance(constraint, exp.PrimaryKey) and automatic not in names:
+            key = keyed[-len(names) :]
             parts.append(f"PRIMARY KEY ({', '.join(map(quote, names))})")
-        elif isinstance(constraint, exp.UniqueColumnConstraint) and isinstance(constraint.this, exp.Schema):
-            parts.append(f"UNIQUE ({', '.join(quote(each.name) for each in constraint.this.expressions)})")
+        elif isinstance(constraint, exp.UniqueColumnConstraint):
+            parts.append(f"UNIQUE ({', '.join(map(quote, names))})")
+        refuse_if(automatic in names and len(names) > 1 and not given, "AUTO_INCREMENT in a longer key")
+    written = [_column(column, automatic, column.name.lower() in key) for column in columns]
+    if not given:
+        _check_created(tree, keyed)
     exists = "IF NOT EXISTS " if tree.args.get("exists") else ""
-    return f"CREATE {temporary}TABLE {exists}{quote(own_name(schema.this))} ({', '.join(parts)})"
+    return f"CREATE {temporary}TABLE {exists}{quote(own_name(schema.this))} ({', '.join(written + parts)})"
 
 
-def create_other(tree: exp.Create) -> str:
-    """Return CREATE INDEX or CREATE VIEW for SQLite; other kinds have no counterpart."""
-    if tree.kind not in ("INDEX", "VIEW"):
-        raise unsupported(f"CREATE {tree.kind}")
-    return write(tree)[0]
+def _check_created(tree: exp.Expr, keyed: Sequence[str] = ()) -> None:
+    """Refuse a column, key or option of an agent's that would not be as in MySQL. `keyed` are in keys."""
+    for node in tree.walk():
+        called = isinstance(node, exp.Anonymous) and isinstance(node.parent, exp.DefaultColumnConstraint)
+        odd = isinstance(node, exp.Var) and node.name.lower() not in _OPTIONS
+        refuse_if(odd or not (called or type(node).__name__ in _CREATED), f"{text_of(node)[:40]} in a table")
+    unique = (exp.PrimaryKeyColumnConstraint, exp.UniqueColumnConstraint)
+    for column in tree.find_all(exp.ColumnDef):
+        kind = UNKNOWN if column.kind is None else declared(_declared(column.kind))
+        in_key, default = (
+            column.name.lower() in keyed or column.find(*unique),
+            column.find(exp.DefaultColumnConstraint),
+        )
+        given = default is not None and not isinstance(default.this, exp.Null)
+        if kind == LONG_TEXT and in_key:
+            raise StatementError(1170, f"BLOB/TEXT column '{column.name}' used in key without a key length")
+        odd = kind == UNKNOWN or (kind in (LONG_TEXT, JSON) and given)
+        counted = column.find(exp.AutoIncrementColumnConstraint) and not in_key
+        refuse_if(odd or counted, f"a column of {text_of(column)[:40]}")
+
+
+def create_filled(tree: exp.Create, row: Iterable[tuple[str, Kind]]) -> str:
+    """Return CREATE TABLE for SQLite of a table that a query with these columns is to fill."""
+    temporary = "TEMP " if tree.find(exp.TemporaryProperty) else ""
+    columns = ", ".join(f"{quote(name)} {_made(kind)} COLLATE {COLLATION}" for name, kind in row)
+    return f"CREATE {temporary}TABLE {quote(own_name(tree.this))} ({columns})"
+
+
+def _made(kind: Kind) -> str:
+    """Return the type of a column that a query fills; it may be of another size in MySQL."""
+    refuse_if(kind.is_single or kind.name in ("null", "unknown", "fixed", "blob"), "such a column of a query")
+    if kind.name == "decimal":
+        return f"{_decimal(kind.size or 65, kind.places)} made"
+    if kind.name == "int":
+        return f"my_{INTEGERS.get(kind.size or 64, 'bigint')} INT {'unsigned ' * kind.unsigned}made"
+    if kind.name == "float":
+        return "my_double REAL made"
+    word = "char" if kind.trims else "varchar" if kind.silent is False else "longtext"
+    size = f"_{kind.size}" if kind.size else f"_{_coded(kind.members)}" if kind.members else ""
+    return f"my_{word if kind.name == 'text' else kind.name}{size} TEXT made"
 
 
 def alter(tree: exp.Alter) -> list[str]:
@@ -170,12 +228,17 @@ def alter(tree: exp.Alter) -> list[str]:
 def described(row: tuple) -> tuple:
     """Return a row of SQLite's table_info as a row of MySQL's DESCRIBE."""
     _, name, kind, not_null, default, key = row
-    text = _shown_type(kind)
-    shown_default = default[1:-1] if isinstance(default, str) and default[:1] == "'" else default
-    if default is not None and declared(kind).is_single:
-        shown_default = single_text(float(shown_default))
+    refuse_if(kind.endswith(" made"), "the columns of a table that a query made")
+    quoted, held = default is not None and default[:1] == "'", declared(kind)
+    shown = default[1:-1].replace("''", "'") if quoted else default
     extra = "auto_increment" if kind == "INTEGER" else ""
-    return (name, text, "NO" if not_null or key else "YES", "PRI" if key else "", shown_default, extra)
+    if default == "my_NOW()":
+        shown, extra = "CURRENT_TIMESTAMP", "DEFAULT_GENERATED"
+    elif default is not None and held.name == "float":
+        shown = (single_text if held.is_single else written)(float(shown))
+    elif default is not None and held.name == "decimal":
+        shown = f"{float(shown):.{held.places}f}"
+    return (name, _shown_type(kind), "NO" if not_null or key else "YES", "PRI" if key else "", shown, extra)
 
 
 def written_out(name: str, columns: list[tuple]) -> str:
@@ -183,8 +246,9 @@ def written_out(name: str, columns: list[tuple]) -> str:
     lines = []
     for column, kind, null, _, default, extra in columns:
         rest = " NOT NULL" if null == "NO" else ("" if default or kind == "text" else " DEFAULT NULL")
-        rest += f" DEFAULT '{default}'" if default is not None else ""
-        lines.append(f"  {quote(column)} {kind}{rest}{' AUTO_INCREMENT' if extra else ''}")
+        written = default if extra == "DEFAULT_GENERATED" else f"'{default}'"
+        rest += f" DEFAULT {written}" if default is not None else ""
+        lines.append(f"  {quote(column)} {kind}{rest}{' AUTO_INCREMENT' * (extra == 'auto_increment')}")
     keys = [quote(column[0]) for column in columns if column[3] == "PRI"]
     if keys:
         lines.append(f"  PRIMARY KEY ({','.join(keys)})")
@@ -200,22 +264,24 @@ def _shown_type(kind: str) -> str:
     decimal = re.fullmatch(r"my_decimal_(\d+)_(\d+) REAL", kind)
     if decimal:
         return f"decimal({decimal[1]},{decimal[2]})"
+    if (found := declared(kind)).members:
+        return f"{found.name}({','.join(exp.Literal.string(each).sql() for each in found.members)})"
     return kind.lower().removeprefix("my_").removesuffix(" text") if kind.startswith("my_") else kind.lower()
 
 
 Describe = Callable[[str], list[tuple]]
-"""Gives the columns of a table or view as DESCRIBE lists them."""
+"""Gives the columns of a table as DESCRIBE lists them."""
 
 
-def _catalog_columns(names: list[str], describe: Describe) -> list[tuple]:
+def _catalog_columns(names: list[tuple[str, str]], describe: Describe) -> list[tuple]:
     return [
         (SHOWN_DATABASE, name, column, place, default, null, kind.split("(")[0], kind, key, extra)
-        for name in names
+        for name, _ in names
         for place, (column, kind, null, key, default, extra) in enumerate(describe(name), 1)
     ]
 
 
-CATALOG: dict[str, tuple[str, Callable[[list[str], Describe], list[tuple]]]] = {
+CATALOG: dict[str, tuple[str, Callable[[list[tuple[str, str]], Describe], list[tuple]]]] = {
     "columns": (
         "TABLE_SCHEMA TABLE_NAME COLUMN_NAME ORDINAL_POSITION COLUMN_DEFAULT IS_NULLABLE DATA_TYPE "
         "COLUMN_TYPE COLUMN_KEY EXTRA",
@@ -223,7 +289,10 @@ CATALOG: dict[str, tuple[str, Callable[[list[str], Describe], list[tuple]]]] = {
     ),
     "tables": (
         "TABLE_CATALOG TABLE_SCHEMA TABLE_NAME TABLE_TYPE ENGINE",
-        lambda names, describe: [("def", SHOWN_DATABASE, name, "BASE TABLE", "InnoDB") for name in names],
+        lambda names, describe: [
+            ("def", SHOWN_DATABASE, name, type, "InnoDB" if type == "BASE TABLE" else None)
+            for name, type in names
+        ],
     ),
     "schemata": (
         "CATALOG_NAME SCHEMA_NAME",
@@ -248,12 +317,11 @@ def renamed(what: str) -> list[tuple[str, str]]:
 def own_name(table: exp.Expr) -> str:
     """Return the name of a table; raise StatementError for another database. Case counts."""
     schema = table.text("db")
-    if schema not in ("", SHOWN_DATABASE):
-        raise StatementError(1049, f"Unknown database '{schema}'")
+    fail_if(schema not in ("", SHOWN_DATABASE), 1049, f"Unknown database '{schema}'")
     return table.name
 
 
-def _column(column: exp.ColumnDef, automatic: str | None = None) -> str:
+def _column(column: exp.ColumnDef, automatic: str | None = None, in_key: bool = False) -> str:
     if column.kind is None:
         raise syntax_error(text_of(column))
     if column.name == automatic:
@@ -261,6 +329,8 @@ def _column(column: exp.ColumnDef, automatic: str | None = None) -> str:
     parts = [quote(column.name), _declared(column.kind)]
     if column.kind.this in _NUMBERS:
         parts.append(f"CONSTRAINT {quote(column.name)} CHECK (typeof({quote(column.name)}) <> 'text')")
+    if in_key:
+        parts.append("NOT NULL")
     for constraint in column.constraints:
         kind = constraint.kind
         if isinstance(kind, exp.NotNullColumnConstraint) and not kind.args.get("allow_null"):
@@ -270,21 +340,32 @@ def _column(column: exp.ColumnDef, automatic: str | None = None) -> str:
         elif isinstance(kind, exp.UniqueColumnConstraint):
             parts.append("UNIQUE")
         elif isinstance(kind, exp.DefaultColumnConstraint):
-            parts.append(_default(kind, declared(parts[1])))
+            parts.append(_default(kind, column.name, declared(parts[1])))
     if column.kind.this in _TEXTS | _AS_TEXT:
         parts.append(f"COLLATE {COLLATION}")
     return " ".join(parts)
 
 
-def _default(constraint: exp.DefaultColumnConstraint, kind: Kind) -> str:
-    if isinstance(constraint.this, exp.CurrentTimestamp | exp.Anonymous):
-        return "DEFAULT CURRENT_TIMESTAMP"
-    literal = constraint.this
-    if kind.is_single and isinstance(literal, exp.Literal):
-        if not is_number(literal.name) or (kept := single(float(literal.name))) is None:
-            raise StatementError(1067, "Invalid default value")
-        return f"DEFAULT {kept!r}"
-    return write(constraint)[0]
+def _default(constraint: exp.DefaultColumnConstraint, column: str, kind: Kind) -> str:
+    value = constraint.this
+    literal = value.this if isinstance(value, exp.Neg) and not value.this.is_string else value
+    now = isinstance(value, exp.CurrentTimestamp | exp.Localtime | exp.Localtimestamp) or (
+        isinstance(value, exp.Anonymous) and value.name.upper() in ("NOW", "CURRENT_TIMESTAMP", "LOCALTIME")
+    )
+    if isinstance(literal, exp.Boolean):
+        literal = exp.Literal.number(int(literal.this))
+    if not now and not isinstance(literal, exp.Literal):
+        return "" if isinstance(literal, exp.Null) else write(constraint)[0]
+    try:
+        if now:
+            fail_if(kind != DATETIME, 1067, "")
+            return "DEFAULT (my_NOW())"
+        read = str if literal.is_string or kind.name == "text" else int if literal.is_int else float
+        held = stored_cell(read("-" * isinstance(value, exp.Neg) + literal.name), column, kind)
+    except StatementError as error:
+        refuse_if(error.code == 1235, "a default value that columns here do not hold")
+        raise StatementError(1067, f"Invalid default value for '{column}'") from None
+    return f"DEFAULT {exp.convert(held).sql()}"
 
 
 def _declared(kind: exp.DataType) -> str:
@@ -294,13 +375,13 @@ def _declared(kind: exp.DataType) -> str:
         if not all(size.isdecimal() for size in given):
             raise syntax_error(text_of(kind))
         digits, places = map(int, given)
-        if digits > 65:
-            raise StatementError(1426, f"Too-big precision {digits} specified. Maximum is 65.")
-        if places > 30:
-            raise StatementError(1425, f"Too big scale {places} specified. Maximum is 30.")
-        word = f"my_decimal_{digits}_{places}"
-        sqlite3.register_converter(word, _decimal_converter(places))
-        return f"{word} REAL"
+        fail_if(digits > 65, 1426, f"Too-big precision {digits} specified. Maximum is 65.")
+        fail_if(places > 30, 1425, f"Too big scale {places} specified. Maximum is 30.")
+        return _decimal(digits, places)
+    if kind.this in (_T.ENUM, _T.SET):
+        return (
+            f"my_{kind.this.value.lower()}_{_coded(each.name.rstrip(' ') for each in kind.expressions)} TEXT"
+        )
     if kind.this in _AS_TEXT:
         word = {_T.TIMESTAMPTZ: "TIMESTAMP", _T.TIMESTAMPNTZ: "TIMESTAMP", _T.DATETIME64: "DATETIME"}.get(
             kind.this, kind.this.value
@@ -312,12 +393,24 @@ def _declared(kind: exp.DataType) -> str:
     if kind.this == _T.BOOLEAN:
         return "TINYINT(1)"
     # INTEGER PRIMARY KEY, in full, would become the number of the row, and be filled in automatically
-    return "INT" if text == "INTEGER" else text
+    return {"INTEGER": "INT", "CHAR": "CHAR(1)"}.get(text, text)
+
+
+def _coded(members: Iterable[str]) -> str:
+    """Return the members of an ENUM as they stand in its type in SQLite."""
+    return "\0".join(members).encode().hex()
+
+
+def _decimal(digits: int, places: int) -> str:
+    word = f"my_decimal_{digits}_{places}"
+    sqlite3.register_converter(word, _decimal_converter(places))
+    return f"{word} REAL"
 
 
 def _change(action: exp.Expr) -> str:
     if isinstance(action, exp.ColumnDef):
         refuse_if(action.args.get("position"), "ADD COLUMN ... FIRST or AFTER")
+        _check_created(action)
         return f"ADD COLUMN {_column(action)}"
     if isinstance(action, exp.Drop) and action.args.get("kind") == "COLUMN":
         dropped = (action.args.get("tables") or [action.this])[0]
@@ -328,12 +421,11 @@ def _change(action: exp.Expr) -> str:
         return f"RENAME COLUMN {quote(action.this.name)} TO {quote(action.args['to'].name)}"
     if isinstance(action, exp.AlterRename):
         return f"RENAME TO {quote(own_name(action.this))}"
-    raise unsupported(f"ALTER TABLE ... {action.sql(dialect='mysql')[:40]}")
+    raise errors.unsupported(f"ALTER TABLE ... {action.sql(dialect='mysql')[:40]}")
 
 
-def stored_rows(table: Table) -> list[tuple]:
-    """Return the rows of a table as its columns hold them."""
-    kinds = [declared(column.type) for column in table.columns]
+def stored_rows(table: Table, kinds: Sequence[Kind]) -> list[tuple]:
+    """Return the rows of a table as its columns, of these kinds, hold them."""
     return [
         tuple(
             stored_cell(cell if kind.name == "decimal" else _bindable(cell, column), column.name, kind)
@@ -359,30 +451,25 @@ def _bindable(cell: Any, column: Column) -> Any:
     return cell
 
 
-def show(
-    tree: exp.Show, names: Sequence[str], existing: Callable[[str], str], columns_of: Describe
-) -> list[tuple]:
-    """Return the rows of SHOW. `names` are those of the tables, `existing` gives back the name of a table or
-    view or raises, and `columns_of` gives its columns as DESCRIBE lists them."""
+def show(tree: exp.Show, schema: Schema) -> list[tuple]:
+    """Return the rows of SHOW."""
     what, target = tree.name.upper(), tree.args.get("target")
     name = target.name if target is not None else ""
     full = tree.args.get("full")
-    if tree.text("db") not in ("", SHOWN_DATABASE):
-        raise StatementError(1049, f"Unknown database '{tree.text('db')}'")
+    fail_if(tree.text("db") not in ("", SHOWN_DATABASE), 1049, f"Unknown database '{tree.text('db')}'")
     if what == "TABLES":
-        found: list[tuple] = [(table, "BASE TABLE") if full else (table,) for table in sorted(names)]
+        found: list[tuple] = [each if full else each[:1] for each in sorted(schema.listed())]
     elif what == "DATABASES":
         found = [(SHOWN_DATABASE,), ("information_schema",)]
     elif what == "COLUMNS":
-        found = columns_of(name)
+        found = schema.described(name)
         if full:
             found = [(row[0], row[1], None, *row[2:], "", "") for row in found]
     elif what == "CREATE TABLE":
-        found = [(existing(name), written_out(name, columns_of(name)))]
-    elif what in ("WARNINGS", "ERRORS", "INDEX", "TRIGGERS", "VARIABLES", "STATUS"):
-        found = []
+        found = [(schema.table_name(name), written_out(name, schema.described(name)))]
     else:
-        raise unsupported(f"SHOW {what}")
+        raise errors.unsupported(f"SHOW {what}")
+    refuse_if(tree.args.get("where"), "SHOW ... WHERE")
     pattern = tree.args.get("like")
     return found if pattern is None else [row for row in found if like(row[0], pattern.name)]
 
@@ -394,9 +481,11 @@ class Schema:
         self._connection = connection
         self._guard = guard
 
-    def tables(self) -> list[str]:
-        query = "SELECT name FROM main.sqlite_master WHERE type = 'table'"
-        return [row[0] for row in self._rows(rf"{query} AND name NOT LIKE 'sqlite\_%' ESCAPE '\'")]
+    def listed(self) -> list[tuple[str, str]]:
+        """Return the names of tables and views, but for temporary ones, and which of the two each is."""
+        of_type = "iif(type = 'view', 'VIEW', 'BASE TABLE')"
+        query = f"SELECT name, {of_type} FROM main.sqlite_master WHERE type IN ('table', 'view')"
+        return self._rows(rf"{query} AND name NOT LIKE 'sqlite\_%' ESCAPE '\'")
 
     def names(self, kind: str | None = None, schemas: tuple[str, ...] = ("temp", "main")) -> set[str]:
         """Return the names of tables and views, or of one kind."""
@@ -411,18 +500,21 @@ class Schema:
     def table_name(self, name: str) -> str:
         """Return the name of a table or view; raise StatementError for any other."""
         if name not in self.names():
-            raise unknown_table(name)
+            raise errors.unknown_table(name)
         return name
 
     def described(self, name: str) -> list[tuple]:
         """Return the columns as DESCRIBE lists them: name, type, NULL allowed, key, default, extra."""
-        return [described(row) for row in self._info(self.table_name(name))]
+        refuse_if(self.table_name(name) in self.names("view"), "the columns of a view")
+        return [described(row) for row in self._info(name)]
 
     def columns(self, name: str) -> TableColumns:
         """Return the columns of a table or view."""
         info = self._info(name)
         columns = tuple((row[1], declared(row[2])) for row in info)
-        return TableColumns(name, columns, tuple(row[1] for row in info if row[5]))
+        key, filled = ((row[1] for row in info if row[5]), (row[1] for row in info if row[3] and row[4]))
+        automatic = next((row[1] for row in info if row[2] == "INTEGER"), "")
+        return TableColumns(name, columns, tuple(key), tuple(filled), automatic)
 
     def floats(self, name: str) -> list[Kind]:
         """Return the kinds of the columns that show fewer digits than they hold; of others, unknown ones."""
@@ -433,7 +525,7 @@ class Schema:
         """Make these information_schema tables, with what they say now."""
         connection = self._connection
         with self._guard.own():
-            names = sorted(self.tables())
+            names = sorted(self.listed())
             for catalog in wanted:
                 headers, read = CATALOG[catalog]
                 columns, rows = headers.split(), read(names, self.described)

@@ -41,7 +41,7 @@ _BITS |= {"BOOL": 8, "BOOLEAN": 8}
 _BROKEN = {"DECIMAL", "NUMERIC", "DEC", "FIXED", "DOUBLE", "REAL", "FLOAT"}
 _DAYS = {"DATE": r"\d{4}-\d\d-\d\d", "DATETIME": r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"}
 _DAYS["TIMESTAMP"] = _DAYS["DATETIME"]
-_TEXTS = {"CHAR", "VARCHAR", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT", "ENUM"}
+_TEXTS = {"CHAR", "VARCHAR", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT"}
 
 
 @dataclass

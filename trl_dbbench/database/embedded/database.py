@@ -1,8 +1,7 @@
 """SQLite in this process: nothing to install.
 
 Tasks in SQLite's dialect are run as they are. For tasks in MySQL's, the dialect is translated, and every
-sandbox is a database of its own in memory. That is meant for trying out and for tests; see
-`SQLiteDatabase.DIFFERENCES` for what an agent would notice.
+sandbox is a database of its own in memory. docs/mysqlite.md says what it answers and what it refuses.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ class SQLiteDatabase(Database):
     task_dialects = frozenset({"mysql", "sqlite"})
 
     DIFFERENCES = (
-        "It differs from MySQL: computed DECIMAL and date values come as plain numbers and texts, too long "
-        "or rounded values are stored as they are, rare functions are missing."
+        "It answers as MySQL 9.7 does or refuses, but computed DECIMALs come as plain numbers "
+        "(docs/mysqlite.md)."
     )
 
     def __init__(self, limits: Limits) -> None:

@@ -65,10 +65,12 @@ class SQLiteSandbox(EmbeddedSandbox):
         try:
             found = self._connection.execute(sql, lambda rows: clip(rows, limits))
         except StatementError as error:
+            if self._connection.rolled_back:
+                self.lost = "agent"  # the tables are made again, and the statements before this one repeated
             return self._refused(error)
         except Exception as error:
             report(error, EMULATION, sql)
-            if self._connection.changed or is_broken(error):
+            if self._connection.changed or self._connection.rolled_back or is_broken(error):
                 self.lost = "agent"  # what it did before is undone with the tables, which are made again
             return failure(1235, REFUSED, limit="emulation")
         return QueryResult(found.rows, limit=found.limit, affected=found.affected, columns=found.columns)

@@ -1,0 +1,193 @@
+"""Tables, their types, keys and defaults, as MySQL has them, or refused; and what changes them as a whole.
+
+A case is statements, the last of which gives rows or the number of an error. Where there is a MySQL server, each that
+is answered is run on it as well.
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from databases import opened, table, task
+
+from trl_dbbench.database import Database, Limits, Sandbox
+from trl_dbbench.errors import TaskError
+
+BOTH = pytest.mark.parametrize("database", ["sqlite", "docker"], indirect=True)
+
+SIZES = "CREATE TABLE t (id INT, e ENUM('small','large'), s SET('b','a')); "
+FILLED = SIZES + "INSERT INTO t VALUES (1, 'LARGE', 'a,b'), (2, 'small ', ''), (3, NULL, 'a'); "
+KEYED = (
+    "CREATE TABLE t (id INT PRIMARY KEY AUTO_INCREMENT, n INT NOT NULL DEFAULT 5, v VARCHAR(5) NOT NULL); "
+)
+KEYED += "INSERT INTO t VALUES (1, 1, 'a'), (2, 2, 'b'); "
+PAID = "CREATE TABLE t (id INT, d DATE, p DECIMAL(8,2), v VARCHAR(9)); "
+PAID += "INSERT INTO t VALUES (1, '2020-01-05', 1.5, 'a'), (2, '2021-02-03', 2, 'b'); "
+
+ANSWERED = f"""
+{FILLED} SELECT * FROM t ORDER BY id | [(1, "large", "b,a"), (2, "small", ""), (3, None, "a")]
+{FILLED} SELECT id FROM t WHERE e = 'LARGE' OR s IN ('a', 'x') ORDER BY id | [(1,), (3,)]
+{FILLED} SELECT id FROM t WHERE e <> 'large' AND e LIKE 's%' AND e IS NOT NULL | [(2,)]
+{FILLED} SELECT COUNT(e), COUNT(DISTINCT e) FROM t | [(2, 2)]
+{FILLED} SELECT e, COUNT(*) AS n FROM t WHERE id < 3 GROUP BY e HAVING e = 'small' | [("small", 1)]
+{FILLED} UPDATE t SET e = 'bogus' | 1265
+{SIZES} INSERT INTO t VALUES (1, '', 'a') | 1265
+{SIZES} INSERT INTO t VALUES (1, 'small', 'c') | 1265
+CREATE TABLE t (e ENUM('a','b') DEFAULT 'B'); DESCRIBE t | [("e", "enum('a','b')", "YES", "", "b", "")]
+CREATE TABLE t (e ENUM('a','b') DEFAULT 'c') | 1067
+CREATE TABLE t (y YEAR); INSERT INTO t VALUES (2020), ('1999'); SELECT y FROM t ORDER BY y | [(1999,), (2020,)]
+CREATE TABLE t (y YEAR); INSERT INTO t VALUES (1900) | 1264
+CREATE TABLE t (c CHAR(3)); INSERT INTO t VALUES ('a  '); SELECT CONCAT(c, '|'), c = 'a' FROM t | [("a|", 1)]
+CREATE TABLE t (c CHAR); INSERT INTO t VALUES ('ab') | 1406
+CREATE TABLE t (x INT, y INT, PRIMARY KEY (x, y)); INSERT INTO t VALUES (1, NULL) | 1048
+CREATE TABLE t (x TEXT PRIMARY KEY) | 1170
+CREATE TABLE t (x TEXT, KEY (x)) | 1170
+CREATE TABLE t (d DATE DEFAULT '2020-1-5', i INT DEFAULT '7', x INT); INSERT INTO t (x) VALUES (1); SELECT d, i FROM t | [(date(2020, 1, 5), 7)]
+CREATE TABLE t (v VARCHAR(2) DEFAULT 'abcdef') | 1067
+CREATE TABLE t (i INT DEFAULT 'abc') | 1067
+CREATE TABLE t (d DATE DEFAULT CURRENT_TIMESTAMP) | 1067
+CREATE TABLE t (x INT, a DATETIME DEFAULT NOW()); INSERT INTO t (x) VALUES (1); SELECT ABS(TIMESTAMPDIFF(HOUR, a, NOW())) FROM t | [(0,)]
+CREATE TABLE t (a TIMESTAMP DEFAULT CURRENT_TIMESTAMP); DESCRIBE t | [("a", "timestamp", "YES", "", "CURRENT_TIMESTAMP", "DEFAULT_GENERATED")]
+{KEYED} INSERT INTO t (id, v) VALUES (0, 'c'), (NULL, 'd'), ('0', 'e'); SELECT id FROM t WHERE id > 2 ORDER BY id | [(3,), (4,), (5,)]
+{KEYED} INSERT INTO t SELECT 0, n, v FROM t WHERE id = 1; SELECT MAX(id) FROM t | [(3,)]
+{KEYED} TRUNCATE t; INSERT INTO t (v) VALUES ('z'); SELECT * FROM t | [(1, 5, "z")]
+{KEYED} REPLACE INTO t VALUES (1, NULL, 'x') | 1048
+{KEYED} REPLACE INTO t SELECT id, NULL, v FROM t | 1048
+{KEYED} REPLACE INTO t (id, v) VALUES (1, 'x'); SELECT * FROM t WHERE id = 1 | [(1, 5, "x")]
+{KEYED} INSERT IGNORE INTO t VALUES (1, 4, 'x'), (7, 4, 'y'); SELECT id, v FROM t ORDER BY id | [(1, "a"), (2, "b"), (7, "y")]
+{PAID} CREATE TABLE c AS SELECT * FROM t WHERE d > '2020-1-6'; SELECT * FROM c | [(2, date(2021, 2, 3), Decimal("2.00"), "b")]
+{PAID} CREATE TABLE c AS SELECT v, AVG(p) AS m, MAX(d) AS l FROM t GROUP BY v; SELECT CONCAT(m), l + INTERVAL 1 DAY FROM c ORDER BY v | [("1.500000", date(2020, 1, 6)), ("2.000000", date(2021, 2, 4))]
+{PAID} CREATE TABLE c AS SELECT d FROM t; INSERT INTO c VALUES ('x') | 1292
+{PAID} CREATE TABLE c AS SELECT v, p FROM t GROUP BY v | 1055
+{PAID} CREATE VIEW w AS SELECT id, d, p FROM t; SELECT CONCAT(p), d FROM w WHERE d = '2020-1-5' | [("1.50", date(2020, 1, 5))]
+{PAID} CREATE VIEW w (x, y) AS SELECT id, p FROM t WHERE d < '2020-1-6'; SELECT CONCAT(y) FROM w | [("1.50",)]
+{PAID} CREATE VIEW w AS SELECT AVG(id) AS m FROM t; SELECT m * 1000 FROM w | [(1500,)]
+{PAID} CREATE VIEW w AS SELECT nope FROM t | 1054
+{PAID} CREATE VIEW w AS SELECT id FROM t; SHOW FULL TABLES | [("t", "BASE TABLE"), ("w", "VIEW")]
+{PAID} CREATE VIEW w AS SELECT id FROM t; SELECT TABLE_NAME, TABLE_TYPE FROM information_schema.tables WHERE table_schema = DATABASE() ORDER BY 1 | [("t", "BASE TABLE"), ("w", "VIEW")]
+{PAID} RENAME TABLE t TO u, nope TO x; SHOW TABLES | [("t",)]
+{PAID} ALTER TABLE t ADD COLUMN q INT, DROP COLUMN nope; SELECT * FROM t WHERE id = 2 | [(2, date(2021, 2, 3), Decimal("2.00"), "b")]
+SELECT MAKEDATE(2020, 0), MAKEDATE(20, 1), INSERT('Quadratic', 3, -1, 'What') | [(None, date(2020, 1, 1), "QuWhat")]
+SELECT DECIMAL_MOD(1, 2) | 1305
+SELECT ONE_ROW(1, 0) | 1305
+"""
+
+REFUSED = f"""
+{FILLED} SELECT id FROM t ORDER BY e
+{FILLED} SELECT id, e FROM t ORDER BY 2
+{FILLED} SELECT id, s AS x FROM t ORDER BY x
+{FILLED} SELECT MAX(e) FROM t
+{FILLED} SELECT id FROM t WHERE e < 'medium'
+{FILLED} SELECT id FROM t WHERE e = 2
+{FILLED} SELECT e + 0 FROM t
+{FILLED} SELECT a.id FROM t a JOIN t b ON a.e = b.e
+{FILLED} INSERT INTO t (id) SELECT e FROM t
+{SIZES} INSERT INTO t (e) VALUES (2)
+{SIZES} INSERT IGNORE INTO t (e) VALUES ('bogus')
+CREATE TABLE t (y YEAR); INSERT INTO t VALUES (24)
+CREATE TABLE t (y YEAR); SELECT y FROM t WHERE y = 20
+CREATE TABLE t (b BLOB); INSERT INTO t VALUES ('a')
+CREATE TABLE t (b BLOB); SELECT b FROM t WHERE b = 'a'
+CREATE TABLE t (b BIT(1))
+CREATE TABLE t (x INT CHECK (x > 0))
+CREATE TABLE t (x INT, CONSTRAINT c CHECK (x > 0))
+CREATE TABLE t (x INT REFERENCES u (x))
+CREATE TABLE t (x INT, FOREIGN KEY (x) REFERENCES u (x))
+CREATE TABLE t (x INT, y INT AS (x + 1))
+CREATE TABLE t (x TIMESTAMP DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP)
+CREATE TABLE t (x INT PRIMARY KEY AUTO_INCREMENT) AUTO_INCREMENT=100
+CREATE TABLE t (x INT) COLLATE=utf8mb4_bin
+CREATE TABLE t (x VARCHAR(9), UNIQUE KEY k (x(3)))
+{KEYED} CREATE UNIQUE INDEX i ON t (v(3))
+{KEYED} UPDATE t SET id = id + 1 ORDER BY id DESC
+{KEYED} INSERT IGNORE INTO t VALUES (7, NULL, 'x')
+{PAID} CREATE TABLE c AS SELECT id FROM t; DESCRIBE c
+{PAID} CREATE TABLE c AS SELECT COUNT(*) FROM t
+{PAID} CREATE TABLE c AS SELECT CONCAT(v, 'x') AS x FROM t; INSERT INTO c VALUES ('abcdefghijkl')
+{PAID} CREATE VIEW w AS SELECT id FROM t; DESCRIBE w
+{PAID} CREATE VIEW w AS SELECT * FROM t; ALTER TABLE t ADD COLUMN x INT
+{PAID} SHOW TABLES WHERE Tables_in_dbbench = 't'
+{PAID} SHOW INDEX FROM t
+{PAID} SHOW FIELDS FROM t
+{PAID} SHOW KEYS FROM t
+SHOW VARIABLES
+SHOW STATUS
+SET @x = 5; SET @y = 6; SELECT @x
+SET sql_mode = ''
+SELECT @@sql_mode
+SELECT @@autocommit
+SELECT RAND(1)
+SELECT FORMAT(1234.5, 2, 'de_DE')
+SELECT REGEXP_REPLACE('abc', 'b', 'x', 1)
+SELECT REGEXP_SUBSTR('abc', 'b', 1)
+SELECT * FROM information_schema.key_column_usage
+SELECT /*!50000 1,*/ 2
+DO 1
+SAVEPOINT a
+LOCK TABLES t READ
+WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r) SELECT n FROM r LIMIT 1
+"""
+
+
+def played(sandbox: Sandbox, statements: str) -> Any:
+    """The rows of the last statement, or the number of its error."""
+    result = None
+    for sql in statements.split(";"):
+        while (result := sandbox.execute(sql.strip())).limit == "time":  # on a busy machine
+            pass
+    assert result is not None
+    return result.error_code or [
+        tuple(float(cell) if isinstance(cell, Decimal) else cell for cell in row) for row in result.rows or []
+    ]
+
+
+def answered() -> list[tuple[str, Any]]:
+    pairs = [line.rpartition(" | ")[::2] for line in ANSWERED.strip().splitlines()]
+    names = {"date": date, "datetime": datetime, "Decimal": lambda text: float(text)}
+    return [(sql, eval(rows, names)) for sql, rows in pairs]
+
+
+@BOTH
+@pytest.mark.parametrize(("statements", "wanted"), answered())
+def test_what_is_answered(database: Database, statements: str, wanted: Any) -> None:
+    with database.sandbox(task(table("other", "a INT"))) as sandbox:
+        sandbox.execute("DROP TABLE other")
+        assert played(sandbox, statements) == wanted
+
+
+@pytest.mark.parametrize("statements", REFUSED.strip().splitlines())
+def test_what_is_refused(sqlite_database: Database, statements: str) -> None:
+    with sqlite_database.sandbox(task(table("u", "x INT"))) as sandbox:
+        assert played(sandbox, statements) == 1235
+
+
+def test_the_cells_of_a_task_are_in_the_range_of_their_column(sqlite_database: Database) -> None:
+    for column, cell in (("n TINYINT", 300), ("e ENUM('a','b')", "c")):
+        with pytest.raises(TaskError), sqlite_database.sandbox(task(table("t", column, (cell,)))) as sandbox:
+            sandbox.execute("SELECT 1")
+
+
+def test_a_table_of_a_task_may_have_what_an_agents_may_not(sqlite_database: Database) -> None:
+    made = table(
+        "t",
+        "id BIGINT AUTO_INCREMENT PRIMARY KEY, y YEAR, b BLOB, e SET('b') NOT NULL",
+        (2**40, 2020, "x", "B"),
+    )
+    with sqlite_database.sandbox(task(made)) as sandbox:
+        assert sandbox.execute("SELECT * FROM t WHERE y > 2000").rows == [(2**40, 2020, b"x", "b")]
+
+
+def test_a_change_that_runs_out_of_time_ends_no_transaction() -> None:
+    """SQLite rolls the whole transaction back, MySQL the statement: the tables are made again."""
+    numbers = table("n", "a INT", *((n,) for n in range(300)))
+    slow = "UPDATE n SET a = 1 WHERE a < (SELECT COUNT(*) FROM (SELECT x.a FROM n x, n y, n z WHERE x.a + y.a < z.a) q)"
+    with opened("sqlite", Limits(seconds=0.3)) as database, database.sandbox(task(numbers)) as sandbox:
+        for sql in ("BEGIN", "DELETE FROM n WHERE a >= 290"):
+            assert sandbox.execute(sql).error is None
+        assert sandbox.execute(slow).limit == "time"
+        assert sandbox.execute("SELECT COUNT(*) FROM n").rows == [(290,)]
+        assert sandbox.execute("ROLLBACK").error is None
+        assert sandbox.execute("SELECT COUNT(*) FROM n").rows == [(300,)]
