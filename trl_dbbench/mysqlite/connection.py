@@ -335,7 +335,7 @@ class Connection:
             self._run("COMMIT")
 
     def _set(self, statement: Statement) -> Result:
-        """Set autocommit, or variables of the user's: these cannot be read then."""
+        """Set autocommit, or a user's variables, which cannot be read then. SET TRANSACTION has no effect."""
         for item in statement.tree.expressions:
             target = item.this.this if isinstance(item.this, exp.EQ) else item
             name = target.name.lower()
@@ -347,7 +347,7 @@ class Connection:
                 if self._autocommit and not before:
                     self._commit()
             else:
-                refuse_if(name not in ("utf8mb4", "foreign_key_checks", "unique_checks"), f"SET {name}")
+                refuse_if(name not in ("", "utf8mb4", "foreign_key_checks", "unique_checks"), f"SET {name}")
         return _DONE
 
     def _command(self, statement: Statement) -> Result:
