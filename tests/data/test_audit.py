@@ -243,7 +243,7 @@ def test_a_repair_keeps_keys(sqlite_database: Database) -> None:
 
 
 def test_a_repair_puts_no_text_into_a_column_that_cannot_hold_it(sqlite_database: Database) -> None:
-    """The year of the gold SQL is no date, and no change with it is tried further."""
+    """The repair tries 2024, from the gold SQL, as a day. A DATE column refuses it, and the repair goes on."""
     dated = table("visits", "day DATE, cost INT", ("2024-01-05", 30), ("2023-06-01", 41), ("2024-03-01", 200))
     sql = "SELECT day FROM visits WHERE YEAR(day) = 2024 AND cost < 100"
     weak = question("Which days of 2024 cost less than 100?", sql, ("2024-01-05",), tables=(dated,))

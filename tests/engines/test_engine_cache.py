@@ -414,7 +414,7 @@ def computed(monkeypatch) -> list[torch.nn.Linear]:
         return forward(layer, kept, input)
 
     monkeypatch.setattr(linear_layers, "_forward", remembered)
-    monkeypatch.setattr(linear_layers, "PACK_MIN_WEIGHTS", 1)
+    monkeypatch.setattr(linear_layers, "PACK_MIN_WEIGHTS", {torch.float32: 1, torch.bfloat16: 1})
     return layers
 
 
@@ -432,6 +432,15 @@ def test_weights_laid_out_anew_give_the_turns_of_a_full_forward(build, long, com
         assert completion.ids == expected.ids
         assert completion.logprobs == pytest.approx(expected.logprobs, abs=1e-3 if build is hybrid else 1e-4)
     assert not computed, "the rollout is over"
+
+
+def test_float32_is_laid_out_where_a_cpu_has_no_bfloat16(monkeypatch):
+    """As processors with AVX2 alone."""
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    large = torch.nn.Linear(256, 256)
+    with packed(torch.nn.Sequential(large)):
+        assert "forward" in vars(large)
+    assert not linear_layers._packs(large, torch.bfloat16)
 
 
 def test_each_rollout_lays_out_the_weights_of_its_time(computed):

@@ -217,7 +217,7 @@ def test_templates_that_cannot_work(
 
 
 class Unread(TextProtocol):
-    """Of a user: its SQL comes in a block of another mark than the one that `parse` looks for."""
+    """A user's protocol that writes SQL between other marks than its `parse` looks for."""
 
     name = "unread"
 

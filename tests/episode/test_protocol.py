@@ -269,7 +269,7 @@ def test_tools_explain_what_is_no_call(turn: str, observation: str) -> None:
 
 
 def test_an_answer_without_values_is_written_without_any() -> None:
-    """Of a question whose rows are none; `["[]"]` would be an answer of one value."""
+    """A question without rows has no values to answer; `["[]"]` would be one value."""
     nothing = TOOLS.parse(call("commit_final_answer", answers=[]))
     assert nothing == Answer("[]", ())
     (written,) = TOOLS.write(nothing)["tool_calls"]

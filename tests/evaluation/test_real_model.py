@@ -83,7 +83,7 @@ def test_standard_tasks_that_have_their_sql_are_demonstrated(tmp_path: Path, ran
     (tmp_path / "standard.jsonl").write_text(f"{json.dumps(change)}\n{json.dumps(question)}\n")
     chain = Chain("a-model", tmp_path / "real", tmp_path, "sqlite", sft_steps=2)
     tasks = chain._demonstrations()
-    assert len(tasks) == 2 * 8  # the updates take so many
+    assert len(tasks) == 2 * 8  # two updates of eight demonstrations
     assert [task.gold.sql for task in tasks if task.id.startswith("standard")] == change["label"]
     chain.sft()
     assert ran[0][ran[0].index("--max_steps") + 1] == "2"

@@ -81,7 +81,7 @@ def alchemy(task: HarnessTask) -> list[str]:
 
 
 def typed(task: HarnessTask) -> str:
-    """What a client of its own reads of columns of several types, and `execute` of the same."""
+    """Return rows as a MySQL client reads them, then the same rows as `execute` gives them."""
     from sqlalchemy import create_engine
 
     sql = "SELECT price, spent, id, id FROM visits"

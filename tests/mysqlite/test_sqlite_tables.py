@@ -1,7 +1,7 @@
 """Tables, their types, keys and defaults, as MySQL has them, or refused; and what changes them as a whole.
 
-A case is statements, the last of which gives rows or the number of an error. Where there is a MySQL server, each that
-is answered is run on it as well.
+Each case runs several statements; the last one gives rows or the number of an error. Where there is a MySQL server,
+cases that are answered run on it too.
 """
 
 from __future__ import annotations

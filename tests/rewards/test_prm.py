@@ -313,7 +313,7 @@ def test_an_episode_whose_environment_failed_has_no_score(process_model, sqlite_
 
 
 def test_turns_of_a_program_have_no_score(process_model, late_orders):
-    """What a harness executes and answers is not in the conversation, and gets None among the model's turns."""
+    """The conversation leaves out turns that the harness wrote itself. They get None; the model's get a score."""
     acts = [Reply("Look."), Operation("SELECT 1"), Reply("Two."), Answer("2")]
     turns = [
         Turn(Completion([7], [0.0]) if isinstance(act, Reply) else Completion([], []), "Text.", act)

@@ -495,9 +495,9 @@ def _prompt_tokens(case: Case, tasks: Sequence[Task], model: str) -> int:
 def _bytes_of(dtype: str, config: Any) -> int:
     if dtype == "auto":
         dtype = str(getattr(config, "dtype", None) or "float32")
-    return int(
-        getattr(torch, re.sub(r"^torch\.", "", dtype), torch.float32).itemsize
-    )  # settings say which is none
+    # the check of the settings names a word that is no type
+    known = getattr(torch, re.sub(r"^torch\.", "", dtype), torch.float32)
+    return int(known.itemsize)
 
 
 def _sharing(case: Case) -> tuple[int, int]:

@@ -178,7 +178,7 @@ def steps_of_files(files: Sequence[str], reader: StepReader, tokens: StepTokens)
             )
         begin = reader.tokenizer(parts[0])["input_ids"]  # with what the tokenizer begins a text
         ids, places = reader.spliced([begin, *map(reader.ids_of, parts[1:])])
-        task = str(fields.get("task_id") or text.lstrip().partition("\n")[0])
+        task = str(fields.get("task_id") or _opening(text))
         yield task, reader.training_row(ids, places, labels)
 
 

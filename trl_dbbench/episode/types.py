@@ -295,7 +295,7 @@ class Episode:
 
     @property
     def said(self) -> list[bool]:
-        """Whether each turn is the model's text. A program's SQL and answer are not; they have no tokens."""
+        """For each turn, whether the model wrote it. A program's own SQL and answer have no tokens."""
         by_program = any(isinstance(turn.action, Reply) for turn in self.turns)
         return [bool(turn.completion.ids) or not by_program for turn in self.turns]
 

@@ -284,7 +284,7 @@ class Connection:
         return _DONE
 
     def _together(self, statements: Iterable[str]) -> Result:
-        """Run statements all of which have an effect, or none; return the result of the last one."""
+        """Run all statements, or undo those before one that fails; return the last one's result."""
         result = self._run("SAVEPOINT my_change")
         try:
             for each in statements:

@@ -112,7 +112,7 @@ _BITS = {
     "bigint": 64,
 }
 INTEGERS = {bits: name for name, bits in reversed(_BITS.items())}
-"""The type of whole numbers of so many bits."""
+"""The name of the integer type with a number of bits."""
 _DECLARED = re.compile(r"(?:my_)?([a-z]+)(?:[ _(]+(\d+))?(?:[ _,]+(\d+))?", re.IGNORECASE)
 
 

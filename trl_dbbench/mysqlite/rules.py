@@ -178,7 +178,7 @@ def function_call(node: exp.Expr) -> exp.Expr:
     arguments = _converted(name, arguments, kind_of(node))
     if name == "MOD" and len(arguments) == 2 and strict:
         arguments[1] = call("DIVISOR", arguments[1], arguments[0].copy())
-    refuse_if(len(arguments) > _MOST.get(name, len(arguments)), f"{name} with so many arguments")
+    refuse_if(len(arguments) > _MOST.get(name, len(arguments)), f"{name} with {len(arguments)} arguments")
     wrong = len(arguments) < _FEWEST.get(name, 0) or name in _MOVING or name == "ANY_VALUE"
     if wrong or (name in _FUNCTIONS and not takes(_FUNCTIONS[name], arguments)):
         raise StatementError(1582, f"Incorrect parameter count in the call to native function '{name}'")

@@ -591,8 +591,10 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
     for place, name, reading in readings:
         if commas and (kept := kept_as_text(texts_of.get(name, ()))) is not None:
             reading = kept
-        longest = max((len(row[place].encode()) for _, row in file.rows), default=0)
-        columns.append(Column(name, text_type(longest) if reading.type == "TEXT" else reading.type))
+        type_ = reading.type
+        if type_ == "TEXT":
+            type_ = text_type(max((len(row[place].encode()) for _, row in file.rows), default=0))
+        columns.append(Column(name, type_))
         cells_by_column.append(
             [_csv_cell(row[place], reading, f"{path}, {where}, column '{name}'") for where, row in file.rows]
         )

@@ -71,7 +71,7 @@ def check_outputs(outputs: Iterable[str | Path | None], *sources: str | Path) ->
         check_writable(path)
         if path.resolve() in [other.resolve() for other in paths[:place]]:
             raise ConfigError(f"'{path}' would be written twice; name two files.")
-        if path.resolve() in [Path(source).resolve() for source in sources]:
+        if path.exists() and any(path.samefile(source) for source in sources if Path(source).exists()):
             raise ConfigError(f"'{path}' is the file to read; write to another.")
 
 

@@ -14,11 +14,8 @@ from functools import partial
 import torch
 from torch import nn
 
-PACKED_DTYPES = (torch.float32, torch.bfloat16)
-"""Of the layer's computation, which autocast may set."""
-
-PACK_MIN_WEIGHTS = 16_384
-"""Smaller layers gain nothing from the other layout."""
+PACK_MIN_WEIGHTS = {torch.float32: 65_536, torch.bfloat16: 16_384}
+"""By the type that a layer computes in. Smaller layers gain nothing from the other layout."""
 
 PACK_MAX_BYTES = 4 * 1024**3
 """Memory that the copies may take; layers beyond it are computed as usual."""
@@ -49,12 +46,14 @@ def packed(model: nn.Module) -> Iterator[None]:
 
 def _available() -> bool:
     # how Inductor calls oneDNN; there is no public name for it
-    oneDNN = torch.ops.mkldnn
-    return (
-        torch.backends.mkl.is_available()
-        and hasattr(oneDNN, "_reorder_linear_weight")
-        and oneDNN._is_mkldnn_bf16_supported()
-    )
+    return torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+
+
+def _packs(layer: nn.Linear, dtype: torch.dtype) -> bool:
+    """Return whether a layer that computes in this type is worth another layout."""
+    if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return False
+    return dtype in PACK_MIN_WEIGHTS and layer.weight.numel() >= PACK_MIN_WEIGHTS[dtype]
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Linear]:
@@ -65,21 +64,26 @@ def _layers(model: nn.Module) -> Iterator[nn.Linear]:
             and type(layer.weight) is nn.Parameter  # neither quantized nor sharded
             and "forward" not in vars(layer)  # nor brought by a hook
             and layer.weight.device.type == "cpu"
-            and layer.weight.dtype in PACKED_DTYPES
-            and layer.weight.numel() >= PACK_MIN_WEIGHTS
+            and any(_packs(layer, dtype) for dtype in PACK_MIN_WEIGHTS)
             and layer.weight.nbytes <= left
         ):
             left -= layer.weight.nbytes
             yield layer
 
 
-def _forward(layer: nn.Linear, kept: dict[torch.dtype, Weights], input: torch.Tensor) -> torch.Tensor:
+def _forward(layer: nn.Linear, kept: dict[torch.dtype, Weights | None], input: torch.Tensor) -> torch.Tensor:
     cast = torch.is_autocast_enabled("cpu")
     dtype = torch.get_autocast_dtype("cpu") if cast else input.dtype
-    if dtype not in PACKED_DTYPES or not (cast or dtype == layer.weight.dtype):
+    if not (cast or dtype == layer.weight.dtype):
         return nn.Linear.forward(layer, input)
     if dtype not in kept:
-        weight = layer.weight.detach().to(dtype)
-        bias = None if layer.bias is None else layer.bias.detach().to(dtype)
-        kept[dtype] = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_BATCH_ROWS), bias
-    return torch.ops.mkldnn._linear_pointwise.default(input.to(dtype), *kept[dtype], "none", [], "")
+        kept[dtype] = _laid_out(layer, dtype) if _packs(layer, dtype) else None
+    if (weights := kept[dtype]) is None:
+        return nn.Linear.forward(layer, input)
+    return torch.ops.mkldnn._linear_pointwise.default(input.to(dtype), *weights, "none", [], "")
+
+
+def _laid_out(layer: nn.Linear, dtype: torch.dtype) -> Weights:
+    weight = layer.weight.detach().to(dtype)
+    bias = None if layer.bias is None else layer.bias.detach().to(dtype)
+    return torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_BATCH_ROWS), bias
