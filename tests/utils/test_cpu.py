@@ -58,7 +58,7 @@ spare_page_faults(torch.device("cpu"))
 tensors = [torch.ones(250_000) for _ in range(400)]  # 1 MB each
 del tensors[::2]
 before = held()
-GivesBackMemory().on_step_end(SimpleNamespace(device=torch.device("cpu")), None, None)
+GivesBackMemory().on_step_end(SimpleNamespace(device=torch.device("cpu")), SimpleNamespace(global_step=10), None)
 print(before - held())
 """
 

@@ -93,7 +93,7 @@ from trl_dbbench.training.samplers import LiveOrder, TaskSampler, task_order
 from trl_dbbench.training.stage_adapters import StageAdapters
 from trl_dbbench.training.stream import Stream, StreamCallback
 from trl_dbbench.training.unsupported import check_arguments, refused_by_trl
-from trl_dbbench.utils.cpu import GivesBackMemory, give_back_memory, leave_unpacked, spare_page_faults
+from trl_dbbench.utils.cpu import give_back_memory, leave_unpacked, spare_page_faults
 from trl_dbbench.utils.ranks import raise_on_all, together
 
 logger = logging.getLogger(__name__)
@@ -290,7 +290,6 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         self.episode_log = EpisodeLogCallback(self.args.output_dir, settings, lambda: self.run_id)
         self.add_callback(self.episode_log)
         self.add_callback(AlarmCallback())
-        self.add_callback(GivesBackMemory())
         if self.pop_callback(ProgressCallback) is not None:  # not where bars are off, or in a notebook
             self.add_callback(RolloutProgressCallback())
         elif self.pop_callback(PrinterCallback) is not None:

@@ -9,7 +9,8 @@ kernel as soon as it is freed. The next one of the same size then costs a page f
 - glibc then keeps what is freed, up to `KEPT` bytes, rather than the little that it keeps by itself.
 
 It keeps more than that: rows of other lengths in each batch leave holes between tensors that are there, and
-the next tensors do not fit. So after each rollout and update the kernel gets all that is free.
+the next tensors do not fit. So the kernel gets all that is free after each rollout, and every ten updates of
+a training that plays nothing.
 """
 
 from __future__ import annotations
@@ -59,12 +60,17 @@ def give_back_memory(device: torch.device) -> None:
 
 
 class GivesBackMemory(TrainerCallback):
-    """Gives free memory back after each update."""
+    """Gives free memory back now and then. Doing it after each update cost a sixth of the time in page faults
+    (SFT of SmolLM2-135M)."""
+
+    UPDATES = 10
+    """From one time to the next."""
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        give_back_memory(args.device)
+        if state.global_step % self.UPDATES == 0:
+            give_back_memory(args.device)
 
 
 def leave_unpacked(model: torch.nn.Module) -> None:
