@@ -410,7 +410,7 @@ def test_a_broken_database_is_made_anew(sqlite_database: Database, failure: Any)
 @pytest.mark.parametrize(
     ("sql", "error"),
     [
-        ("CREATE TABLE g AS SELECT REPEAT('x', 100000) FROM orders", "1114 (HY000): The table is full"),
+        ("CREATE TABLE g AS SELECT REPEAT('x', 100000) AS x FROM orders", "1114 (HY000): The table is full"),
         ("SELECT CONCAT(REPEAT('é', 70000), '')", "1301 (HY000): Result was larger than max_allowed_packet"),
         ("SELECT COUNT(*) FROM orders a, orders b, orders c, orders d", "3024 (HY000)"),
         ("SELECT " + "1, " * 300 + "1", "1117 (HY000): Too many columns"),
