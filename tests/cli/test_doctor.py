@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from launching import ROOT
@@ -14,6 +16,7 @@ from transformers import AutoConfig, AutoTokenizer, Qwen2ForCausalLM
 from typer.testing import CliRunner
 
 from trl_dbbench.cli import app
+from trl_dbbench.cli.doctor import largest_difference
 
 TINY = ROOT / "recipes" / "tiny" / "model"
 
@@ -253,3 +256,15 @@ def test_bfloat16_on_a_cpu(doctor, monkeypatch, there):
     assert status == 0
     assert ("no instructions for bfloat16: --dtype float32" in said["model"]) is not there
     assert "no instructions" not in doctor("quickstart", "--dtype", "float32")[1]["model"]
+
+
+def test_log_probabilities_that_are_nan_differ(tmp_path):
+    model = Qwen2ForCausalLM(AutoConfig.from_pretrained(TINY))
+    played = SimpleNamespace(prompt_ids=[5, 6], completion_ids=[7, 8], mask=[1, 1], logprobs=[-1.0, math.nan])
+    assert math.isnan(largest_difference(model, [played]))
+
+
+def test_a_model_without_a_tokenizer_is_a_finding(doctor, tmp_path):
+    shutil.copytree(TINY, tmp_path / "model", ignore=shutil.ignore_patterns("*token*", "*.jinja"))
+    status, said = doctor("quickstart", "--model_name_or_path", tmp_path / "model")
+    assert status == 1 and said["model"].startswith("FAIL") and "memory" in said

@@ -169,6 +169,12 @@ def test_statements_are_executed_as_the_grader_has_them(sqlite_database: Databas
     ("text", "sql", "not_said", "not_asked"),
     [
         ("Who lives in Rome?", "SELECT name FROM people WHERE city = 'Oslo'", ["oslo"], ["rome"]),
+        (
+            "Who of Rome is at least 30?",
+            "SELECT name FROM people WHERE city = 'Oslo' AND age >= 30",
+            ["oslo"],
+            ["rome"],
+        ),
         ("Who is over 40?", "SELECT name FROM people WHERE age > 41", ["41"], ["40"]),
         ("Who is over 1,000?", "SELECT name FROM people WHERE age > 1000", [], []),
         ("Who starts with 'A'?", "SELECT name FROM people WHERE name LIKE 'A%'", [], []),

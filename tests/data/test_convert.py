@@ -593,6 +593,10 @@ def test_the_command(tmp_path: Path):
     assert (run.exit_code, run.stderr) == (0, "")
     assert run.stdout == f"{tmp_path}/tasks.jsonl: 4 tasks in the format own\n"
 
+    (tmp_path / "OLD.CSV").write_text(QUESTIONS)
+    with pytest.raises(ConfigError, match="is a table of questions; name the CSV files of the tables"):
+        convert(tmp_path / "OLD.CSV", tmp_path / "no.jsonl")
+
     target = tmp_path / "tasks.json"
     run = CliRunner().invoke(app, ["convert", str(tmp_path / "tasks.jsonl"), str(target)])
     assert run.stdout == f"{target}: 4 tasks in the format lifelong\n"

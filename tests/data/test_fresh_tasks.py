@@ -40,6 +40,17 @@ def test_settings_are_those_of_generate() -> None:
     assert {len(task.skills) for task in of("generate://worlds.tiny.level?max_skills=2", *range(8))} <= {1, 2}
 
 
+def test_a_level_of_ones_own_may_lie_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("levels").mkdir()
+    Path("levels/mine.py").write_text(
+        "from trl_dbbench.data.generate import find_level\n\ndef level():\n    return find_level('plain')\n"
+    )
+    assert [task.question for task in of("generate://levels/mine.py:level", 0)] == [
+        task.question for task in of("generate://plain", 0)
+    ]
+
+
 def test_no_table_and_no_question_of_the_test_split_is_drawn() -> None:
     held_out = generate_tasks(150, level="worlds.tiny.level", split="test")
     drawn = of("generate://worlds.tiny.level", *range(300))

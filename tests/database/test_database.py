@@ -751,6 +751,60 @@ def test_without_rights_to_make_accounts(server_database: Database, caplog: pyte
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
 
 
+def test_accounts_go_though_the_given_account_may_not_list_them(
+    server_database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has the rights of docs/databases.md, and cannot read `mysql.user`."""
+    with pymysql.connect(**connect_arguments(server_database.url)) as admin, admin.cursor() as cursor:
+        users = "able@'%', able@localhost"
+        cursor.execute("CREATE USER able@'%' IDENTIFIED BY 'secret', able@localhost IDENTIFIED BY 'secret'")
+        cursor.execute(rf"GRANT ALL ON `dbb\_%`.* TO {users} WITH GRANT OPTION")
+        cursor.execute(f"GRANT CREATE USER ON *.* TO {users}")
+        try:
+            before = owned(server_database.url)
+            url = make_url(server_database.url).set(username="able", password="secret")
+            with open_database(url.render_as_string(hide_password=False), limits=LIMITS) as database:
+                with database.sandbox(task(MEDALS)) as sandbox:
+                    assert sandbox.execute("SELECT COUNT(*) FROM medals").rows == [(3,)]
+                    assert sandbox.execute("DELETE FROM medals").affected == 3
+                assert owned(server_database.url) > before
+            assert owned(server_database.url) <= before
+        finally:
+            cursor.execute(f"DROP USER {users}")
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_a_server_with_partial_revokes(docker_database: Database) -> None:
+    """Names in GRANT are no patterns there, as on managed servers."""
+    with pymysql.connect(**connect_arguments(docker_database.url)) as admin, admin.cursor() as cursor:
+        cursor.execute("SET GLOBAL partial_revokes = ON")
+        try:
+            with (
+                open_database(docker_database.url, limits=LIMITS) as database,
+                database.sandbox(task(MEDALS)) as sandbox,
+            ):
+                assert sandbox.execute("SELECT COUNT(*) FROM medals").rows == [(3,)]
+                assert sandbox.execute("DELETE FROM medals").affected == 3
+                assert (sandbox.execute("SELECT User FROM mysql.user").error or "").startswith("1142 (42000)")
+        finally:
+            cursor.execute("SET GLOBAL partial_revokes = OFF")
+
+
+def test_column_names_are_shown_without_the_real_database(server_database: Database) -> None:
+    with server_database.sandbox(task(MEDALS)) as sandbox:
+        assert sandbox.execute("SHOW TABLES").columns == ("Tables_in_dbbench",)
+
+
+def test_a_closed_database_says_so() -> None:
+    with open_database("sqlite") as database:
+        pass
+    with (
+        pytest.raises(DatabaseError, match="The database is closed"),
+        database.sandbox(task(MEDALS)),
+    ):
+        pass
+
+
 def test_limits_are_the_callers() -> None:
     with (
         open_database("sqlite", limits=Limits(rows=2)) as database,

@@ -12,7 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from anyio.from_thread import start_blocking_portal
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config
+from transformers import (
+    Gemma3nTextConfig,
+    Gemma4TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+)
 
 from trl_dbbench.engines.transformers import admission
 from trl_dbbench.engines.transformers.admission import Admission, Costs, cache_bytes_per_token
@@ -120,6 +127,16 @@ def test_what_is_free_bounds_a_rollout_and_it_says_so(monkeypatch, caplog):
     assert max(map(len, engine.batches)) == 3
     assert "3 of 15 episodes play at a time, the others wait" in caplog.text
     assert "max_concurrent_episodes" in caplog.text
+
+
+def test_the_largest_layer_counts_where_layers_differ():
+    gemma4 = Gemma4TextConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        global_head_dim=16, layer_types=["sliding_attention", "full_attention"],
+    )  # fmt: skip
+    assert cache_bytes_per_token(gemma4, 2) == 2 * 2 * (16 + 16) * 2  # layers, heads, keys and values, bytes
+    gemma3n = Gemma3nTextConfig(num_hidden_layers=2, intermediate_size=[64, 256], hidden_size=32)
+    assert admission.mlp_size(gemma3n) == 256
 
 
 # --- ranks ----------------------------------------------------------------------------------------

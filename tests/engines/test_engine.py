@@ -118,6 +118,12 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it():
     assert torch.allclose(shares, torch.tensor([0.625, 0.375, 0.0, 0.0]), atol=0.065)
 
 
+def test_top_p_is_a_share_of_what_top_k_leaves():
+    """As in transformers and vLLM: of 0.5 and 0.3, the first has 0.625 of the mass, which reaches 0.6."""
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().tolist()
+    assert (choose(logits, 500, top_k=2, top_p=0.6) > 0).tolist() == [True, False, False, False]
+
+
 def test_top_k_keeps_the_k_most_likely():
     assert (choose([0.0, 0.1, 0.2, 0.3], 500, top_k=2) > 0).tolist() == [False, False, True, True]
 

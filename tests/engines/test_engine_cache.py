@@ -14,6 +14,8 @@ import torch
 from other_device import another_device
 from peft import LoraConfig, get_peft_model
 from transformers import (
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -67,6 +69,22 @@ def qwen3() -> PreTrainedModel:
 def sliding_window() -> PreTrainedModel:
     # Mistral's model has the window all the same
     return MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=7, use_sliding_window=False))
+
+
+def gemma4() -> PreTrainedModel:
+    """Heads of two sizes, and a last layer that reads the keys and values of another."""
+    config = Gemma4TextConfig(
+        **SHAPE | {"num_hidden_layers": 4, "initializer_range": 0.2},
+        head_dim=8,
+        global_head_dim=16,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+        num_kv_shared_layers=2,
+        sliding_window=7,
+        vocab_size_per_layer_input=VOCABULARY,
+        hidden_size_per_layer_input=8,
+        use_double_wide_mlp=False,
+    )
+    return Gemma4ForCausalLM(config)
 
 
 def hybrid() -> PreTrainedModel:
@@ -142,10 +160,11 @@ SAMPLINGS = {
 
 @pytest.mark.parametrize("long", [1, 10_000], ids=["prompts-shared", "prompts-copied"])
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
-@pytest.mark.parametrize("build", [qwen2, llama, sliding_window, hybrid])
+@pytest.mark.parametrize("build", [qwen2, llama, sliding_window, gemma4, hybrid])
 def test_every_turn_is_what_a_full_forward_gives(build, sampling, long, monkeypatch):
     monkeypatch.setattr("trl_dbbench.engines.transformers.engine.SHARE_PREFIX_MIN_TOKENS", long)
     model = make(build)
+    assert cache.can_keep(model.config) == (build is not hybrid)
     turns = 0
     for seed in range(6):
         engine = TransformersEngine(model, EOS, 0)

@@ -191,6 +191,53 @@ def test_only_what_statements_touch_is_copied(
         assert [names for slot, names in slots.items() if slot not in before] == ([copied] if copied else [])
 
 
+def test_keys_that_a_copy_is_made_with(server_database: Database, tmp_path: Path) -> None:
+    """One that a foreign key refers to must be there before it, though the referring table comes first; of two
+    FULLTEXT keys InnoDB adds only one to a table."""
+    cards = made(
+        tmp_path / "cards.sqlite",
+        "CREATE TABLE sets (id INTEGER PRIMARY KEY, code VARCHAR(9) UNIQUE);"
+        "CREATE TABLE set_names (id INTEGER PRIMARY KEY, code VARCHAR(9) REFERENCES sets (code));"
+        "INSERT INTO sets VALUES (1, 'A'); INSERT INTO set_names VALUES (1, 'A');",
+    )
+    with server_database.sandbox(over(cards)) as sandbox:
+        assert done(sandbox, "INSERT INTO sets VALUES (2, 'B')").affected == 1
+        assert done(sandbox, "INSERT INTO set_names VALUES (2, 'B')").affected == 1
+        refused = sandbox.execute("INSERT INTO set_names VALUES (3, 'C')")
+        assert (refused.error or "").startswith("1452 (23000)")
+    posts = tmp_path / "posts.sql"
+    posts.write_text(
+        "CREATE TABLE `posts` (`id` int PRIMARY KEY, `a` text, `b` text, FULLTEXT KEY `x` (`a`), "
+        "FULLTEXT KEY `y` (`b`));\nINSERT INTO `posts` VALUES (1, 'one', 'two');\n"
+    )
+    with server_database.sandbox(over(posts)) as sandbox:
+        assert done(sandbox, "UPDATE posts SET a = 'z'").affected == 1
+        assert rows(sandbox, "SELECT id FROM posts WHERE MATCH (b) AGAINST ('two')") == [(1,)]
+
+
+def test_rows_beyond_those_that_a_state_holds_count(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trl_dbbench.database.sandbox.MAX_STATE_ROWS", 3)
+    numbers = made(
+        tmp_path / "n.sqlite",
+        "CREATE TABLE numbers (n INTEGER PRIMARY KEY, name TEXT);"
+        "INSERT INTO numbers VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd'), (5, 'e');",
+    )
+    asked = change(over(numbers, sorted(database.task_dialects)[-1]), "INSERT INTO numbers VALUES (6, 'f')")
+    judge = Judge(database)
+    for statements, right in {
+        (): False,
+        ("INSERT INTO numbers VALUES (6, 'f')",): True,
+        ("INSERT INTO numbers VALUES (6, 'F')",): False,
+        ("DELETE FROM numbers WHERE n = 4", "INSERT INTO numbers VALUES (6, 'f'), (4, 'd')"): True,
+    }.items():
+        with database.sandbox(asked) as sandbox:
+            for sql in statements:
+                done(sandbox, sql)
+            assert judge(asked, Answer(""), sandbox, "agentbench_text").right is right, statements
+
+
 def test_a_partial_copy_shows_nowhere(sandbox: Sandbox) -> None:
     everything = [("heavier",), ("heavy",), ("owners",), ("pets",), ("prices",)]
     done(sandbox, "UPDATE prices SET price = 2")

@@ -509,6 +509,12 @@ def test_protocols_that_it_can_be_played_in(tmp_path: Path, sqlite_database: Dat
         judge.check_task(task, get_protocol("text"))
 
 
+def test_a_grader_of_answers_needs_one(tmp_path: Path, sqlite_database: Database) -> None:
+    judge = Judge(sqlite_database, "lifelong")
+    with pytest.raises(TaskError, match="'local001' has no gold answer, which the grader lifelong needs"):
+        judge.check_task(only(spider2(tmp_path, OWNED)), get_protocol("text"))
+
+
 def test_results_are_shown_in_reports(tmp_path: Path) -> None:
     gold = only(spider2(tmp_path, OWNED)).gold
     assert gold.shown == ((("Ann", 2), ("Bo", 1)),)

@@ -26,6 +26,8 @@ from required import LONG
 from safetensors.torch import load_file
 from training import equal
 
+from trl_dbbench.training.stopping import stop_with_launcher
+
 SHELL = Path(__file__).parents[1] / "shell.py"
 LAUNCHER = ["-m", "accelerate.commands.launch", "--quiet", "--config_file", str(CPU)]
 TWO_RANKS = [*LAUNCHER, "--multi_gpu", "--num_processes=2", "--main_process_port=0"]
@@ -288,3 +290,9 @@ def plain_lines(output: str) -> None:
     assert steps == [f"step {step} of 4" for step in (1, 2, 3, 4)]
     warned = [line for line in lines if "arning" in line]
     assert len(warned) == len(set(warned)), warned
+
+
+def test_a_container_s_first_process_has_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `docker run IMAGE python recipes/grpo_dbbench.py`, and in what `docker exec` starts."""
+    monkeypatch.setattr(os, "getppid", lambda: 0)
+    stop_with_launcher()

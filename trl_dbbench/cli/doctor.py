@@ -153,16 +153,15 @@ def _played(recipe: Mapping[str, Any]) -> tuple[PreTrainedModel, list[Episode]]:
 def largest_difference(model: PreTrainedModel, episodes: Sequence[Episode]) -> float:
     """Return by how much the log-probabilities of sampled tokens differ between the rollout and one forward
     pass over the whole episode, without a cache."""
-    largest = 0.0
+    found = []
     for episode in episodes:
         ids = torch.tensor([[*episode.prompt_ids, *episode.completion_ids]])
         start = len(episode.prompt_ids)
         logits = model(ids, use_cache=False).logits[0, start - 1 : -1]  # (T, V)
         computed = logits.log_softmax(-1).gather(1, ids[0, start:, None])[:, 0]
         sampled = torch.tensor(episode.mask, dtype=torch.bool)
-        differences = (computed - torch.tensor(episode.logprobs))[sampled].abs()
-        largest = max(largest, *differences.tolist())
-    return largest
+        found.append((computed - torch.tensor(episode.logprobs))[sampled].abs())
+    return torch.cat(found).max().item()  # NaN if one is
 
 
 SHOWN_PACKAGES = ("trl", "transformers", "peft", "accelerate", "torch")
@@ -242,7 +241,7 @@ def _checked(name: str, check: Callable[[], str | Finding], parser: RecipeParser
     try:
         with parser.saying_where():
             found = check()
-    except (DBBenchError, ValueError, FileNotFoundError) as error:
+    except (DBBenchError, ValueError, OSError) as error:
         return Finding(name, "FAIL", str(error))
     return found if isinstance(found, Finding) else Finding(name, "ok", found)
 

@@ -163,7 +163,7 @@ def _check_source(
         raise ConfigError(
             "with --tables, IN is a file of questions, which has no other format; leave --from out."
         )
-    if not tables and format is None and Path(source).suffix in CSV_SUFFIXES:
+    if not tables and format is None and Path(source).suffix.lower() in CSV_SUFFIXES:
         raise ConfigError(
             f"{source} is a table of questions; name the CSV files of the tables that it asks of with "
             "--tables."

@@ -199,7 +199,9 @@ class RetryingSandbox(Sandbox):
         start = time.monotonic()
         failures, standstills, restarts = 0, 0, database.restarts
         for pause in _pauses():
-            if self._closed or database.closed:
+            if database.closed:
+                raise DatabaseError("The database is closed. Open it again for more sandboxes.")
+            if self._closed:
                 raise DatabaseError("The sandbox is closed. Take another from Database.sandbox().")
             if database.gave_up is not None and database.outage.hopeless(database.patience):
                 raise self._gave_up(database.gave_up)

@@ -11,9 +11,11 @@ agent did not cause is raised, as `EnvironmentFault`.
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -34,8 +36,7 @@ SHOWN_DATABASE = "dbbench"
 
 MAX_STATE_ROWS = 100_000
 MAX_STATE_CHARACTERS = 16_000_000
-"""Rows and characters that `Sandbox.state` reads of a table. An agent can double one in every turn, but no
-gold state comes near."""
+"""Rows and characters of a table that `Sandbox.state` holds; the rows beyond count by a checksum."""
 
 MAX_TABLE_BYTES = 256 * 1024 * 1024
 """Size to which all tables of a sandbox together may grow."""
@@ -178,7 +179,7 @@ def clip(rows: Iterable[Any], limits: Limits) -> tuple[list[tuple], str | None]:
             cells_left -= len(row)
             if cells_left < 0:
                 return taken, "cells"
-        size = sum(len(cell) if isinstance(cell, str | bytes) else len(str(cell)) for cell in row)
+        size = _characters(row)
         if size > left:
             cells = []
             for cell in row:
@@ -189,6 +190,32 @@ def clip(rows: Iterable[Any], limits: Limits) -> tuple[list[tuple], str | None]:
         left -= size
         taken.append(tuple(row))
     return taken, None
+
+
+def table_state(columns: Sequence[str], rows: Iterable[Any]) -> TableState:
+    """Return a table's state. For the rows beyond `MAX_STATE_ROWS` and `MAX_STATE_CHARACTERS` stand their
+    number and the sum of their hashes, which no order changes."""
+    held: list[tuple] = []
+    left, remaining = MAX_STATE_CHARACTERS, iter(rows)
+    for row in remaining:
+        left -= _characters(row)
+        if left < 0 or len(held) == MAX_STATE_ROWS:
+            return TableState(columns, held, _checksum(chain([row], remaining)))
+        held.append(tuple(row))
+    return TableState(columns, held)
+
+
+def _checksum(rows: Iterable[Any]) -> tuple[int, int]:
+    count = total = 0
+    for row in rows:
+        text = repr(tuple(row)).encode("utf-8", "surrogatepass")
+        total += int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
+        count += 1
+    return count, total % 2**64
+
+
+def _characters(row: Iterable[Any]) -> int:
+    return sum(len(cell) if isinstance(cell, str | bytes) else len(str(cell)) for cell in row)
 
 
 def failure(code: int, text: str, *, limit: str | None = None, seconds: float = 0.0) -> QueryResult:

@@ -155,7 +155,7 @@ class ServedPolicy:
     def eos_token_ids(self) -> list[int]:
         """Every id that ends a turn."""
         try:
-            declared = GenerationConfig.from_pretrained(self.name_or_path)
+            declared = GenerationConfig.from_pretrained(self.name_or_path, revision=self.revision or "main")
         except OSError:  # not every model has one
             declared = None
         return eos_token_ids(declared, self.tokenizer)

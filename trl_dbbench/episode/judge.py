@@ -163,6 +163,11 @@ class Judge:
             return
         asked, grader = get_grader(protocol.grader), self.grader_for(task, protocol.grader)
         if not isinstance(grader, SQLGrader):
+            if task.gold.answer is None:
+                raise TaskError(
+                    f"task '{task.id}' has no gold answer, which the grader {grader.name} needs. Leave "
+                    "grader out, and set protocol: text_sql or tools_sql."
+                )
             return
         if not isinstance(asked, SQLGrader):
             raise ConfigError(

@@ -12,10 +12,14 @@ Row = Sequence[Any]
 
 
 class TableState(NamedTuple):
-    """A table's column names, in order, and its rows, in any order."""
+    """A table's column names, in order, and its rows, in any order.
+
+    `rest` stands for rows that are too many to be held: two tables are the same only if theirs are equal.
+    """
 
     columns: Sequence[str]
     rows: Sequence[tuple]
+    rest: Hashable = None
 
 
 State = Mapping[str, TableState]
@@ -33,7 +37,9 @@ def same_state(state_a: State, state_b: State) -> bool:
     Table names compare exactly, column names without case, as in SQL.
     """
     return state_a.keys() == state_b.keys() and all(
-        column_key(table) == column_key(state_b[name]) and same_rows(table.rows, state_b[name].rows)
+        column_key(table) == column_key(state_b[name])
+        and table.rest == state_b[name].rest
+        and same_rows(table.rows, state_b[name].rows)
         for name, table in state_a.items()
     )
 

@@ -95,7 +95,9 @@ def state_digest(state: State) -> str:
     rows_digest, columns_digest = hashlib.blake2b(digest_size=8), hashlib.blake2b(digest_size=4)
     for name in sorted(state):
         rows = sorted(repr([_cell_text(cell) for cell in row]) for row in state[name].rows)
-        rows_digest.update(repr((name, rows)).encode("utf-8", "surrogatepass"))
+        rest = state[name].rest
+        whole = (name, rows) if rest is None else (name, rows, rest)
+        rows_digest.update(repr(whole).encode("utf-8", "surrogatepass"))
         columns_digest.update(repr((name, column_key(state[name]))).encode("utf-8", "surrogatepass"))
     return rows_digest.hexdigest() + columns_digest.hexdigest()
 

@@ -241,7 +241,8 @@ def _type(declared: Declared) -> tuple[str | None, list[str]]:
         return None, [f"left out, no task has its type {type_[:MAX_SHOWN]}"]
     if re.search(r"[^\x20-\x7e]|\\|''", type_):
         return "text", [f"its type {type_[:MAX_SHOWN]} becomes TEXT"]
-    type_ = re.sub(r"int\(\d+\)", "int", type_)  # a width of display, deprecated, and gone from MySQL 8
+    # a width of display is deprecated, and gone from MySQL 8
+    type_ = re.sub(r"^(\w*int)\(\d+\)", r"\1", type_, flags=re.IGNORECASE)
     notes = []
     # UNSIGNED of fractions is deprecated, and the embedded database does not know it
     for word in ("ZEROFILL", *(("UNSIGNED",) if found.kind in ("exact", "float") else ())):

@@ -71,7 +71,7 @@ def _entries(path_or_id: str | Path, split: str | None, format: TaskFormat | Non
         return read_folder(path, split)
     if path.exists() and split is not None:
         raise TaskError(f"{path} is a single file, which has no split {split!r}; leave the split out.")
-    if path.suffix in CSV_SUFFIXES and path.exists() and format is None:
+    if path.suffix.lower() in CSV_SUFFIXES and path.exists() and format is None:
         raise TaskError(
             f"{path} says nothing of the tables that its questions are asked of. Make tasks of it: "
             f"trl-dbbench convert {path} tasks.jsonl --tables TABLE.csv"

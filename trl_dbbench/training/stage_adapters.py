@@ -34,6 +34,9 @@ Weights = dict[str, torch.Tensor]
 MERGES = ("linear", "ties", "dare_linear")
 WAYS = ("one", "each", *MERGES)
 
+MAX_NAME = 60
+"""Characters of a stage in the name of its folder."""
+
 DENSITY = 0.5
 """Share of the weights that TIES and DARE keep, as in PEFT's examples."""
 
@@ -166,11 +169,16 @@ class StageAdapters:
         return self._ended[stage] if stage is not None and stage < len(self._ended) else self._ended[-1]
 
     def save(self, folder: Path, names: Sequence[str]) -> None:
-        """Save the adapter of each stage as a folder of its own."""
+        """Save the adapter of each stage as a folder of its own.
+
+        Args:
+            names: of the stages; a path counts by its file, and a long name by its beginning.
+        """
         before = self._copy()
         for number, (name, weights) in enumerate(zip(names, self._ended, strict=True), 1):
             self._put(weights)
-            self._trainer.model.save_pretrained(folder / f"{number}-{name}", selected_adapters=["default"])
+            own = folder / f"{number}-{Path(name).name[:MAX_NAME]}"
+            self._trainer.model.save_pretrained(own, selected_adapters=["default"])
         self._put(before)
 
     def state_dict(self) -> dict[str, Any]:

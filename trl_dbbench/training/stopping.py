@@ -193,7 +193,8 @@ def stop_with_launcher() -> None:
     if not sys.platform.startswith("linux"):
         return
     launcher = os.getppid()
-    command = Path(f"/proc/{launcher}/cmdline").read_bytes()
+    # 0: in a container its first process, or one that was started in it from outside
+    command = Path(f"/proc/{launcher}/cmdline").read_bytes() if launcher else b""
     if b"accelerate" in command or b"torchrun" in command:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != launcher:  # it has ended meanwhile

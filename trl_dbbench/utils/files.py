@@ -25,7 +25,8 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """Open a file that replaces `path` when the block succeeds, and disappears when it fails.
+    """Open a file that replaces `path` when the block succeeds, and disappears when it fails. A pipe or a
+    device is written to as it is.
 
     Args:
         mode: `"w"` for UTF-8 text, `"wb"` for bytes. Half of a surrogate pair is written as an escape.
@@ -36,8 +37,12 @@ def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     """
     path = Path(path)
     check_writable(path)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
     text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "errors": "backslashreplace"}
+    if path.exists() and (not path.is_file() or path.is_relative_to("/dev")):  # a pipe or a device
+        with path.open(mode, **text) as file:
+            yield file
+        return
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         try:
             file = unfinished.open(mode, **text)

@@ -121,7 +121,10 @@ def _values(task: Task) -> Iterator[tuple[str, bool]]:
     """Yield the literals of the gold SQL, each with whether it is a number."""
     tree = only_statement(task.gold.sql or "", task.dialect)
     for literal in tree.find_all(exp.Literal) if tree is not None else ():
-        if literal.find_ancestor(*_SAID_OTHERWISE):
+        above = literal.find_ancestor(*_SAID_OTHERWISE)
+        while isinstance(above, exp.Connector | exp.Exists):  # functions to sqlglot
+            above = above.find_ancestor(*_SAID_OTHERWISE)
+        if above is not None:
             continue
         text = literal.name
         is_number = not literal.is_string or bool(_NUMBER.fullmatch(text))

@@ -47,8 +47,9 @@ class FreshTasks:
             ConfigError: if there are none such.
         """
         parts = urlsplit(url)
-        level, given = parts.netloc or "full", dict(parse_qsl(parts.query, keep_blank_values=True))
-        find_level(f"{level}{parts.path}".rstrip("/"))
+        level = f"{parts.netloc}{parts.path}".rstrip("/") or "full"
+        given = dict(parse_qsl(parts.query, keep_blank_values=True))
+        find_level(level)
         readers: dict[str, Any] = {
             "seed": int,
             "skills": lambda text: tuple(text.split(",")),

@@ -27,14 +27,13 @@ from trl_dbbench.database.embedded.mistakes import (
 )
 from trl_dbbench.database.embedded.native_guard import MAX_SMALL_BYTES, NativeGuard
 from trl_dbbench.database.sandbox import (
-    MAX_STATE_CHARACTERS,
-    MAX_STATE_ROWS,
     Limits,
     QueryResult,
     State,
     TableState,
     check_rows,
     clip,
+    table_state,
 )
 from trl_dbbench.errors import TaskError
 from trl_dbbench.mysqlite.errors import StatementError
@@ -284,8 +283,7 @@ class NativeSandbox(EmbeddedSandbox):
         one with columns that are computed, beyond the limits of a statement.
         """
         # of main: not the temporary table that may hide it
-        query = f"SELECT * FROM main.{quote(name)} LIMIT {MAX_STATE_ROWS}"
-        limits = Limits(rows=MAX_STATE_ROWS, characters=MAX_STATE_CHARACTERS)
+        query = f"SELECT * FROM main.{quote(name)}"
         length = self._connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH)
         try:
             info = self._connection.execute(f"PRAGMA main.table_xinfo({quote(name)})").fetchall()
@@ -294,8 +292,7 @@ class NativeSandbox(EmbeddedSandbox):
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
             with self._guard.reading(self._limits.seconds if computed else math.inf):
                 cursor = self._connection.execute(query)
-                columns = tuple(column[0] for column in cursor.description)
-                rows, _ = clip(cursor, limits)
+                state = table_state(tuple(column[0] for column in cursor.description), cursor)
                 cursor.close()
         except Exception as error:
             file_broken = self._uri is not None and is_broken(error) and is_file_broken(self._uri)
@@ -306,7 +303,7 @@ class NativeSandbox(EmbeddedSandbox):
             return None
         finally:
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, length)
-        return TableState(columns, rows)
+        return state
 
 
 def _connect(name: str) -> sqlite3.Connection:

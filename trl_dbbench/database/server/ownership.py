@@ -94,11 +94,18 @@ def killed(admin: Connection) -> list[int]:
 
 def create_account(admin: Connection, name: str) -> Account:
     """An account with all rights except EVENT in the database of the same name, and no rights elsewhere."""
-    return _create(admin, name, _RIGHTS, name.replace("_", r"\_"))
+    return _create(admin, name, _RIGHTS, name if names_are_literal(admin) else name.replace("_", r"\_"))
+
+
+def names_are_literal(admin: Connection) -> bool:
+    """Return whether GRANT takes a database's name as it is, not as a pattern: with `partial_revokes`."""
+    found = admin.exec_driver_sql("SHOW VARIABLES LIKE 'partial_revokes'").first()
+    return found is not None and found[1] == "ON"
 
 
 def create_reader(admin: Connection, name: str, owner: str) -> Account:
-    """An account that may SELECT in the owner's pristine databases, and do nothing else."""
+    """An account that may SELECT in the owner's pristine databases, and do nothing else; not where
+    `names_are_literal`."""
     return _create(admin, name, "SELECT", f"{owner}_t".replace("_", r"\_") + "%%")
 
 
@@ -168,6 +175,7 @@ def remove_owned(admin: Connection, owner: str, *, accounts: bool, seconds: floa
         DBAPIError: the connection is lost.
     """
     deadline = time.monotonic() + seconds
+    names = _accounts(admin) if accounts else []
     for name in _databases(admin):
         if _owner(name) == owner:
             try:
@@ -181,10 +189,9 @@ def remove_owned(admin: Connection, owner: str, *, accounts: bool, seconds: floa
                     name,
                     error.orig,
                 )
-    if accounts:
-        for name in _accounts(admin):
-            if _owner(name) == owner:
-                drop_account(admin, name)
+    for name in names:
+        if _owner(name) == owner:
+            drop_account(admin, name)
 
 
 def sweep(admin: Connection, *, accounts: bool) -> None:
@@ -207,4 +214,9 @@ def _databases(admin: Connection) -> list[str]:
 
 def _accounts(admin: Connection) -> list[str]:
     query = r"SELECT DISTINCT User FROM mysql.user WHERE User LIKE 'dbb\_%'"
-    return [text_of(name) for (name,) in admin.exec_driver_sql(query)]
+    try:
+        return [text_of(name) for (name,) in admin.exec_driver_sql(query)]
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise
+        return _databases(admin)  # it may not look there; an agent's account has the name of its database

@@ -35,8 +35,6 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from trl_dbbench.database.dialect import Dialect, Kind
 from trl_dbbench.database.error_numbers import TABLE_FULL, TOO_LARGE
 from trl_dbbench.database.sandbox import (
-    MAX_STATE_CHARACTERS,
-    MAX_STATE_ROWS,
     MAX_TABLE_BYTES,
     Limits,
     Loss,
@@ -371,7 +369,6 @@ class ServerSandbox(Sandbox):
         return self._tenancy.observers.read(lambda session: self._read_all(session, name, isolation, but))
 
     def _read_all(self, session: Session, name: str, isolation: str, but: Collection[str]) -> State:
-        limits = Limits(rows=MAX_STATE_ROWS, characters=MAX_STATE_CHARACTERS)
         state: dict[str, TableState] = {}
         self._tenancy.blame.uses(session, self)
         try:
@@ -383,19 +380,18 @@ class ServerSandbox(Sandbox):
                 if isinstance(table, bytes):  # no text, so no task's
                     state[repr(table)] = TableState((), [])
                 elif kind == "BASE TABLE" and table not in but and not session.broken:
-                    source = f"`{name}`.{quote(table)} LIMIT {MAX_STATE_ROWS}"
                     with contextlib.suppress(_Unreadable):
-                        state[table] = self._read(session, source, limits)
+                        state[table] = self._read(session, f"`{name}`.{quote(table)}")
         except DBAPIError as error:
             if error_code(error) == _UNKNOWN_DATABASE and self._tenancy.held():
                 return {}  # dropped by the agent
             raise
         return state
 
-    def _read(self, session: Session, source: str, limits: Limits) -> TableState:
+    def _read(self, session: Session, source: str) -> TableState:
         start = time.monotonic()
         try:
-            return session.table(self._tenancy.dialect.select_all(source, STATE_SECONDS), limits)
+            return session.table(self._tenancy.dialect.select_all(source, STATE_SECONDS))
         except DBAPIError as error:
             if error_code(error) == TOO_LARGE:
                 session.broken = BROKE_AT_A_LARGE_ROW

@@ -18,7 +18,15 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from trl_dbbench.database.dialect import Dialect, ServerDialect
 from trl_dbbench.database.error_numbers import SYNTAX_ERROR, TOO_LARGE
-from trl_dbbench.database.sandbox import Limits, QueryResult, TableState, clip, failure, timed_out
+from trl_dbbench.database.sandbox import (
+    Limits,
+    QueryResult,
+    TableState,
+    clip,
+    failure,
+    table_state,
+    timed_out,
+)
 from trl_dbbench.database.server import ownership
 from trl_dbbench.database.server.connections import (
     KILL_SECONDS,
@@ -188,21 +196,16 @@ class Session:
             raise self._stood_still()
         return timed_out(self.limits, time.monotonic() - start)
 
-    def table(self, sql: str, limits: Limits) -> TableState:
-        """Return what a query of our own gives, up to the limits on rows and text.
+    def table(self, sql: str) -> TableState:
+        """Return what a query of our own gives.
 
         Raises:
             DBAPIError: the database failed.
         """
-        start = time.monotonic()
         result = self.connection.exec_driver_sql(sql, execution_options={"stream_results": True})
-        columns = tuple(result.keys())
-        rows, limit = clip(result, limits)
-        if limit:
-            self._drop_rest(result, start)
-        else:
-            result.close()
-        return TableState(columns, rows)
+        state = table_state(tuple(result.keys()), result)
+        result.close()
+        return state
 
     def roll_back_prepared(self) -> bool:
         """Roll back an XA transaction that was prepared here. Returns whether the connection still works."""
@@ -240,7 +243,7 @@ class Session:
     def _run(self, sql: str, start: float, limits: Limits) -> QueryResult:
         result = self._send(sql)
         affected = None if result.returns_rows else result.rowcount
-        columns = tuple(result.keys()) if result.returns_rows else None
+        columns = tuple(map(self._names.shown, result.keys())) if result.returns_rows else None
         try:
             rows, limit = clip(map(self._shown, result), limits) if result.returns_rows else (None, None)
             if limit:

@@ -39,7 +39,9 @@ _SESSION = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES'",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 )
-_LATER = re.compile(r"  (?:UNIQUE |FULLTEXT )?KEY `|  CONSTRAINT `[^`]*` FOREIGN KEY")
+# no FULLTEXT: InnoDB adds one at a time only
+_KEY = re.compile(r"  (?:UNIQUE )?KEY `")
+_REFERENCE = re.compile(r"  CONSTRAINT `[^`]*` FOREIGN KEY")
 _UNKNOWN_COLLATION = frozenset({1115, 1273})
 _COLLATION = re.compile(r"\s(?:COLLATE[ =]+\w+)", re.IGNORECASE)
 
@@ -229,6 +231,7 @@ def _contents(connection: Connection, database: str) -> tuple[dict[str, _Table],
         "TABLE_SCHEMA = '{}' AND REFERENCED_TABLE_NAME IS NOT NULL",
         database,
     )
+    referred = set[str]().union(*parents.values())
     tables: dict[str, _Table] = {}
     views: dict[str, str] = {}
     for name, kind in kinds:
@@ -238,21 +241,24 @@ def _contents(connection: Connection, database: str) -> tuple[dict[str, _Table],
             views[name] = re.sub(r"^CREATE .*?VIEW ", "CREATE SQL SECURITY INVOKER VIEW ", made, count=1)
             continue
         tables[name] = _Table(
-            *_without_keys(made),
+            *_without_keys(made, name in referred),
             ", ".join(map(quote, columns.get(name, []))),
             frozenset(parents.get(name, [])),
         )
     return tables, views
 
 
-def _without_keys(made: str) -> tuple[str, str]:
-    """Return what SHOW CREATE TABLE gives, a line for each column and each key, as CREATE and as ALTER
-    TABLE."""
+def _without_keys(made: str, referred: bool) -> tuple[str, str]:
+    """Return what SHOW CREATE TABLE gives, a line for each column and each key, as CREATE and as ALTER TABLE.
+
+    Args:
+        referred: whether another table refers to this one: it is not made without the key that is meant.
+    """
     counted = re.search(r"^  (`(?:[^`]|``)+`) .*AUTO_INCREMENT", made, re.MULTILINE)
     if counted and f"\n  PRIMARY KEY ({counted[1]}" not in made:
         return made, ""
     first, *lines, last = made.split("\n")
-    later = [line for line in lines if _LATER.match(line)]
+    later = [line for line in lines if _REFERENCE.match(line) or (not referred and _KEY.match(line))]
     kept = [line for line in lines if line not in later]
     body = ",\n".join(line.removesuffix(",") for line in kept)
     return f"{first}\n{body}\n{last}", ", ".join(f"ADD {line.strip().removesuffix(',')}" for line in later)

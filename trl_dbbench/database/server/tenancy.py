@@ -166,7 +166,7 @@ class Tenancy:
             connections = self._connections(self._keeper, ranks)
             self.statements = max(1, min(statements, connections // 3))
             with self._admin.connect() as admin:
-                reader = self._prepare(admin, names, require_accounts)
+                self._reader = reader = self._prepare(admin, names, require_accounts)
                 self._probe = Probe(self._probing(admin, next(names)))
         except BaseException:
             self._dispose()
@@ -290,6 +290,8 @@ class Tenancy:
         try:
             with self._admin.connect() as admin:
                 ownership.remove_owned(admin, self.owner, accounts=self._has_accounts)
+                if self._reader is not None:
+                    ownership.drop_account(admin, self._reader.name)
         except SQLAlchemyError as error:
             logger.warning(
                 "%s: what this run made could not be removed (the next run will do it): %s",
@@ -411,6 +413,8 @@ class Tenancy:
 
     def _try_reader(self, admin: Connection, name: str) -> Account | None:
         try:
+            if ownership.names_are_literal(admin):  # each pristine database would need a GRANT of its own
+                return None
             return ownership.create_reader(admin, name, self.owner)
         except DBAPIError as error:
             logger.debug("%s: no account for pristine tables: %s", self._shown(), error_text(error))

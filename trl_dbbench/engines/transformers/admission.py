@@ -46,19 +46,26 @@ TAKEN_SHARE = 0.75
 """Largest share of the free memory that a rollout takes: libraries and other processes need some too."""
 
 
+def _largest(text: PreTrainedConfig, name: str) -> int | None:
+    """Return a size; the largest where layers differ: Gemma 3n lists sizes, Gemma 4 has a config a layer."""
+    found = (getattr(layer, name, None) for layer in getattr(text, "per_layer_config", None) or [text])
+    sizes = (size for each in found for size in (each if isinstance(each, list | tuple) else [each]))
+    return max((size for size in sizes if size is not None), default=None)
+
+
 def key_value_heads(text: PreTrainedConfig) -> int:
     """Return the number of heads of keys and values; a config without it has as many as of queries."""
-    return getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    return _largest(text, "num_key_value_heads") or text.num_attention_heads
 
 
 def head_size(text: PreTrainedConfig) -> int:
     """Return the values of a head."""
-    return getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return _largest(text, "head_dim") or text.hidden_size // text.num_attention_heads
 
 
 def mlp_size(text: PreTrainedConfig) -> int:
     """Return the values between the two layers of an MLP; 4 times the hidden size where a config has none."""
-    return getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+    return _largest(text, "intermediate_size") or 4 * text.hidden_size
 
 
 def cache_bytes_per_token(config: PreTrainedConfig, value_bytes: int) -> int:

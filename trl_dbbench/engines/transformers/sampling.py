@@ -146,10 +146,12 @@ def _draw_among(
     uniform: torch.Tensor,
 ) -> torch.Tensor:
     """Do what `_draw_restricted` says, given the most likely tokens, `order`, and their weights."""
-    masses = candidates.double()
+    rank = torch.arange(candidates.shape[1], device=candidates.device)
+    masses = candidates.double().masked_fill((top_k > 0) & (rank >= top_k), 0.0)
     before = masses.cumsum(dim=-1) - masses  # mass of the more likely tokens
-    rank = torch.arange(masses.shape[1], device=masses.device)
-    out = (before >= top_p) | ((top_k > 0) & (rank >= top_k))
+    # as transformers and vLLM: top_p is a share of what top_k leaves
+    whole = torch.where(top_k > 0, masses.sum(dim=-1, keepdim=True), 1.0)
+    out = before >= top_p * whole
     out[:, 0] = False  # the most likely token always stays
     place, _ = _inverse_cdf(masses.masked_fill(out, 0.0), uniform)
     return order.gather(1, place)
