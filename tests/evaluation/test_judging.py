@@ -154,6 +154,14 @@ def test_which_answers_are_the_same(one: str, other: str, same: bool) -> None:
     assert (result_of(record(1, True, one)) == result_of(record(1, True, other))) is same
 
 
+def test_an_empty_answer_stands_for_the_last_statement() -> None:
+    one, other, again = (
+        record(1, True, "") | {"turns": [{"sql": sql}, {"answer": ""}]}
+        for sql in ("SELECT 1", "SELECT 2", "SELECT 1")
+    )
+    assert result_of(one) == result_of(again) != result_of(other)
+
+
 def test_changes_are_the_same_if_they_leave_the_same_tables(
     sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
 ) -> None:

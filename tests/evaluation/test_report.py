@@ -1170,3 +1170,14 @@ def test_two_thousand_episodes_open_within_two_seconds_in_chromium(browser: Any,
     made = browser.execute_script("return document.querySelectorAll('#list .row').length")
     assert made < 100, "rows are made when their task is opened"
     assert_quiet(browser, page)
+
+
+def test_the_log_goes_on_after_the_last_checkpoint(tmp_path: Path) -> None:
+    """`metrics.jsonl` has each step, to that in which the run was killed."""
+    run = write_run(tmp_path, episodes(3), log=False)
+    lines = [json.dumps({"step": step, "reward": step / 10}) + "\n" for step in (1, 2, 3)]
+    (run / "metrics.jsonl").write_text("".join(lines) + '{"step": 4, "rew')
+    assert of(run, "reward")["total, as weighted"].y == [0.1, 0.2, 0.3]
+    assert read_run(run).notes == []
+    write_state(run, 2)
+    assert of(run, "reward")["total, as weighted"].y == [0.1, 0.2, 0.3]

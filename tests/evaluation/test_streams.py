@@ -77,6 +77,17 @@ def test_what_a_run_says(tmp_path):
     assert figures.seconds == pytest.approx(6)
 
 
+def test_a_log_entry_is_the_mean_of_its_steps(tmp_path):
+    """As with `logging_steps: 2`."""
+    run = run_in(tmp_path / "run")
+    log = [{"step": 2, "step_time": 1.5}, {"step": 4, "step_time": 2.5}]
+    (run / "trainer_state.json").write_text(
+        json.dumps({"global_step": 4, "max_steps": 4, "log_history": log})
+    )
+    [figures] = stream_figures([run], ["run"])
+    assert figures.seconds == pytest.approx(2 * 1.5 + 2 * 2.5)
+
+
 def test_runs_that_differ_in_the_seed_are_one_way(tmp_path):
     worse = [MATRIX[0], MATRIX[1], [[3, 10], [9, 10]]]
     folders = [

@@ -39,6 +39,7 @@ from trl_dbbench.evaluation.evaluate import evaluate, open_model, player_of
 from trl_dbbench.harness import played_by
 from trl_dbbench.harness.player import HarnessPlayer
 from trl_dbbench.rewards.outcome import OutcomeReward
+from trl_dbbench.runs.conversations import completion_messages, saved_episodes
 from trl_dbbench.runs.export import sft_dataset
 from trl_dbbench.runs.records import record_with_ids
 from trl_dbbench.runs.replay import replay
@@ -635,3 +636,19 @@ def test_right_episodes_are_fine_tuned_on(
     learned = [[id for id in row["labels"] if id != -100] for row in dataset]
     assert [tokenizer.decode(ids) for ids in learned] == [f"{turn}<|im_end|>" for turn in turns]
     assert "<think>" not in tokenizer.decode(dataset[1]["input_ids"])
+
+
+def test_a_reward_model_learns_the_conversation_that_it_is_shown(
+    late_orders: Task,
+    tokenizer: PreTrainedTokenizerBase,
+    sqlite_database: Database,
+    tmp_path: Path,
+) -> None:
+    """Without what the program executed and answered itself."""
+    sql = "Action: Operation\n```sql\nSELECT COUNT(*) FROM orders WHERE late = 1\n```"
+    turns = [sql, "Action: Answer\nFinal Answer: [(2,)]"]
+    episode = play_one("texts", late_orders, turns, tokenizer, sqlite_database, "text")
+    assert False in episode.said
+    saved_run(tmp_path, late_orders, episode, harness_of("texts"))
+    [(record, _)] = saved_episodes(tmp_path, [])
+    assert completion_messages(record, RunSettings.read(tmp_path)) == episode.messages()

@@ -635,3 +635,14 @@ def test_rewards_can_read_it(play: Play) -> None:
         {"role": "user", "content": "[('pear',)]"},
         {"role": "assistant", "content": RIGHT},
     ]
+
+
+def test_a_runs_harness_is_not_used_and_it_says_so(
+    api: Api, command: Callable, arguments: list, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "base"}))
+    replace(DEFAULTS, model="base", dialect="sqlite", harness="m.py:run").write(run)
+    code, out = command(arguments[0], run, *arguments[1:])
+    assert code in (0, None) and "note: the run's harness and compaction are not used" in out

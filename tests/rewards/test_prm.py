@@ -14,7 +14,7 @@ from saved_runs import LOOK, answer, count_scripts, count_task, delete_task, sav
 from training import episodes_in, make_trainer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from trl_dbbench.data.reward_data import steps_of_files
+from trl_dbbench.data.reward_data import played_in, steps_of_files
 from trl_dbbench.data.step_labels import by_state_progress, label_steps, state_progress
 from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.player import Player
@@ -184,7 +184,9 @@ def test_labels_by_continuations(tmp_path, sqlite_database):
 def test_labels_that_need_what_is_not_there(tmp_path, sqlite_database, tokenizer):
     run = save_run(tmp_path, sqlite_database, tokenizer, count_scripts([2]))
     played, settings = list(saved_episodes(run, [])), RunSettings.read(run)
-    with pytest.raises(ConfigError, match="has no step reward 'progress' in its turns; label by outcome"):
+    with pytest.raises(
+        ConfigError, match="no episode has the step reward 'progress' in its turns; label by outcome"
+    ):
         label_steps(played, settings, "progress", open_database=lambda: nullcontext(sqlite_database))
     with pytest.raises(
         ConfigError, match="continuations needs at least one continuation and a model; given is 0"
@@ -376,3 +378,19 @@ def test_the_recipe_refuses_a_placeholder_that_is_no_token(tmp_path, sqlite_data
     run = save_run(tmp_path / "run", sqlite_database, tokenizer, count_scripts([1]))
     with pytest.raises(SystemExit, match=r"error: '<extra_0>' is not one token of '.*tiny/model'"):
         train(monkeypatch, tmp_path / "prm", "--episodes", run, "--placeholder_token", "<extra_0>")
+
+
+def test_greedy_episodes_have_no_step_rewards_and_are_left_out(tmp_path, sqlite_database, tokenizer):
+    """As in a run with `greedy_eval: batch`: an equal text that was sampled has them, and is taken for it."""
+    log = save_run(tmp_path, sqlite_database, tokenizer, count_scripts([2, 3])) / "episodes.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    sampled = json.loads(json.dumps(lines[0]))
+    for turn in sampled["turns"]:
+        turn["rewards"] = {"executes": -1.0}
+    log.write_text("".join(json.dumps(line) + "\n" for line in (*lines, sampled)))
+    played = played_in([str(tmp_path)], [])
+    labels = label_steps(
+        played, RunSettings.read(tmp_path), "executes", open_database=lambda: nullcontext(sqlite_database)
+    )
+    assert len(labels) == len(lines)
+    assert [each for each in labels if each is not None] == [[False] * len(sampled["turns"])]

@@ -300,6 +300,10 @@ def test_pairs_are_calibrated_by_what_is_preferred():
     assert found.error[0] == pytest.approx(0.75 - 2 / 3)
 
 
+def test_a_tie_is_half_right():
+    assert pair_calibration([0.0] * 4, ["a", "b", "c", "d"]).accuracy[0] == 0.5
+
+
 def test_things_of_one_task_count_as_one():
     alone = calibration([0.8] * 20, [True] * 16 + [False] * 4, [str(n) for n in range(20)])
     shared = calibration([0.8] * 20, [True] * 16 + [False] * 4, ["a"] * 10 + ["b"] * 10)

@@ -354,7 +354,7 @@ def test_the_file_is_in_the_runs_folder_if_none_is_named(scripted: Path, command
         (["--to", "kto", "--out", "rows.csv"], "'rows.csv' must end in .jsonl or .parquet."),
         (["--to", "kto", "--out", "gone/rows.jsonl"], "'gone/rows.jsonl' cannot be written"),
         (["--to", "sft", "--model", "./gone"], "the tokenizer of './gone' cannot be loaded: "),
-        (["--to", "prm", "--label-by", "progress"], "an episode of task 'late-2' has no step reward 'progress'"),
+        (["--to", "prm", "--label-by", "progress"], "no episode has the step reward 'progress' in its turns"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_exported(

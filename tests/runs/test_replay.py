@@ -218,6 +218,25 @@ def test_running_out_of_tokens(
     assert replayed.episode.mask == episode.mask
 
 
+def test_running_out_of_tokens_after_a_summary(
+    tmp_path: Path, sqlite_database: Database, play: Callable
+) -> None:
+    """`compaction: summary`: what the agent wrote to sum up counts too."""
+    whole = play(PRICES, [LOOK, RIGHT], sqlite_database)
+    rules = Rules(max_turns=3, max_turn_tokens=512, max_completion_length=len(whole.completion_ids) - 1)
+    run = save(tmp_path, sqlite_database, [play(PRICES, [LOOK, RIGHT], sqlite_database, rules=rules)])
+    record = json.loads((run / "episodes.jsonl").read_text())
+    summary = record["turns"][0] | {"action": "reply", "text": "So far: ...", "tokens": 9}
+    summary |= {"observation": None, "observation_tokens": 0}
+    record["turns"].insert(1, summary)
+    (run / "episodes.jsonl").write_text(json.dumps(record) + "\n")
+    most = rules.max_completion_length + summary["tokens"]
+    (replayed,) = again(
+        run, sqlite_database, settings=replace(RunSettings.read(run), max_completion_length=most)
+    )
+    assert replayed.differences == []
+
+
 def test_an_episode_without_room_for_a_turn_is_not_refused(
     tmp_path: Path, sqlite_database: Database, play: Callable
 ) -> None:

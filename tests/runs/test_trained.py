@@ -47,6 +47,14 @@ def test_a_run_without_its_tasks(run: Path, tmp_path: Path) -> None:
         held_out_tasks(copied)
 
 
+def test_a_task_that_was_evaluated_twice_counts_once(run: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(run, tmp_path / "copied")
+    with (copied / "episodes.jsonl").open("a+") as file:
+        file.seek(0)
+        file.writelines([line for line in file if '"phase": "eval"' in line])
+    assert held_out_tasks(copied) == held_out_tasks(run)
+
+
 @pytest.fixture(scope="module")
 def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tasks") / "held_out.jsonl"

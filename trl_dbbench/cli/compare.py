@@ -10,7 +10,7 @@ import typer
 from trl_dbbench.cli import options as opt
 from trl_dbbench.cli.models import opened
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.utils.files import check_writable, write_atomically
+from trl_dbbench.utils.files import check_outputs, write_atomically
 
 if TYPE_CHECKING:
     from trl_dbbench.evaluation.compare import Arm
@@ -62,8 +62,7 @@ def compare(
     was played before. Prints their figures, wins and losses, McNemar's exact test, bootstrap intervals of the
     difference, and tasks that flipped.
     """
-    for path in filter(None, (json_file, html_file)):
-        check_writable(path)
+    check_outputs([json_file, html_file], *(saved or ()))
     notes: list[str] = []
     arms = _saved(context, saved) if saved else _played(context, notes)
     _tell(arms, notes, json_file, html_file)

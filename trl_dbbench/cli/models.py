@@ -14,7 +14,7 @@ from trl_dbbench.cli import options as opt
 from trl_dbbench.database import database_for, open_database
 from trl_dbbench.errors import ConfigError, EngineError
 from trl_dbbench.tasks import Task, load_tasks
-from trl_dbbench.utils.files import check_writable, write_atomically
+from trl_dbbench.utils.files import check_outputs, write_atomically
 
 if TYPE_CHECKING:
     from trl_dbbench.engines.base import Backend, EngineSettings
@@ -76,8 +76,7 @@ def evaluate(
     and the like, and options override that. Defaults are for models without a run. --samples adds pass@k,
     majority@k, and with --reward-model best-of-n.
     """
-    for path in filter(None, (json_file, html_file)):
-        check_writable(path)
+    check_outputs([json_file, html_file], *([] if tasks is None else [tasks]))
     drawing = opt.drawing_options(context)
     if endpoint_given(context.params):
         return _evaluate_endpoint(context.params, drawing, html_file)
@@ -291,6 +290,12 @@ def evaluate_endpoint(given: Mapping[str, Any], plan: Plan | None) -> tuple[Endp
         raise ConfigError(
             "--endpoint shows no earlier episodes in the prompt; add --few-shot 0 to do without them."
         )
+    if settings.harness or settings.compaction_tokens:
+        typer.echo(
+            "note: the run's harness and compaction are not used: an endpoint plays by the protocol alone."
+        )
+        trained = replace(trained, settings=replace(settings, harness=None, compaction_tokens=None))
+        settings = trained.settings
     kwargs = given["chat_template_kwargs"]
     template_kwargs = {} if kwargs is None else read_template_kwargs(kwargs)
     endpoint = Endpoint(

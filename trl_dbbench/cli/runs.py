@@ -14,9 +14,9 @@ from trl_dbbench.cli import options as opt
 from trl_dbbench.database import database_for, open_database
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.read import read_tasks
-from trl_dbbench.runs.records import TASKS_FILE
-from trl_dbbench.runs.settings import RunSettings
-from trl_dbbench.utils.files import check_writable, write_atomically
+from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE
+from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings
+from trl_dbbench.utils.files import check_outputs, write_atomically
 
 if TYPE_CHECKING:
     from trl_dbbench.runs.differences import Replayed
@@ -89,6 +89,7 @@ def replay(
     from trl_dbbench.cli.arguments import outcome_reward
     from trl_dbbench.runs.replay import replay as replay_run
 
+    check_outputs([out], *(run / name for name in (EPISODES_FILE, TASKS_FILE, SETTINGS_FILE)))
     outcome = outcome_reward(outcome_preset) if outcome_preset else None
     only_steps = _steps(steps) if steps else None
     settings = RunSettings.read(
@@ -164,7 +165,7 @@ def export(
 
     path = out or run / f"{to}.jsonl"
     check_suffix(path)
-    check_writable(path)
+    check_outputs([path], *(run / name for name in (EPISODES_FILE, TASKS_FILE, SETTINGS_FILE)))
     notes: list[str] = []
     rows = export_run(
         *(run, to),

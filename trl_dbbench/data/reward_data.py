@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from trl_dbbench.runs.conversations import (
     saved_episodes,
     split_by_task,
     tools_of,
+    written,
 )
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks.entries import read_entries
@@ -133,12 +135,13 @@ def _pair_row(reader: Reader, pair: dict[str, Any]) -> dict[str, list[int]]:
 
 
 def played_in(runs: Sequence[str], notes: list[str]) -> list[Played]:
-    """Return the sampled episodes of the runs, each text once."""
+    """Return the episodes of the runs, each text once; one with step rewards before a greedy one."""
     seen: dict[tuple[str, ...], Played] = {}
     for run in runs:
         for record, task in saved_episodes(run, notes):
             said = (task.digest, *(turn["text"] for turn in record["turns"]))
-            seen.setdefault(said, (record, task))
+            if said not in seen or any("rewards" in turn for turn in record["turns"]):
+                seen[said] = (record, task)
     return list(seen.values())
 
 
@@ -150,6 +153,7 @@ def steps_of_runs(
         if label is not None:
             prompt = prompt_messages(record, task, settings)
             ids, places = reader.encode(prompt, completion_messages(record, settings))
+            label = list(compress(label, written(record)))
             yield str(prompt[-1]["content"]), reader.training_row(ids, places, label)
 
 

@@ -205,10 +205,14 @@ def begin_run(output_dir: str | Path, checkpoint: str | None, reads: Iterable[st
     folder, kept = Path(output_dir), {Path(path).resolve() for path in reads if path}
     with together():
         run_id = secrets.token_hex(8) if checkpoint is None else run_id_of(Path(checkpoint))
-        if Ranks().is_main and not (checkpoint and _is_own(folder, Path(checkpoint), run_id)):
-            patterns = [*(() if folder.resolve() in kept else _WEIGHTS)]
-            patterns += _LOGS if checkpoint else ()  # of a run from its beginning, who writes them moves them
-            _set_aside(folder, [SETTINGS_FILE, f"{PREFIX_CHECKPOINT_DIR}-*", *patterns], kept)
+        if Ranks().is_main:
+            weights = () if folder.resolve() in kept else _WEIGHTS
+            if checkpoint and _is_own(folder, Path(checkpoint), run_id):
+                _set_aside(folder, weights, kept, "the weights of the run's earlier end")
+            else:
+                logs = _LOGS if checkpoint else ()  # of a run from its beginning, who writes them moves them
+                patterns = [SETTINGS_FILE, f"{PREFIX_CHECKPOINT_DIR}-*", *weights, *logs]
+                _set_aside(folder, patterns, kept, "another run, which this one does not go on with")
     return Ranks().from_main(run_id)
 
 
@@ -218,7 +222,7 @@ def _is_own(folder: Path, checkpoint: Path, run_id: str | None) -> bool:
     return run_id is not None and run_id == run_id_in(folder)
 
 
-def _set_aside(folder: Path, patterns: Sequence[str], kept: Collection[Path]) -> None:
+def _set_aside(folder: Path, patterns: Sequence[str], kept: Collection[Path], what: str) -> None:
     found = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
     needed = {*kept, *(parent for path in kept for parent in path.parents)}
     found = [path for path in found if path.resolve() not in needed]
@@ -231,13 +235,10 @@ def _set_aside(folder: Path, patterns: Sequence[str], kept: Collection[Path]) ->
     for path in found:
         path.rename(aside / path.name)
     logger.warning(
-        "%s holds another run, which this one does not go on with: %s are in %s now. Start with "
-        "resume_from_checkpoint: %s/checkpoint-N to go on with that one.",
-        folder,
-        ", ".join(path.name for path in found),
-        aside.name,
-        aside,
+        "%s holds %s: %s are in %s now.", folder, what, ", ".join(path.name for path in found), aside.name
     )
+    if any(path.name.startswith(PREFIX_CHECKPOINT_DIR) for path in found):
+        logger.warning("Start with resume_from_checkpoint: %s/checkpoint-N to go on with that one.", aside)
 
 
 @contextmanager

@@ -102,8 +102,9 @@ def completion_messages(record: EpisodeRecord, settings: RunSettings) -> list[Me
     """Return the turns, one message each, and the observations that the agent read."""
     role = protocol_of(settings).observation_role
     messages = []
-    for turn in record["turns"]:
-        messages.append({"role": "assistant", "content": turn["text"]})
+    for turn, said in zip(record["turns"], written(record), strict=True):
+        if said:
+            messages.append({"role": "assistant", "content": turn["text"]})
         # 0 tokens can mean uncounted: an observation before another turn was read anyway
         read = turn.get("observation_tokens") or turn is not record["turns"][-1]
         if turn.get("observation") is not None and read:
@@ -175,30 +176,40 @@ def preference_pairs(
     return rows
 
 
-def step_labels(record: EpisodeRecord, by: str = "outcome") -> Labels:
-    """Label each turn as a good step or not, from the record alone.
+def step_labels(record: EpisodeRecord, by: str = "outcome") -> Labels | None:
+    """Label each turn as a good step or not, from the record alone; `None` if no turn has such a reward, as
+    in greedy episodes.
 
     Args:
         by: `outcome` gives every turn the episode's outcome. The name of a recorded step reward labels turns
             above 0 good and below 0 bad; at 0 or without a value a turn has no label, except the last,
             which has the outcome.
-
-    Raises:
-        ConfigError: if no turn of the record has such a reward.
     """
     turns = record["turns"]
     if by == "outcome":
         return [record["right"]] * len(turns)
     values = [turn.get("rewards", {}).get(by) for turn in turns]
-    if values and all(value is None for value in values):
-        raise ConfigError(
-            f"an episode of task '{record['task_id']}' has no step reward {by!r} in its turns; label by "
-            "outcome, or train with that reward function first."
-        )
+    if all(value is None for value in values):
+        return None
     labels: Labels = [value > 0 if value else None for value in values]
-    if labels and labels[-1] is None:
+    if labels[-1] is None:
         labels[-1] = record["right"]
     return labels
+
+
+def check_labelled(labels: Sequence[Labels | None], by: str) -> None:
+    """Raise ConfigError if no episode has labels."""
+    if all(each is None for each in labels):
+        raise ConfigError(
+            f"no episode has the step reward {by!r} in its turns; label by outcome, or train with that "
+            "reward function first."
+        )
+
+
+def written(record: EpisodeRecord) -> list[bool]:
+    """For each turn, whether the model wrote it; see `Episode.said`."""
+    by_program = any(turn.get("action") == "reply" for turn in record["turns"])
+    return [bool(turn["tokens"]) or not by_program for turn in record["turns"]]
 
 
 def split_by_task(

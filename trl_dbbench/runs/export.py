@@ -29,6 +29,7 @@ from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.runs.conversations import (
     Played,
+    check_labelled,
     completion_messages,
     preference_pairs,
     prompt_messages,
@@ -165,9 +166,12 @@ class _Export:
         chosen = self._first(episodes, lambda record: ())
         chat = self.chat or chat_of(self.settings)
         tokens = self._in_one_row(chosen)
+        labels = [step_labels(record, self.label_by) for record, _ in chosen]
+        check_labelled(labels, self.label_by)
         return [
-            {**_steps(episode, step_labels(record, self.label_by), chat), "task_id": record["task_id"]}
-            for record, episode in tokens
+            {**_steps(episode, each, chat), "task_id": record["task_id"]}
+            for (record, episode), each in zip(tokens, labels, strict=True)
+            if each is not None
         ]
 
     def _messages(self, played: Played) -> dict[str, Any]:

@@ -235,7 +235,8 @@ class _Replayer:
             return replayed
         if not saved["turns"]:  # nothing was executed or answered: a program failed, or no turn fitted
             return replayed
-        protocol, cut, most = self._protocol, self._was_cut(saved), self._settings.max_turns
+        cut = self._was_cut(saved, replayed.turns)
+        protocol, most = self._protocol, self._settings.max_turns
         if self._settings.harness is not None:
             protocol, cut, most = _ProgramsTurns(protocol, saved["turns"]), False, len(saved["turns"])
         turns = _SavedTurns(saved, protocol, cut=cut)
@@ -248,12 +249,16 @@ class _Replayer:
         replayed.differences += compare(saved, replayed.episode, self._database.dialect)
         return replayed
 
-    def _was_cut(self, saved: EpisodeRecord) -> bool:
-        """Return whether the saved episode ran out of tokens within its last turn, and can have done so."""
-        *before, last = saved["turns"]
+    def _was_cut(self, saved: EpisodeRecord, turns: Sequence[TurnRecord]) -> bool:
+        """Return whether the saved episode ran out of tokens within its last turn, and can have done so.
+
+        Args:
+            turns: all of them, summaries included.
+        """
+        last = saved["turns"][-1]
         if saved["status"] != Status.OUT_OF_TOKENS or last.get("observation") is not None:
             return False
-        used = last["tokens"] + sum(turn["tokens"] + turn["observation_tokens"] for turn in before)
+        used = sum(turn["tokens"] + (turn is not last and turn["observation_tokens"]) for turn in turns)
         room = self._settings.max_completion_length or 0  # 0: not known
         if self._settings.context is not None and "prompt_tokens" in saved:
             room = min(room, self._settings.context - saved["prompt_tokens"])

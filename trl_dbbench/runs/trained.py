@@ -187,8 +187,9 @@ def evaluated_tasks(run: Path, notes: list[str]) -> list[Task]:
     if not played:
         return []
     tasks = {task.digest: task for task in read_tasks(run / TASKS_FILE, notes)}
-    # a run may have been killed within an evaluation
-    return [tasks[digest] for digest in max(played.values(), key=len) if digest in tasks]
+    # a run may have been killed within an evaluation, or evaluated twice after one step
+    whole = max(map(dict.fromkeys, played.values()), key=len)
+    return [tasks[digest] for digest in whole if digest in tasks]
 
 
 def held_out_tasks(run: Path) -> list[Task]:

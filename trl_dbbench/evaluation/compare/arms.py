@@ -215,7 +215,9 @@ def result_of(record: EpisodeRecord) -> Hashable:
         return "state", state
     if record["operation"] in ("INSERT", "UPDATE", "DELETE"):
         return "said", said_in(record)[:-1]  # of a version that kept no digest: what it has executed
-    text = record["turns"][-1].get("answer", "")
+    statements = [turn["sql"] for turn in record["turns"] if "sql" in turn]
+    # an empty answer stands for the last statement, where the answer is SQL
+    text = record["turns"][-1].get("answer") or next(reversed(statements), "")
     try:
         if len(text) <= MAX_LITERAL_CHARACTERS:
             return "value", _hashable(ast.literal_eval(text.strip()))

@@ -42,7 +42,10 @@ class StreamFigures:
     def of(cls, run: Run, record: StreamRecord, name: str) -> StreamFigures:
         shares = record.prequential(run.episodes)
         judged = sum(share.judged for share in shares)
-        times = [entry["step_time"] for entry in run.log if isinstance(entry.get("step_time"), float)]
+        # a log entry has the mean of the steps since the one before
+        logged = [(entry["step"], entry["step_time"]) for entry in run.log if "step_time" in entry]
+        before = [0, *(step for step, _ in logged)]
+        times = [seconds * (step - last) for (step, seconds), last in zip(logged, before, strict=False)]
         played = [episode for episode in run.episodes if episode["phase"] != "eval"]
         settings = {name: value for name, value in run.settings.items() if name not in OF_A_SEED}
         settings["training"] = {name: value for name, value in run.training.items() if name not in OF_A_SEED}

@@ -8,7 +8,7 @@ from typing import Any
 
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.read import loads, read_episodes, read_tasks
-from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE, EpisodeRecord
+from trl_dbbench.runs.records import EPISODES_FILE, METRICS_FILE, TASKS_FILE, EpisodeRecord
 from trl_dbbench.runs.settings import SETTINGS_FILE
 from trl_dbbench.tasks import Task
 
@@ -56,6 +56,7 @@ def read_run(folder: str | Path) -> Run:
     run = Run(folder.resolve().name or str(folder.resolve()), path=folder.resolve())
     run.episodes.extend(record for _, record in read_episodes(folder / EPISODES_FILE, run.notes))
     _read_log(folder, run)
+    _read_metrics(folder / METRICS_FILE, run)
     if not run.episodes and not run.log:
         reasons = " ".join(run.notes)
         raise ConfigError(f"nothing of a run can be read in '{folder}'. {reasons}")
@@ -87,16 +88,30 @@ def _read_log(folder: Path, run: Run) -> None:
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             run.notes.append(f"{path.relative_to(folder)} cannot be read and was left out.")
     if not found:
-        run.notes.append(
-            "No checkpoint with a trainer_state.json was found: no total reward and no KL. "
-            "They are saved every save_steps updates."
-        )
         return
     run.steps, state = max(found, key=lambda entry: entry[0])
     log = state.get("log_history")
     run.log = [entry for entry in log if isinstance(entry, dict)] if isinstance(log, list) else []
     planned = state.get("max_steps")
     run.planned_steps = planned if isinstance(planned, int) and planned > 0 else None
+
+
+def _read_metrics(path: Path, run: Run) -> None:
+    """Take the log of each step where it goes on after the last saved state."""
+    entries = []
+    if path.exists():
+        for line in path.read_bytes().splitlines():
+            try:
+                entry = loads(line)
+                entries.append(entry | {"step": int(entry["step"])})
+            except (ValueError, KeyError, TypeError, RecursionError):  # half a line, of a killed run
+                continue
+    if entries and entries[-1]["step"] > (run.steps or 0):
+        run.log, run.steps = entries, entries[-1]["step"]
+    elif run.steps is None:
+        run.notes.append(
+            f"Neither {METRICS_FILE} nor a checkpoint with a {STATE_FILE} was found: no total reward, no KL."
+        )
 
 
 def _read_tasks(path: Path, run: Run) -> None:
