@@ -376,6 +376,24 @@ def test_a_prompt_is_computed_once_and_a_turn_feeds_what_is_new():
     assert counted.fed == [(6, 4), (6, 1)], "the last sampled id and three of the observation"
 
 
+def test_a_shared_prompt_stays_where_the_history_after_it_is_rewritten(monkeypatch):
+    """As with `history: template`: the second turn reads another first turn than was sampled."""
+    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.SHARE_PREFIX_MIN_TOKENS", 1)
+    model = make(qwen2)
+    counted = Counted(model)
+    engine = TransformersEngine(model, [], 0)
+    prompts = [(5,) * 30, (6,) * 20]
+    first = [Request(prompts[row // 4], 3, Sampling(seed=row), row, 0) for row in range(8)]
+    engine.complete(first)
+    assert counted.fed == [(2, 29), (8, 1), (8, 1), (8, 1)]
+    counted.fed.clear()
+    second = [Request((*r.ids, 50, 7, 8), 2, r.sampling, r.row, 1) for r in first]
+    turns = engine.complete(second)
+    assert counted.fed == [(8, 4), (8, 1)], "a prompt's last id and what follows it"
+    for request, turn in zip(second, turns, strict=True):
+        assert turn.ids == alone(make(qwen2), request, turn.ids).ids
+
+
 @pytest.mark.parametrize("long", [1, 10_000], ids=["prompts-shared", "prompts-copied"])
 def test_many_prompts_are_computed_in_parts(long, monkeypatch):
     """What a layer computes on the way takes memory for every token of a part."""

@@ -332,7 +332,7 @@ class TransformersEngine(AskedEngine):
             for place, row in enumerate(self._rows)
             if row.request.row in asked and row.is_continued_by(asked[row.request.row])
         }
-        new = {request.row: tuple(request.ids[:-1]) for request in requests if request.row not in held}
+        new = {request.row: self._begun(request) for request in requests if request.row not in held}
         if self._shares:
             self._share([*dict.fromkeys([*(row.prompt for row, _ in held.values()), *new.values()])])
             prompts = dict[tuple[int, ...], Piece]()
@@ -369,6 +369,13 @@ class TransformersEngine(AskedEngine):
             row.start = edge + fed - len(row.own)
         self._arrange(rows)
         return rows, self._cache, edge + fed
+
+    def _begun(self, request: Request) -> tuple[int, ...]:
+        """Return what a row without a past begins with: a shared prompt, where an episode's history was
+        rewritten after it, or else all ids but the last."""
+        ids = tuple(request.ids[:-1])
+        kept = () if self._prompts is None else self._prompts.places
+        return max((each for each in kept if each and ids[: len(each)] == each), key=len, default=ids)
 
     def _decide(self, requests: Sequence[Request]) -> None:
         """Decide, once for a rollout, whether its prompts are shared."""
