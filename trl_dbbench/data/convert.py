@@ -26,6 +26,7 @@ from trl_dbbench.tasks.entries import WRITABLE, write_entries
 from trl_dbbench.tasks.formats import FORMATS, get_format, read_entry
 from trl_dbbench.tasks.formats.base import Loss, Unrepresentable, WritableFormat
 from trl_dbbench.tasks.formats.csv import CsvFormat
+from trl_dbbench.tasks.model import FIELDS
 from trl_dbbench.utils.files import check_outputs
 
 GOLD_LIMITS = Limits(seconds=60.0, rows=10_000, characters=10_000_000)
@@ -246,30 +247,15 @@ def _losses(task: Task, again: Task, format: WritableFormat) -> Iterator[Loss]:
         "grader": f"{task.grader or _PROTOCOLS_OWN} becomes {again.grader or _PROTOCOLS_OWN}",
         **getattr(format, "losses", {}),
     }
-    before, after = _fields(task), _fields(again)
-    for field, value in before.items():
-        if repr(value) == repr(after[field]) or (field == "state_md5" and value is None):
+    for field in FIELDS:
+        value = _field(task, field)
+        if repr(value) == repr(_field(again, field)) or (field == "state_md5" and value is None):
             continue
         yield Loss(task.id, field, why.get(field, f"is not kept by the format {format.name}"))
 
 
-def _fields(task: Task) -> dict[str, Any]:
-    gold = task.gold
-    return {
-        "id": task.id,
-        "question": task.question,
-        "tables": task.tables,
-        "operation": task.operation,
-        "answer": gold.answer,
-        "sql": gold.sql,
-        "state_md5": gold.state_md5,
-        "results": gold.results,
-        "skills": task.skills,
-        "grader": task.grader,
-        "database": task.source,
-        "suite": task.suite,
-        "dialect": task.dialect,
-        "knowledge": task.knowledge,
-        "schema": task.schema,
-        "max_turns": task.max_turns,
-    }
+def _field(task: Task, name: str) -> Any:
+    """Return what a field of the native format says of a task."""
+    if name == "database":
+        return task.source
+    return getattr(task.gold if hasattr(task.gold, name) else task, name)

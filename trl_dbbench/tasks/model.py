@@ -33,8 +33,8 @@ from trl_dbbench.tasks.table import (
 from trl_dbbench.utils.lookup import unknown
 
 FIELDS = (
-    *("id", "question", "tables", "operation", "skills", "grader", "answer", "sql", "state_md5"),
-    *("results", "database", "suite", "dialect", "knowledge", "schema", "max_turns"),
+    *("id", "question", "tables", "operation", "answer", "sql", "state_md5", "results", "skills"),
+    *("grader", "database", "suite", "dialect", "knowledge", "schema", "max_turns"),
 )
 """Fields of the native format (`formats.own`)."""
 

@@ -124,9 +124,10 @@ class Source:
         """See `Kind.tables`."""
         return self.opened.tables(dialect)
 
+    @lru_cache(maxsize=1024)  # noqa: B019 - the same few sources come from task to task
     def described(self, dialect: str) -> str:
-        """See `Kind.described`; remembered from task to task."""
-        return _described(self, dialect)
+        """See `Kind.described`."""
+        return self.opened.described(dialect)
 
 
 def _kind_at(path: Path) -> type[SQLiteFile] | type[Folder] | type[Dump]:
@@ -147,11 +148,6 @@ def _opened(source: Source) -> Kind:
     assert isinstance(whole, Dump)
     described_in = None if source.descriptions is None else Path(source.descriptions)
     return Dump(path, source.name, whole, source.only, described_in)
-
-
-@lru_cache(maxsize=1024)
-def _described(source: Source, dialect: str) -> str:
-    return source.opened.described(dialect)
 
 
 def described(tables: tuple[Table, ...], source: Source | None, dialect: str) -> str:

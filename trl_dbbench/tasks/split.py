@@ -34,11 +34,6 @@ class Split:
 # --- skills -----------------------------------------------------------------------------------------
 
 
-def has_one_skill(task: Task) -> bool:
-    """Return whether a task names one skill and no more: `select` alone, but not `select` with a WHERE."""
-    return len(task.skills) == 1
-
-
 def skill_counts(tasks: Iterable[Task]) -> dict[str, Counter[str]]:
     """Return how many tasks there are of each operation and each skill, in the order of `skills.NAMED`.
 
@@ -66,7 +61,7 @@ def select_tasks(tasks: Sequence[Task], single: bool = False, min_tasks: int = 1
     """
     if min_tasks < 1:
         raise ConfigError(f"a skill must have at least 1 task, --min is {min_tasks}.")
-    chosen = [task for task in tasks if not single or has_one_skill(task)]
+    chosen = [task for task in tasks if not single or len(task.skills) == 1]
     counts = Counter(skill for task in chosen for skill in task.skills)
     if min_tasks > 1:
         chosen = [task for task in chosen if any(counts[skill] >= min_tasks for skill in task.skills)]

@@ -71,7 +71,11 @@ class Pause:
             trainer._buffered_inputs,
             trainer.state.num_input_tokens_seen,
             (torch.get_rng_state(), on_device),
-            {name: deepcopy(each.state_dict()) for name, each in trainer.stateful.items() if _moves(each)},
+            {
+                name: deepcopy(each.state_dict())
+                for name, each in trainer.stateful.items()
+                if getattr(each, "changes_within_a_step", True)  # large weights say that they do not
+            },
         )
 
     def put(self, trainer: ResumableGRPOTrainer) -> None:
@@ -83,12 +87,6 @@ class Pause:
         torch.set_rng_state(self.generators[0])
         if self.generators[1] is not None:
             torch.get_device_module(trainer.accelerator.device).set_rng_state(self.generators[1])
-
-
-def _moves(stateful: Any) -> bool:
-    """Return whether a step changes an object of `stateful` before its end; large weights say that none
-    does."""
-    return getattr(stateful, "changes_within_a_step", True)
 
 
 class ResumableGRPOTrainer(GRPOTrainer):

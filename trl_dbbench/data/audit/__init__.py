@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trl_dbbench.data.audit.examine import DOUBTS, KINDS, OF_WORDING, Finding, examine
@@ -48,12 +48,8 @@ class Audited:
             "sql": self.task.gold.sql,
             "outcome": self.outcome,
             "kept_as": self.kept.id if self.kept is not None else None,
-            "findings": [
-                {"kind": found.kind, "text": found.text, "slip": found.slip} for found in self.findings
-            ],
-            "changes": [
-                {"table": change.table, "row": change.row, "place": change.place} for change in self.changes
-            ],
+            "findings": [asdict(found) for found in self.findings],
+            "changes": [asdict(change) for change in self.changes],
         }
 
 
