@@ -27,7 +27,7 @@ from transformers import PreTrainedTokenizerBase
 from trl_dbbench.database import Database, Limits, QueryResult, open_database
 from trl_dbbench.database.embedded import mistakes
 from trl_dbbench.database.embedded.sandbox import SQLiteSandbox
-from trl_dbbench.database.sandbox import State
+from trl_dbbench.database.sandbox import State, TableState
 from trl_dbbench.episode.types import Status
 from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.evaluation.evaluate import Evaluation
@@ -116,7 +116,7 @@ def test_a_statement_that_was_half_done_is_undone(
         sandbox.execute("BEGIN")
         sandbox.execute("DELETE FROM medals WHERE nation = 'Chad'")
         assert sandbox.execute("ALTER TABLE medals ADD COLUMN a INT, ADD COLUMN b INT").error == REFUSED
-        assert sandbox.state()["medals"] == (("nation", "gold"), [("Peru", 9), ("Perú", 9)])
+        assert sandbox.state()["medals"] == TableState(("nation", "gold"), [("Peru", 9), ("Perú", 9)])
         assert sandbox.retries == 0
 
 
