@@ -349,7 +349,7 @@ def everything(admin: Any, own: str) -> dict[str, Any]:
     }
 
 
-def still_running(admin: Any, patience: float = 20.0) -> Any:
+def still_running(admin: Any, patience: float = 120.0) -> Any:
     """Agents' statements of more than 3 seconds. One that was killed, such as a table of 8,192 partitions on a slow
     disk, first takes back what it did."""
     deadline = time.monotonic() + patience
