@@ -431,12 +431,17 @@ def test_a_checkpoint_that_a_run_is_trained_further_from_stays(tmp_path):
 
 def test_weights_of_an_earlier_end_are_not_those_of_a_run_that_goes_on(tmp_path):
     """Until it ends again, its last checkpoint is the newest."""
-    for name in ("run.json", "adapter_config.json", "adapter_model.safetensors"):
+    for name in ("run.json", "stream.json", "adapter_config.json", "adapter_model.safetensors"):
         (tmp_path / name).write_text('{"id": "a"}')
     (tmp_path / "checkpoint-4").mkdir()
     (tmp_path / "checkpoint-4" / RUN_ID).write_text("a")
     assert begin_run(tmp_path, str(tmp_path / "checkpoint-4")) == "a"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["_earlier.1", "checkpoint-4", "run.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "_earlier.1",
+        "checkpoint-4",
+        "run.json",
+        "stream.json",
+    ]
 
 
 def test_weights_that_a_run_reads_from_its_own_folder_stay(tmp_path):

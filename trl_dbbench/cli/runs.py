@@ -89,7 +89,7 @@ def replay(
     from trl_dbbench.cli.arguments import outcome_reward
     from trl_dbbench.runs.replay import replay as replay_run
 
-    check_outputs([out], *(run / name for name in (EPISODES_FILE, TASKS_FILE, SETTINGS_FILE)))
+    check_outputs([out], *_files_of(run))
     outcome = outcome_reward(outcome_preset) if outcome_preset else None
     only_steps = _steps(steps) if steps else None
     settings = RunSettings.read(
@@ -165,7 +165,7 @@ def export(
 
     path = out or run / f"{to}.jsonl"
     check_suffix(path)
-    check_outputs([path], *(run / name for name in (EPISODES_FILE, TASKS_FILE, SETTINGS_FILE)))
+    check_outputs([path], *_files_of(run))
     notes: list[str] = []
     rows = export_run(
         *(run, to),
@@ -180,6 +180,11 @@ def export(
     write_rows(rows, path)
     tasks = len({row["task_id"] for row in rows})
     typer.echo(f"{path}: {len(rows):,} rows of {tasks:,} tasks")
+
+
+def _files_of(run: Path) -> list[Path]:
+    """Return the files of a run that its commands read."""
+    return [run / name for name in (EPISODES_FILE, TASKS_FILE, SETTINGS_FILE)]
 
 
 def _steps(text: str) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from trl_dbbench.episode.types import Episode, Rules, Sampling, Start
 from trl_dbbench.errors import ConfigError, EnvironmentFault
 from trl_dbbench.evaluation.evaluate import open_model, player_of
 from trl_dbbench.rewards.steps import potential
-from trl_dbbench.runs.conversations import Labels, Played, check_labelled, step_labels
+from trl_dbbench.runs.conversations import Labels, Played, labels_of_all
 from trl_dbbench.runs.few_shot import with_examples
 from trl_dbbench.runs.records import EpisodeRecord
 from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings
@@ -68,9 +68,7 @@ def label_steps(
             judge = Judge(database, settings.grader)
             return [by_state_progress(record, task, database, judge) for record, task in played]
     if by != "continuations":
-        recorded = [step_labels(record, by) for record, _ in played]
-        check_labelled(recorded, by)
-        return recorded
+        return labels_of_all((record for record, _ in played), by)
     if k < 1 or model is None:
         raise ConfigError(f"labels: continuations needs at least one continuation and a model; given is {k}.")
     backend, policy = open_model(_model_of(model))

@@ -43,8 +43,9 @@ EARLIER = "_earlier"
 _WEIGHTS = (
     *("adapter_config.json", "adapter_model.*", "config.json", "generation_config.json"),
     *("model.safetensors*", "model-*.safetensors", "pytorch_model*"),
-    *("stream.json", "stages"),  # adapters of stages, and what they were measured at
 )
+_STAGES = ("stream.json", "stages")
+"""What a stream's stages were measured at, and their adapters."""
 _LOGS = (EPISODES_FILE, METRICS_FILE)
 
 
@@ -211,7 +212,8 @@ def begin_run(output_dir: str | Path, checkpoint: str | None, reads: Iterable[st
                 _set_aside(folder, weights, kept, "the weights of the run's earlier end")
             else:
                 logs = _LOGS if checkpoint else ()  # of a run from its beginning, who writes them moves them
-                patterns = [SETTINGS_FILE, f"{PREFIX_CHECKPOINT_DIR}-*", *weights, *logs]
+                stages = _STAGES if weights else ()
+                patterns = [SETTINGS_FILE, f"{PREFIX_CHECKPOINT_DIR}-*", *weights, *stages, *logs]
                 _set_aside(folder, patterns, kept, "another run, which this one does not go on with")
     return Ranks().from_main(run_id)
 

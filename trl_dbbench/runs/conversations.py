@@ -197,13 +197,19 @@ def step_labels(record: EpisodeRecord, by: str = "outcome") -> Labels | None:
     return labels
 
 
-def check_labelled(labels: Sequence[Labels | None], by: str) -> None:
-    """Raise ConfigError if no episode has labels."""
-    if all(each is None for each in labels):
+def labels_of_all(records: Iterable[EpisodeRecord], by: str) -> list[Labels | None]:
+    """Return the `step_labels` of each episode.
+
+    Raises:
+        ConfigError: if there are episodes, and none has labels.
+    """
+    labels = [step_labels(record, by) for record in records]
+    if labels and all(each is None for each in labels):
         raise ConfigError(
             f"no episode has the step reward {by!r} in its turns; label by outcome, or train with that "
             "reward function first."
         )
+    return labels
 
 
 def written(record: EpisodeRecord) -> list[bool]:

@@ -29,12 +29,11 @@ from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.runs.conversations import (
     Played,
-    check_labelled,
     completion_messages,
+    labels_of_all,
     preference_pairs,
     prompt_messages,
     saved_episodes,
-    step_labels,
     template_columns,
 )
 from trl_dbbench.runs.records import PHASES, EpisodeRecord, Phase, said_in, worth_learning
@@ -166,8 +165,7 @@ class _Export:
         chosen = self._first(episodes, lambda record: ())
         chat = self.chat or chat_of(self.settings)
         tokens = self._in_one_row(chosen)
-        labels = [step_labels(record, self.label_by) for record, _ in chosen]
-        check_labelled(labels, self.label_by)
+        labels = labels_of_all((record for record, _ in chosen), self.label_by)
         return [
             {**_steps(episode, each, chat), "task_id": record["task_id"]}
             for (record, episode), each in zip(tokens, labels, strict=True)

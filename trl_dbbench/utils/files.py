@@ -38,7 +38,8 @@ def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     path = Path(path)
     check_writable(path)
     text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "errors": "backslashreplace"}
-    if path.exists() and (not path.is_file() or path.is_relative_to("/dev")):  # a pipe or a device
+    # also where one of these leads to a usual file, whose name it is not
+    if path.exists() and (not path.is_file() or str(path.parent) in ("/dev", "/dev/fd")):
         with path.open(mode, **text) as file:
             yield file
         return

@@ -166,7 +166,7 @@ class Tenancy:
             connections = self._connections(self._keeper, ranks)
             self.statements = max(1, min(statements, connections // 3))
             with self._admin.connect() as admin:
-                self._reader = reader = self._prepare(admin, names, require_accounts)
+                self._reader = self._prepare(admin, names, require_accounts)
                 self._probe = Probe(self._probing(admin, next(names)))
         except BaseException:
             self._dispose()
@@ -174,8 +174,9 @@ class Tenancy:
         self.loader = SourceLoader(url, dialect, lambda name: self.size(name, 0))
         self.pristine = PristineDatabases(self._admin, self.loader, owner, numbers)
         self.readers = None
-        if reader is not None:
-            self.readers = Readers(lambda: self._connect(reader), dialect, self.statements + SPARE_READERS)
+        if self._reader is not None:
+            connect = partial(self._connect, self._reader)
+            self.readers = Readers(connect, dialect, self.statements + SPARE_READERS)
         self.observers = Readers(lambda: self._connect(None), dialect, OBSERVERS)
         self.slots = Slots(
             self._admin,
