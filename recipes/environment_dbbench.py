@@ -51,11 +51,12 @@ def main(
 ) -> GRPOTrainer:
     checkpoint = find_checkpoint(args.output_dir, args.resume_from_checkpoint)
     train_dataset, eval_dataset = tasks.datasets(environment.protocol)
+    to_play = list(tasks_to_check(train_dataset, eval_dataset))
     args.model_init_kwargs = model_init_kwargs(model, args.model_init_kwargs)
     if args.max_tool_calling_iterations is None:
         args.max_tool_calling_iterations = environment.max_turns
     with (
-        database.open(tasks_to_check(train_dataset, eval_dataset)) as opened,
+        database.open(to_play) as opened,
         environments(
             opened, environment.protocol, grader=environment.grader, max_turns=environment.max_turns
         ) as new_environment,
@@ -77,6 +78,11 @@ def main(
             database=opened.describe(),
             dialect=opened.dialect.name,
             grader=environment.grader,
+            system_prompt=tasks.opening(environment.protocol, to_play[0]),
+            chat_template_kwargs=args.chat_template_kwargs or {},
+            # TRL has no limit of a turn's tokens
+            max_turn_tokens=args.max_completion_length,
+            max_completion_length=args.max_completion_length,
         )
         with run_folder(trainer, checkpoint, played):
             trainer.train(resume_from_checkpoint=checkpoint)

@@ -26,7 +26,7 @@ from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.errors import loading
 from trl_dbbench.runs.checkpoints import find_checkpoint
-from trl_dbbench.runs.export import settings_of, sft_dataset
+from trl_dbbench.runs.export import settings_of, sft_dataset, told_by_rows
 from trl_dbbench.runs.tokens import chat_with
 from trl_dbbench.training.run_folder import played_as, run_folder
 from trl_dbbench.utils.lookup import check_share
@@ -122,7 +122,8 @@ def main(
         if (played := settings_of(script_args.episodes)) is not None:
             tokenizer.chat_template = chat_with(played, tokenizer, eos_ids).chat_template  # to be saved
         else:
-            played = played_as(script_args.protocol, chat_template=tokenizer.chat_template)
+            told = {"protocol": script_args.protocol} | told_by_rows(script_args.episodes)
+            played = played_as(**told, chat_template=tokenizer.chat_template)
         logging.info(" ".join([f"{len(dataset)} episodes to learn from.", *notes]))
     else:
         chat = ChatFormat(tokenizer, protocol, eos_ids, script_args.chat_template_kwargs)

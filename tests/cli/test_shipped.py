@@ -55,6 +55,18 @@ def test_the_quickstart_is_started_as_the_readme_starts_it():
             {"num_processes": 2},
             "--config_file cpu.yaml --num_processes 2 --multi_gpu --main_process_port 0 grpo_dbbench.py",
         ),
+        *(
+            (
+                "use_cpu: true",
+                [],
+                {"num_processes": 2, "config_file": named},
+                f"--config_file {name} --num_processes 2 --multi_gpu --main_process_port 0 grpo_dbbench.py",
+            )
+            for named, name in (
+                (str(RECIPES.parent / "accelerate_configs" / "cpu.yaml"), "cpu.yaml"),
+                ("single_gpu", "single_gpu.yaml"),
+            )
+        ),
         (
             "tasks: a",
             [],

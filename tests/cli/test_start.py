@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import torch
 from forking import Forked
 from launching import RECIPE, ROOT, SMALL, run_here
 from transformers import TrainingArguments
+from trl import SFTConfig
 
 from trl_dbbench import DBBenchGRPOConfig, TaskArguments
-from trl_dbbench.cli.start import RecipeParser, put_timestamp
+from trl_dbbench.cli.start import RecipeParser, put_timestamp, use_one_gpu
 
 
 @dataclass
@@ -90,6 +92,7 @@ def error_of(monkeypatch: pytest.MonkeyPatch, folder: Path, yaml: str, *options:
     return str(ended.value.code)
 
 
+DEMO = ROOT / "recipes" / "demo_tasks.jsonl"
 CPU = "use_cpu: true\nbf16: false\n"
 
 
@@ -112,6 +115,64 @@ def test_a_key_that_is_missing(tmp_path, monkeypatch):
     """argparse would print all options."""
     said = error_of(monkeypatch, tmp_path, CPU)
     assert said == "error: the following arguments are required: --tasks. --help lists all options."
+
+
+@pytest.mark.parametrize(
+    ("yaml", "said"),
+    [
+        (
+            "tasks: [a.jsonl, b.jsonl]",
+            "tasks takes one value; the YAML gives a list, ['a.jsonl', 'b.jsonl'].",
+        ),
+        ("tasks:", "tasks is empty in the YAML. Give it a value."),
+        (
+            "tasks: t.jsonl\neval_tasks: [a.jsonl]",
+            "eval_tasks takes one value; the YAML gives a list, ['a.jsonl'].",
+        ),
+        (f"tasks: {DEMO}", "say which model to train: model_name_or_path, a folder or a hub id."),
+    ],
+)
+def test_a_key_whose_value_is_of_the_wrong_kind(yaml, said, tmp_path, monkeypatch):
+    assert said in error_of(monkeypatch, tmp_path, f"{CPU}{yaml}\n")
+
+
+def test_a_list_of_one_is_written_as_its_entry(folders):
+    assert parsed("reward_funcs: outcome").reward_funcs == ["outcome"]
+
+
+# --- the devices ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environment", "gpus", "seen"),
+    [
+        ({}, 8, "0"),
+        ({}, 1, None),
+        ({"WORLD_SIZE": "8"}, 8, None),
+        ({"CUDA_VISIBLE_DEVICES": "3"}, 1, "3"),
+    ],
+)
+def test_a_process_alone_trains_on_one_gpu(environment, gpus, seen, monkeypatch, capfd):
+    """Or TRL refuses nn.DataParallel, after the model is loaded."""
+    monkeypatch.setattr(os, "environ", dict(environment))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    use_one_gpu()
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == seen
+    assert ("Training on GPU 0 of 8." in capfd.readouterr().err) == (not environment and gpus == 8)
+
+
+@pytest.mark.parametrize(("keys", "precision"), [("", "no"), ("fp16: true", "fp16"), ("bf16: true", "bf16")])
+def test_a_recipe_says_the_precision_and_not_accelerates_configuration(
+    keys, precision, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    (tmp_path / "my.yaml").write_text(
+        f"use_cpu: true\nbf16: false\n{keys}\n" if not keys else f"use_cpu: true\n{keys}\n"
+    )
+    (args,) = RecipeParser([SFTConfig]).parse_args_and_config(
+        ["--config", str(tmp_path / "my.yaml"), "--output_dir", str(tmp_path)]
+    )
+    assert args.mixed_precision == precision
 
 
 # --- a folder for each start ----------------------------------------------------------------------

@@ -293,7 +293,7 @@ def test_verl_finds_the_columns_and_types_it_reads(to, tmp_path: Path):
         "ability": "string",
         "reward_model": "struct<style: string, ground_truth: string>",
         "extra_info": "struct<split: string, index: int64, id: string, operation: string, "
-        "skills: list<element: string>, task: string, tools_kwargs: struct<task: string>>",
+        "skills: list<element: string>, task: string, protocol: string, tools_kwargs: struct<task: string>>",
     }
     # as verl's RLHFDataset opens it
     rows = load_dataset(
@@ -316,6 +316,7 @@ def test_verl_finds_the_columns_and_types_it_reads(to, tmp_path: Path):
         "operation": "DELETE",
         "skills": ["delete"],
         "task": "",
+        "protocol": "tools",
         "tools_kwargs": {},
     }
     assert set(rows["data_source"]) == {"trl_dbbench"}

@@ -58,6 +58,13 @@ def test_messages_as_a_system_prompt_are_all_that_stands_there(tmp_path: Path) -
     assert read_system_prompt(str(path)) == PRELUDE
 
 
+def test_a_byte_order_mark_is_not_part_of_a_prompt(tmp_path: Path) -> None:
+    """Windows' editors write it."""
+    path = tmp_path / "prompt.txt"
+    path.write_text("Work on it.", encoding="utf-8-sig")
+    assert read_system_prompt(str(path)) == "Work on it."
+
+
 @pytest.mark.parametrize(
     ("prelude", "settings", "message"),
     [

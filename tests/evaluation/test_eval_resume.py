@@ -117,6 +117,43 @@ def test_episodes_that_failed_are_nothing_to_lose(api: Api, command: Callable, a
     assert code == 0 and "overall           6/6" in out
 
 
+def test_what_is_void_at_the_end_is_played_again(
+    api: Api, command: Callable, arguments: list, tmp_path: Path
+) -> None:
+    """A server refuses one request. The others are paid for, and need not be again."""
+    answer = lambda body, number: refused(400, "a bad day") if number == 2 else said(RIGHT)  # noqa: E731
+    api.answer = answer
+    partial = tmp_path / "e.json.partial"
+    assert command(*arguments)[0] == 0 and partial.exists()
+    assert (
+        "was begun with other settings: database 'sqlite'".replace("'", '"')
+        in (command(*arguments, "--resume", "--database", "auto")[0])
+    )
+    asked = len(api.bodies)
+    api.answer = lambda body, number: said(RIGHT)
+    code, out = command(*arguments, "--resume")
+    assert code == 0 and "overall           6/6" in out
+    assert len(api.bodies) == asked + 1 and not partial.exists()
+
+    api.bodies.clear()
+    api.answer = answer
+    command(*arguments)
+    api.answer = lambda body, number: said(RIGHT)
+    code, out = command(*arguments)
+    assert code == 0 and "overall           6/6" in out, "without --resume all is played anew"
+    assert not partial.exists()
+
+
+@pytest.mark.parametrize("device", ["/dev/null", "/dev/stdout"])
+def test_a_stream_keeps_nothing(
+    api: Api, command: Callable, arguments: list, tmp_path: Path, device: str
+) -> None:
+    api.answer = lambda body, number: said(RIGHT)
+    assert command(*arguments[:-1], device)[0] == 0
+    assert not Path(f"{device}.partial").exists()
+    assert "keeps nothing to go on with" in command(*arguments[:-1], device, "--resume")[0]
+
+
 def test_samples_of_an_endpoint(api: Api, command: Callable, arguments: list, tmp_path: Path) -> None:
     """Two samples a task: one right, one wrong, so that pass@1 is a half and pass@2 is all."""
 

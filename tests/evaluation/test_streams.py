@@ -11,7 +11,7 @@ import pytest
 from trl_dbbench import ConfigError
 from trl_dbbench.evaluation.compare.streams import stream_figures, streams_text
 from trl_dbbench.evaluation.report import read_run, write_report
-from trl_dbbench.grading.statistics import mean_interval
+from trl_dbbench.grading.statistics import Share, mean_interval
 from trl_dbbench.runs.stream import StageRecord, StreamRecord, matrix_text
 
 MATRIX = [[[1, 10], [2, 10]], [[8, 10], [3, 10]], [[5, 10], [9, 10]]]
@@ -101,6 +101,30 @@ def test_runs_that_differ_in_the_seed_are_one_way(tmp_path):
     assert second.startswith("replayed") and " 30.0 " in second
 
 
+def test_a_seed_counts_once(tmp_path):
+    """What run.json does not tell apart is shown apart, or it would pass for a second seed."""
+    folders = [run_in(tmp_path / "first"), run_in(tmp_path / "again"), run_in(tmp_path / "other", seed=2)]
+    lines = streams_text(stream_figures(folders, ["first", "again", "other"])).splitlines()[1:]
+    assert [line.split("  ")[0] for line in lines] == ["first (2 seeds)", "again"]
+
+
+def test_a_task_that_was_learned_from_at_once_is_not_measured_later(tmp_path):
+    """With `greedy_eval_every: 2`, half of the tasks are trained on without a greedy run."""
+    stages = [StageRecord("SELECT", 2, 0, 2)]
+    record = StreamRecord("operations", "fixed", stages, ["SELECT"])
+    played = [
+        {"phase": phase, "step": step, "task_digest": task, "right": True, "status": "answered"}
+        for phase, step, task in (
+            ("greedy", 0, "a"),
+            ("train", 0, "a"),
+            ("train", 1, "b"),
+            ("greedy", 2, "b"),
+        )
+    ]
+    stages[0].last_step = 3
+    assert record.prequential(played) == [Share(1, 1)]
+
+
 def test_the_interval_is_students():
     assert mean_interval([1.0, 2.0, 3.0, 4.0, 5.0]) == (
         3.0,
@@ -132,7 +156,7 @@ def test_a_report_shows_the_matrix(tmp_path):
 
 
 def test_compare_prints_what_the_runs_kept(tmp_path, command):
-    folders = [str(run_in(tmp_path / name)) for name in ("plain", "again")]
+    folders = [str(run_in(tmp_path / name, seed)) for seed, name in enumerate(("plain", "again"))]
     status, shown = command("compare", *folders)
     assert status in (0, None)
     table = shown.partition("Streams, in points of 100")[2].splitlines()

@@ -35,6 +35,7 @@ from trl_dbbench.integrations.environment import (
 )
 from trl_dbbench.rewards.learned import RewardModel
 from trl_dbbench.rewards.steps import executes
+from trl_dbbench.runs.trained import find_trained
 from trl_dbbench.tasks import Task
 
 COUNT = "SELECT COUNT(*) FROM orders WHERE late = 1"
@@ -330,8 +331,11 @@ def test_the_recipe(
         *("--tasks", tmp_path / "tasks.jsonl", "--database", "sqlite", "--output_dir", tmp_path / "run"),
         *("--max_steps", 1, "--num_generations", 2, "--per_device_train_batch_size", 2),
         *("--max_completion_length", 8, "--use_cpu", "true", "--bf16", "false", "--dtype", "float32"),
-        *("--gradient_checkpointing", "false"),
+        *("--gradient_checkpointing", "false", "--system_prompt", "Be quick."),
     )
     assert (tmp_path / "run" / "adapter_model.safetensors").is_file()
+    played = find_trained(tmp_path / "run").settings
+    assert played.system_prompt == "Be quick.", "an evaluation plays what was trained"
+    assert (played.max_turns, played.max_completion_length, played.max_turn_tokens) == (10, 8, 8)
     log = json.loads((tmp_path / "run" / "checkpoint-1" / "trainer_state.json").read_text())
     assert log["log_history"][0]["rewards/outcome/mean"] == pytest.approx(-0.8)

@@ -655,6 +655,11 @@ def test_an_address_that_is_refused(text: str, token: str | None, told: str) -> 
         (["--mcp", "--protocol", "text"], "--protocol text cannot be served; allowed: tools, tools_sql."),
         ([], "say how to serve: --mcp or --openenv."),
         (["--mcp", "--http", "0.0.0.0:8808"], "can be reached from other machines"),
+        (["--mcp", "--token-env", "PATH"], "--token-env PATH is for --http. Clients would need no token."),
+        (
+            ["--mcp", "--http", "8808", "--token-env", "MY_TOKN"],
+            "--token-env MY_TOKN names no environment variable that has a value.",
+        ),
     ],
 )
 def test_options_that_are_refused(options: list[str], told: str, monkeypatch: pytest.MonkeyPatch) -> None:

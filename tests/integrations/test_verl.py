@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from apart import in_python_of
 from fakes import RULES, play_script
@@ -109,6 +110,29 @@ def test_200_answers_without_a_tool(tokenizer: PreTrainedTokenizerBase, sqlite_d
         assert scored == {"score": worth, "acc": float(ours.right), "void": 0.0}, task.id
         seen.add(worth)
     assert number == 199 and seen == {1.0, -1.0, -0.8, -0.2}, "all four ways to end were seen"
+
+
+def test_the_row_says_what_protocol_its_prompt_is_of(late_orders: Task, tmp_path: Path) -> None:
+    """So single-turn training needs no `protocol` in its configuration."""
+    (tmp_path / "tasks.jsonl").write_text(late_orders.to_json() + "\n")
+    convert(tmp_path / "tasks.jsonl", tmp_path / "tasks.parquet", protocol="text_sql")
+    (row,) = pq.read_table(tmp_path / "tasks.parquet").to_pylist()
+    right = get_protocol("text_sql").write(Answer(str(late_orders.gold.sql)))
+    scored = compute_score("trl_dbbench", right, "", row["extra_info"], database="sqlite")
+    assert scored == {"score": 1.0, "acc": 1.0, "void": 0.0}
+
+
+def test_settings_that_it_does_not_have(late_orders: Task) -> None:
+    info = {"task": late_orders.to_json()}
+    compute_score("trl_dbbench", "", "", info, database="sqlite", reward_router_address="of verl")
+    with pytest.raises(ConfigError, match="compute_score knows no 'wrongg'; it takes database, protocol,"):
+        compute_score("trl_dbbench", "", "", info, database="sqlite", wrongg=-9)
+
+
+def test_an_answer_that_nobody_can_judge(late_orders: Task) -> None:
+    info = {"task": replace(late_orders, grader="bird_ex").to_json(), "protocol": "text"}
+    with pytest.raises(ConfigError, match="bird_ex"):
+        compute_score("trl_dbbench", "Action: Answer", "", info, database="sqlite")
 
 
 def with_verl(asked: dict[str, Any]) -> list[dict[str, Any]]:

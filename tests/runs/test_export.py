@@ -15,6 +15,7 @@ from datasets import Dataset, load_dataset
 from fakes import play_script
 from launching import ROOT
 from saved_runs import FORGOT_WHERE, LOOK, answer, count_scripts, count_task, save_episodes, save_run
+from test_rollout import call
 from training import ON_A_CPU, quickstart_trainer
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
 from trl import (
@@ -32,7 +33,7 @@ from trl_dbbench.cli import app
 from trl_dbbench.cli.start import RecipeParser
 from trl_dbbench.database import Database, open_database
 from trl_dbbench.episode.types import Status
-from trl_dbbench.runs.export import export, sft_dataset
+from trl_dbbench.runs.export import export, sft_dataset, told_by_rows
 
 MODEL = ROOT / "recipes" / "tiny" / "model"
 TASKS = ROOT / "recipes" / "tiny" / "train.jsonl"
@@ -226,6 +227,19 @@ def test_a_turn_that_was_cut_off_gets_no_end(
     trained = tokenizer.decode([label for label in row["labels"] if label != -100])
     assert trained == f"{LOOK}Action: Answer\nFinal Answer: [(2,)]<|im_end|>"
     assert row["input_ids"] == [*episode.prompt_ids, *episode.completion_ids]
+
+
+def test_a_file_says_how_its_episodes_were_played(
+    tokenizer: PreTrainedTokenizerBase, sqlite_database: Database, tmp_path: Path
+) -> None:
+    """Fine-tuning on it notes that, and an evaluation plays by it."""
+    asked = call("commit_final_answer", answers=["2"])
+    episode = play_script(count_task(2), [asked], tokenizer, sqlite_database, "tools")
+    played: dict[str, Any] = {"system_prompt": "Be quick.", "chat_template_kwargs": {"thinking": False}}
+    known = played | {"model": tokenizer.name_or_path, "protocol": "tools"}
+    run = save_episodes(tmp_path / "run", sqlite_database, [episode], **known)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in export(run, "sft")))
+    assert told_by_rows(tmp_path / "rows.jsonl") == played | {"protocol": "tools"}
 
 
 def test_pairs_are_right_over_wrong(scripted: Path) -> None:

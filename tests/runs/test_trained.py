@@ -10,15 +10,18 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from launching import QUICKSTART, RECIPE, ROOT, run_here
+from peft import LoraConfig
 from training import episodes_in
 
+from trl_dbbench import DBBenchGRPOConfig
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.evaluation.evaluate import open_model
-from trl_dbbench.runs.settings import RunSettings
+from trl_dbbench.runs.settings import RunSettings, training_of
 from trl_dbbench.runs.trained import find_trained, held_out_tasks
 from trl_dbbench.tasks import load_tasks
 
@@ -303,3 +306,21 @@ def test_a_run_without_held_out_tasks_asks_for_some(run: Path, command: Callable
     (without / "episodes.jsonl").write_text("".join(line for line in lines if '"phase": "eval"' not in line))
     code, _ = command("eval", without)
     assert str(code).startswith(f"error: '{without}' has no held-out evaluation whose tasks could be played.")
+
+
+def test_what_decides_what_is_learned_is_recorded():
+    """By it, `compare` tells ways of learning apart."""
+    settings = {"output_dir": "unused", "use_cpu": True, "bf16": False}
+    usual, other = (
+        DBBenchGRPOConfig(**settings, **more)
+        for more in ({}, {"dynamic_sampling": True, "entropy_coef": 0.05, "optim": "sgd"})
+    )
+    known, changed = training_of(usual, None), training_of(other, None)
+    assert {name: changed[name] for name in changed.keys() - known.keys()} == {
+        "dynamic_sampling": True,
+        "entropy_coef": 0.05,
+        "optim": "sgd",
+    }
+    adapted = SimpleNamespace(peft_config={"default": LoraConfig(r=4, target_modules=["q_proj", "k_proj"])})
+    asked = {"r": 4, "lora_alpha": 8, "target_modules": ["k_proj", "q_proj"]}
+    assert training_of(usual, adapted)["lora"] == asked

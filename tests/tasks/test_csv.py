@@ -243,6 +243,30 @@ def test_the_columns_whose_letters_are_a_guess_are_named(tmp_path: Path) -> None
     assert not [note for note in notes if note.startswith(("t.id", "t.kod"))]
 
 
+@pytest.mark.parametrize(
+    ("content", "types", "column", "cells"),
+    [
+        ('p\n"1,234.50"\n2\n', {"p": "DECIMAL(12,2)"}, "p DECIMAL(12,2)", ("1234.50", "2")),
+        ('p,q\n"1,234",1\n2,1\n', {"p": "INT"}, "p INT", (1234, 2)),
+        ("p;q\n1.234;1\n12;1\n", {"p": "INT"}, "p INT", (1234, 12)),
+        ("d;q\n31.12.2024;1\n01.02.2024;1\n", {"d": "DATE"}, "d DATE", ("2024-12-31", "2024-02-01")),
+        (
+            "d;q\n31.12.2024 08:30;1\n01.02.2024 09:00;1\n",
+            {"d": "DATETIME"},
+            "d DATETIME",
+            ("2024-12-31 08:30:00", "2024-02-01 09:00:00"),
+        ),
+        ("d:TEXT COLLATE utf8mb4_bin,q\n01,1\n2,1\n", {}, "d TEXT COLLATE utf8mb4_bin", ("01", "2")),
+    ],
+)
+def test_a_type_that_is_told_reads_what_would_be_read_without_it(
+    tmp_path: Path, content: str, types: dict, column: str, cells: tuple
+) -> None:
+    table, _ = read(tmp_path, content, types=types)
+    assert shown(table)[0] == column
+    assert tuple(row[0] for row in table.rows) == cells
+
+
 def test_types_delimiter_and_encoding_can_be_told(tmp_path: Path) -> None:
     content = "code;price\n12;1,50\n13;NA\n".encode("cp1250")
     table, _ = read(tmp_path, content, types={"code": "VARCHAR(5)", "t.price": "DECIMAL(6,2)"})

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from trl_dbbench.data.generate.imported import Imported, import_from
+from trl_dbbench.errors import TaskError
+from trl_dbbench.tasks.sources.dump import columns_of, table_made
+from trl_dbbench.tasks.sources.dump_text import words_of
 
 SECOND = "CREATE TABLE other (id int, n varchar(3)); INSERT INTO other VALUES (1,'a'),(2,'b');"
 
@@ -109,3 +112,83 @@ def test_what_is_left_out_has_its_name(tmp_path: Path) -> None:
         "FOR EACH ROW SET NEW.n = 'x;' */;;\nCREATE DEFINER=`r`@`%` PROCEDURE `do it`() BEGIN SELECT 1; END;;\nDELIMITER ;\n",
     )
     assert found.notes == ["its trigger tr is not held", "left out: procedure do it"]
+
+
+def test_names_in_other_letters_are_the_same_columns(tmp_path: Path) -> None:
+    """MySQL ignores case in column names; a server on Windows also in those of tables."""
+    found = imported(
+        tmp_path,
+        "CREATE TABLE emp (emp_id INT, name VARCHAR(20), salary DECIMAL(8,2) DEFAULT 0, PRIMARY KEY (EMP_ID));"
+        "INSERT INTO emp (Emp_ID, Name, Salary) VALUES (1,'Ann',10.50); INSERT INTO EMP VALUES (2,'Bob',20);"
+        "ALTER TABLE emp MODIFY EMP_ID INT AUTO_INCREMENT;",
+    )
+    (table,) = found.tables
+    assert table.columns[0].type == "INT AUTO_INCREMENT PRIMARY KEY"
+    assert table.rows == ((1, "Ann", "10.50"), (2, "Bob", "20"))
+    assert not found.notes
+
+
+def test_values_of_a_column_that_is_not_there_leave_out_their_table_only(tmp_path: Path) -> None:
+    found = imported(tmp_path, f"CREATE TABLE t (a int); INSERT INTO t (b) VALUES (1),(2); {SECOND}")
+    assert [table.name for table in found.tables] == ["other"]
+    assert "t: left out, its rows have values for a column b, which it lacks" in found.notes
+
+
+def test_a_column_may_be_named_period(tmp_path: Path) -> None:
+    found = imported(
+        tmp_path, "CREATE TABLE t (id int, period varchar(9)); INSERT INTO t VALUES (1,'May'),(2,'June');"
+    )
+    assert found.tables[0].rows == ((1, "May"), (2, "June"))
+
+
+def test_what_a_server_would_refuse_is_not_held(tmp_path: Path) -> None:
+    """MySQL's errors 1101, 1170, 1071 and 1075: a task with such a table could be played nowhere but here."""
+    found = imported(
+        tmp_path,
+        "CREATE TABLE t (id int NOT NULL AUTO_INCREMENT, d int NOT NULL, s text DEFAULT 'active', u text UNIQUE,"
+        "v varchar(1000) CHARACTER SET latin1 UNIQUE, w varchar(768) UNIQUE, PRIMARY KEY (id, d));"
+        "INSERT INTO t VALUES (1,1,'a','b','c','d'),(2,1,'e','f','g','h');",
+    )
+    types = {column.name: column.type for column in found.tables[0].columns}
+    assert types["id"] == "INT NOT NULL" and types["s"] == types["u"] == "TEXT"
+    assert "UNIQUE" not in types["v"] and types["w"].endswith("UNIQUE")
+    for note in (
+        "t.id: its AUTO_INCREMENT is not held, which needs a primary key of the column alone",
+        "t.s: its default active is not held",
+        "t.u: its UNIQUE is not held: MySQL has no key of a whole TEXT",
+        "t.v: its UNIQUE is not held: MySQL has no key of texts of 1,000 characters",
+    ):
+        assert note in found.notes
+
+
+def test_a_dump_of_mariadb_with_a_sequence(tmp_path: Path) -> None:
+    found = imported(
+        tmp_path, f"CREATE SEQUENCE `s` start with 1 increment by 1; SELECT SETVAL(`s`, 1, 0); {SECOND}"
+    )
+    assert [table.name for table in found.tables] == ["other"] and "left out: sequence s" in found.notes
+
+
+@pytest.mark.parametrize("first", ["PRAGMA foreign_keys=OFF;", "BEGIN TRANSACTION;"])
+def test_a_dump_of_sqlite_is_refused(tmp_path: Path, first: str) -> None:
+    """A backslash is a backslash there, and in MySQL the beginning of an escape."""
+    with pytest.raises(TaskError, match="as SQLite's dumps have"):
+        imported(tmp_path, f"{first} CREATE TABLE t (a int, b text); INSERT INTO t VALUES (1,'C:\\new');")
+
+
+def test_a_value_that_is_no_number_leaves_out_its_column(tmp_path: Path) -> None:
+    found = imported(
+        tmp_path, "CREATE TABLE t (a int, b int, x double); INSERT INTO t VALUES (1,2,''),(2,3,1.5);"
+    )
+    assert [column.name for column in found.tables[0].columns] == ["a", "b"]
+    assert "t.x: left out, its value '' is not of its type double" in found.notes
+
+
+def test_columns_with_a_cast_in_their_default_keep_their_values(tmp_path: Path) -> None:
+    """`AS` makes a generated column only where an expression follows it."""
+    (tmp_path / "d.sql").write_text(
+        "CREATE TABLE o (id int, day date DEFAULT (cast(now() as date)), n varchar(5) CHECK (cast(n as char) <> 'q'),"
+        "twice int GENERATED ALWAYS AS (id * 2) STORED, thrice int AS (id * 3));"
+    )
+    words = words_of((tmp_path / "d.sql").read_text())
+    generated = {column.name: column.generated for column in columns_of(words_of(table_made(words))[3:])}
+    assert generated == {"id": False, "day": False, "n": False, "twice": True, "thrice": True}

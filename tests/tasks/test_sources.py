@@ -802,6 +802,14 @@ def test_what_is_no_folder_of_tables(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (home / "b.parquet").write_bytes(b"nothing")
     with pytest.raises(TaskError, match=r"b\.parquet is not a readable parquet file"):
         Source.of(home).tables()
+    (home / "b.parquet").unlink()
+    (home / "a.csv").write_text("x:INT PRIMARY KEY,\"k:ENUM('a)','b')\"\n1,a)\n1,b\n")
+    with pytest.raises(
+        TaskError, match=r"a\.csv: its table cannot be made: UNIQUE constraint failed: a\.x\.$"
+    ):
+        Source.of(home).tables()
+    (home / "a.csv").write_text("x:INT PRIMARY KEY,\"k:ENUM('a)','b')\"\n1,a)\n2,b\n")
+    assert Source.of(home).tables()[0].columns[1].name == "k"
 
 
 # --- lines of task files ----------------------------------------------------------------------------------

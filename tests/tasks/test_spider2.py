@@ -339,6 +339,15 @@ def test_scores(tmp_path: Path, command: Command) -> None:
     assert [name for name, value in second.items() if value == 1] == ["spider2", "spider2_ordered"]
 
 
+def test_scores_do_not_replace_what_they_read(tmp_path: Path, command: Command) -> None:
+    path = spider2(tmp_path, {"local001": {"": "n\n3\n"}})
+    predictions = lines(tmp_path / "predicted.jsonl", {"id": "local001", "sql": "SELECT 3"})
+    before = predictions.read_text()
+    code, _ = command("scores", path, predictions, "--database", "sqlite", "--json", predictions)
+    assert "is the file to read; write to another" in code
+    assert predictions.read_text() == before
+
+
 def test_what_a_prediction_fails_with_is_said(tmp_path: Path, sqlite_database: Database) -> None:
     task = only(spider2(tmp_path, OWNED))
     (scores,) = score_all([task], {"local001": "SELECT nope FROM pets"}, sqlite_database)

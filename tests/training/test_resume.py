@@ -280,6 +280,7 @@ def test_a_checkpoint_that_was_cut_short_is_passed_over(trainer_of, unbroken, tm
 def checkpoint_at(folder: Path, state: str = '{"global_step": 1}') -> Path:
     folder.mkdir(parents=True)
     (folder / "trainer_state.json").write_text(state)
+    (folder / "rng_state.pth").touch()
     return folder
 
 
@@ -301,6 +302,14 @@ def test_which_checkpoint_is_taken(tmp_path):
     assert find_checkpoint(tmp_path, str(tmp_path / "checkpoint-900-old")) == str(
         tmp_path / "checkpoint-900-old"
     )
+
+
+def test_a_checkpoint_of_weights_alone_is_refused(trainer_of, tmp_path):
+    """The optimizer would begin anew, and the learning rate at the start of its schedule."""
+    trainer_of(tmp_path, save_only_model=True).train()
+    for asked in (True, str(tmp_path / "checkpoint-6")):
+        with pytest.raises(ConfigError, match="checkpoint-6' has weights and no state of a training"):
+            find_checkpoint(tmp_path, asked)
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(trainer_of, tmp_path):

@@ -21,7 +21,16 @@ from trl_dbbench.engines.shared_prompts import lay_out, sharing
 from trl_dbbench.engines.transformers.admission import cache_bytes_per_token
 from trl_dbbench.engines.transformers.models import CACHE_ARGUMENT
 from trl_dbbench.training import memory
-from trl_dbbench.training.memory import Batch, Load, Sizes, adapter_config, layer_bytes, needed, plan
+from trl_dbbench.training.memory import (
+    Batch,
+    Load,
+    Sizes,
+    adapter_config,
+    copied_bytes,
+    layer_bytes,
+    needed,
+    plan,
+)
 
 TINY = ROOT / "recipes" / "tiny" / "model"
 LORA = LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM")
@@ -146,6 +155,27 @@ def test_what_a_layer_keeps_of_a_token(family, settings, how):
     )
     computed = SHAPE["hidden_size"] * dtype.itemsize if how == "checkpointing" else layer_bytes(sizes, load)
     assert computed == pytest.approx(kept, rel=0.08)
+
+
+@pytest.mark.parametrize("lora", [True, False])
+def test_autocast_keeps_a_copy_of_each_linear_layer(lora):
+    """The bytes that a second layer adds whatever the rows' length, and none without autocast."""
+
+    def whatever_the_length(autocast: bool) -> float:
+        of_layer = [
+            kept_by_autograd("llama", 2, torch.float32, lora, autocast, tokens)
+            - kept_by_autograd("llama", 1, torch.float32, lora, autocast, tokens)
+            for tokens in (64, 96)
+        ]
+        return of_layer[0] - 2 * (of_layer[1] - of_layer[0])
+
+    def estimated(layers: int) -> float:
+        config = AutoConfig.for_model("llama", num_hidden_layers=layers, **SHAPE)
+        sizes = Sizes.of(config, LORA if lora else None)
+        return copied_bytes(sizes, Load(value_bytes=4, computed_bytes=2, lora=lora))
+
+    assert estimated(2) - estimated(1) == pytest.approx(whatever_the_length(autocast=True), rel=0.1)
+    assert whatever_the_length(autocast=False) == pytest.approx(0, abs=1000)
 
 
 # --- at a training's start ------------------------------------------------------------------------

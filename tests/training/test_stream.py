@@ -16,6 +16,8 @@ from two_ranks import stages
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig, load_tasks, to_dataset
 from trl_dbbench.runs.stream import StreamRecord
+from trl_dbbench.runs.trained import find_trained
+from trl_dbbench.training.stage_adapters import StageAdapters
 from trl_dbbench.training.stream import Stream
 
 TINY = ROOT / "recipes" / "tiny"
@@ -217,6 +219,28 @@ def test_one_stage_merged_is_that_stage(trainer_of, tmp_path):
     assert all(torch.allclose(merged[name], ended[name], atol=1e-6) for name in ended)
 
 
+def test_experts_cannot_be_merged(trainer_of, tmp_path):
+    """PEFT adapts them as parameters, and merges linear layers alone."""
+    trainer = trainer_of(tmp_path)
+    trainer.model.peft_config["default"].target_parameters = ["mlp.experts.gate_up_proj"]
+    StageAdapters(trainer, "each")
+    with pytest.raises(ConfigError, match=r"ties: PEFT cannot merge adapters of mlp\.experts\.gate_up_proj"):
+        StageAdapters(trainer, "ties")
+
+
+def test_a_stages_adapter_is_played_as_the_run_was(trainer_of, tmp_path):
+    trainer = trainer_of(tmp_path, stage_adapters="each")
+    trainer.train()
+    trainer.save_model()
+    run, stage = find_trained(tmp_path), find_trained(tmp_path / "stages" / "1-SELECT")
+    assert stage.settings == run.settings
+    assert stage.settings.system_prompt == "Work on the MySQL database."
+    assert f"They are the last stage's; those of each stage are in {tmp_path / 'stages'}." in run.said
+    assert "last stage's" not in stage.said
+    trainer.create_model_card()
+    assert "These weights are the last stage's alone" in (tmp_path / "README.md").read_text()
+
+
 # --- a killed run ---------------------------------------------------------------------------------
 
 
@@ -323,6 +347,15 @@ def test_the_state_of_a_stream_can_be_loaded_as_a_checkpoint_is(rows, tmp_path):
     assert play(other, 4) == play(stream, 4)
 
 
+def test_another_stream_does_not_go_on_with_a_checkpoint(rows):
+    """The numbers of its tasks, and the matrix's columns, would be of others."""
+    state = stream_of(rows, stream=["SELECT", "DELETE"]).state_dict()
+    other = stream_of(rows)
+    said = r"has the stages SELECT \(10\), DELETE \(10\); these settings and tasks make .*, INSERT \(10\)"
+    with pytest.raises(ConfigError, match=said):
+        other.load_state_dict(state)
+
+
 def test_every_task_comes_once_before_any_comes_again(rows):
     stream = stream_of(rows)
     drawn = stream.further(np.random.default_rng(0))
@@ -391,6 +424,10 @@ def test_every_task_comes_once_before_any_comes_again(rows):
             "each stage starts from the same weights",
         ),
         ({"stream": ["skils"], "stage_steps": 5}, "nearest: skills"),
+        (
+            {"stream": ["file"], "stage_tasks": 5, "stage_adapters": "each"},
+            "with stream: file it belongs to none",
+        ),
     ],
 )
 def test_settings_that_do_not_go_together(settings, message):

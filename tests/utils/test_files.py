@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,3 +20,16 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
         with write_atomically(pipe) as file:
             file.write("{}")
     assert read.result() == "{}" and pipe.is_fifo()
+
+
+def test_standard_output_goes_on_in_the_same_file(tmp_path: Path) -> None:
+    """`--json /dev/stdout > log`: by its name the file would be opened anew, and begin at its start."""
+    script = (
+        "from trl_dbbench.utils.files import write_atomically\n"
+        "print('before')\n"
+        "with write_atomically('/dev/stdout') as file: file.write('{}\\n')\n"
+        "print('after')\n"
+    )
+    with (tmp_path / "log").open("w") as log:
+        subprocess.run([sys.executable, "-c", script], check=True, stdout=log)
+    assert (tmp_path / "log").read_text() == "before\n{}\nafter\n"

@@ -218,7 +218,7 @@ def read_system_prompt(text_or_file: str | None) -> Opening | None:
         return read_messages(text_or_file)
     if text_or_file and "\n" not in text_or_file and text_or_file.endswith((".txt", ".md")):
         try:
-            return Path(text_or_file).read_text(encoding="utf-8")
+            return Path(text_or_file).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"the system prompt cannot be read: {error}") from None
     return text_or_file

@@ -192,9 +192,10 @@ def launch_command(
     command += ["--config_file", str(configuration)]
     if num_processes is not None:
         command += ["--num_processes", str(num_processes)]
-    if several and configuration == accelerate_configs()["cpu"]:
-        command += ["--multi_gpu"]  # asks for ranks; the configuration keeps them off GPUs
-    if several and read_recipe(configuration).get("num_machines", 1) == 1:
+    settings = read_recipe(configuration)
+    if several and settings.get("distributed_type") in ("NO", False):  # a bare NO is false in YAML
+        command += ["--multi_gpu"]  # asks for ranks; use_cpu keeps them off GPUs
+    if several and settings.get("num_machines", 1) == 1:
         command += ["--main_process_port", "0"]  # any that is free
     return [*command, str(script_of(recipe)), "--config", str(recipe), *options]
 

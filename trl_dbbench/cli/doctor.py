@@ -436,7 +436,8 @@ def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
     model = ModelConfig(**{each.name: getattr(case.given, each.name) for each in fields(ModelConfig)})
     with loading(f"the adapter '{case.get('adapter_name_or_path')}'"):
         adapter = get_peft_config(model) or adapter_config(case.get("adapter_name_or_path"))
-    sizes = Sizes.of(config, adapter)
+    trusted = bool(case.get("trust_remote_code"))
+    sizes = Sizes.of(config, adapter, trust_remote_code=trusted)
     asked = {name: True for name in ("load_in_4bit", "load_in_8bit") if case.get(name)}
     try:
         bits = quantized_bits(asked or None, getattr(config, "quantization_config", None))

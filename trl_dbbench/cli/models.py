@@ -12,6 +12,8 @@ import typer
 
 from trl_dbbench.cli import options as opt
 from trl_dbbench.database import database_for, open_database
+from trl_dbbench.database.open import Spec
+from trl_dbbench.database.server.connections import redacted
 from trl_dbbench.errors import ConfigError, EngineError
 from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.utils.files import check_outputs, write_atomically
@@ -103,7 +105,12 @@ def _evaluate(tasks: list[Task], trained: Trained, drawing: Drawing, given: dict
         arm = playing.judged(Path(trained.adapter or trained.model).resolve().name, evaluation)
         _tell_samples(arm)
     _keep(evaluation, arm, given["json_file"], given["html_file"])
-    journal.finish()
+    _finish(journal)
+
+
+def _finish(journal: Journal) -> None:
+    if sentence := journal.finish():
+        typer.echo(sentence, err=True)
 
 
 def _evaluate_endpoint(options: dict[str, Any], drawing: Drawing, html_file: Path | None) -> None:
@@ -114,7 +121,7 @@ def _evaluate_endpoint(options: dict[str, Any], drawing: Drawing, html_file: Pat
         _tell_samples(arm)
         _keep(evaluation, arm, json_file, html_file)
     if (reason := evaluation.ended_early) is None:
-        return journal.finish()
+        return _finish(journal)
     if sentence := journal.how_to_go_on():
         typer.echo(sentence, err=True)
     there = f" They are in {json_file}." if evaluation.records and json_file is not None else ""
@@ -132,7 +139,10 @@ def _journal_of(trained: Trained, tasks: list[Task], drawing: Drawing, given: di
                 "before."
             )
         return Journal()
-    asked = {**asked_of(tasks, drawing.plan, trained), "reward_model": drawing.scorer}
+    asked = asked_of(tasks, drawing.plan, trained) | {
+        "reward_model": drawing.scorer,
+        "database": redacted(str(_database(trained, tasks, given["database"]))),
+    }
     return open_journal(given["json_file"], asked, given["resume"])
 
 
@@ -218,6 +228,10 @@ def sample(
     typer.echo(f"The episodes are in {out}.")
 
 
+def _database(trained: Trained, tasks: Iterable[Task], asked: str | None) -> Spec:
+    return database_for(tasks, asked or trained.settings.database_spec)
+
+
 @contextmanager
 def opened(
     trained: Trained,
@@ -235,7 +249,7 @@ def opened(
 
     settings = trained.settings
     backend, policy = open_model(trained, engine, adapters)
-    spec = database_for(tasks, database or settings.database_spec)
+    spec = _database(trained, tasks, database)
     with closing(backend), open_database(spec, docker_image=docker_image, limits=settings.limits) as there:
         yield player_of(settings, policy, there), backend, policy
 
@@ -305,9 +319,9 @@ def evaluate_endpoint(given: Mapping[str, Any], plan: Plan | None) -> tuple[Endp
     if plan is not None:
         loaded = each_once(loaded)  # whose samples would be drawn alike
     sent = {"endpoint": str(endpoint), "chat_template_kwargs": template_kwargs}
-    asked = asked_of(loaded, plan, trained) | sent
+    spec = _database(trained, loaded, given["database"])
+    asked = asked_of(loaded, plan, trained) | sent | {"database": redacted(str(spec))}
     journal = open_journal(given["json_file"], asked, given["resume"])
-    spec = database_for(loaded, given["database"] or settings.database_spec)
     with open_database(spec, docker_image=given["docker_image"], limits=settings.limits) as opened:
         player = EndpointPlayer(
             endpoint,

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from trl_dbbench.integrations.serving.http import Address
     from trl_dbbench.integrations.serving.stopping import Stop
 
+TOKEN_VARIABLE = "TRL_DBBENCH_MCP_TOKEN"
+
 ByMCP = Annotated[bool, typer.Option("--mcp", help="As tools of the Model Context Protocol.")]
 ByOpenEnv = Annotated[bool, typer.Option("--openenv", help="As an OpenEnv environment.")]
 HTTP = Annotated[
@@ -37,7 +39,11 @@ HTTP = Annotated[
     ),
 ]
 TokenVariable = Annotated[
-    str, typer.Option(help="The environment variable with the token that HTTP clients send as bearer.")
+    str | None,
+    typer.Option(
+        help="The environment variable with the token that HTTP clients send as bearer; "
+        f"{TOKEN_VARIABLE}, if set, where left out."
+    ),
 ]
 Save = Annotated[Path | None, typer.Option(help="The folder that episodes are added to.")]
 Tell = Annotated[bool, typer.Option("--tell", help="MCP: submit says whether the answer was right.")]
@@ -61,7 +67,7 @@ def serve(
     database: opt.TasksDatabase = "auto",
     docker_image: opt.DockerImage = None,
     http: HTTP = None,
-    token_env: TokenVariable = "TRL_DBBENCH_MCP_TOKEN",
+    token_env: TokenVariable = None,
     save: Save = None,
     tell: Tell = False,
     reward: RewardName = None,
@@ -91,7 +97,11 @@ def serve(
     if protocol not in ENDINGS:
         raise ConfigError(f"--protocol {protocol} cannot be served; allowed: {', '.join(ENDINGS)}.")
     http = http or ("8000" if openenv else None)
-    address = None if http is None else Address.of(http, os.environ.get(token_env) or None)
+    if token_env is not None and not (http and os.environ.get(token_env)):
+        reason = "is for --http" if not http else "names no environment variable that has a value"
+        raise ConfigError(f"--token-env {token_env} {reason}. Clients would need no token.")
+    token = os.environ.get(token_env or TOKEN_VARIABLE) or None
+    address = None if http is None else Address.of(http, token)
     loaded = load_tasks(tasks, format=tasks_format)
     settings = RunSettings(protocol, observation_characters, max_turns, grader=grader)
     spec = database_for(loaded, database)

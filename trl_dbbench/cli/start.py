@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import logging
+import os
 import re
 import sys
 import time
@@ -23,6 +24,7 @@ from glob import escape, glob
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from trl import ModelConfig, TrlParser
 
@@ -33,7 +35,7 @@ from trl_dbbench.runs.adapters import check_is_model
 from trl_dbbench.runs.checkpoints import whole_checkpoints
 from trl_dbbench.training.lost_ranks import limit_waiting, naming_lost_ranks
 from trl_dbbench.training.stopping import ordered_end, set_up_logging
-from trl_dbbench.training.unsupported import check_values, use_new_names
+from trl_dbbench.training.unsupported import check_values, use_new_names, wants_bf16
 from trl_dbbench.utils.cpu import spare_page_faults
 from trl_dbbench.utils.files import check_not_misspelled
 from trl_dbbench.utils.lookup import check_choice, nearest, unknown
@@ -56,6 +58,7 @@ def start(arguments: Sequence[type], main: Callable[..., Trainer]) -> None:
         main: trains, and returns the trainer.
     """
     with ordered_end() as ended:
+        use_one_gpu()
         parser = RecipeParser(arguments)
         with user_errors(ValueError, FileNotFoundError), parser.saying_where():
             given = parser.parse_args_and_config(fail_with_unknown_args=True)
@@ -68,6 +71,22 @@ def start(arguments: Sequence[type], main: Callable[..., Trainer]) -> None:
         # an ImportError is of a package that only a setting needs, and names it
         with user_errors(ImportError), parser.saying_where(), naming_lost_ranks():
             ended(main(*given))
+
+
+def use_one_gpu() -> None:
+    """Let a process that trains alone see one GPU, where no CUDA_VISIBLE_DEVICES says which.
+
+    With several, transformers would train on all of them by `nn.DataParallel`, which TRL refuses.
+    """
+    count = torch.cuda.device_count()  # asks the driver, and starts nothing on a GPU
+    alone = int(os.environ.get("WORLD_SIZE", 1)) == 1
+    if count > 1 and alone and "CUDA_VISIBLE_DEVICES" not in os.environ:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+        print(
+            f"Training on GPU 0 of {count}. CUDA_VISIBLE_DEVICES chooses another; trl-dbbench train "
+            f"--num-processes {count} trains on all.",
+            file=sys.stderr,
+        )
 
 
 BEFORE_AND_AFTER = {"eval_strategy": "steps", "eval_steps": "0.9999999", "eval_on_start": "true"}
@@ -84,6 +103,8 @@ class RecipeParser(TrlParser):
         super().__init__(arguments, allow_abbrev=False)  # a typo is not to pass for another option
         self.folder = Path()
         self.missing: list[str] = []
+        self.needed = [action.dest for action in self._actions if action.required]
+        self.one_value = _of_one_value(self.dataclass_types)
         self.in_yaml: dict[str, Any] = {}
 
     def parse_args_and_config(self, args: Iterable[str] | None = None, **options: Any) -> tuple[Any, ...]:
@@ -131,6 +152,8 @@ class RecipeParser(TrlParser):
         for action in self._actions:
             if action.choices and config.get(action.dest) is False:  # YAML's reading of a bare `no` or `off`
                 config[action.dest] = next(each for each in ("no", "off", False) if each in action.choices)
+            if action.nargs == "+" and isinstance(config.get(action.dest), str | int | float):
+                config[action.dest] = [config[action.dest]]  # a list of one, as on the command line
         self.in_yaml = config
         return super().set_defaults_with_config(**with_paths(config, self._locate))
 
@@ -156,6 +179,11 @@ class RecipeParser(TrlParser):
 
         Argparse compares with the choices what the command line says, and not what the YAML does.
         """
+        for name, value in self.in_yaml.items():
+            if value is None and name in self.needed and getattr(found, name) is None:
+                raise ConfigError(f"{name} is empty in the YAML. Give it a value.")
+            if isinstance(value, list) and name in self.one_value and getattr(found, name) == value:
+                raise ConfigError(f"{name} takes one value; the YAML gives a list, {value}.")
         for action in self._actions:
             if action.choices and action.dest in self.in_yaml:
                 values = getattr(found, action.dest)
@@ -167,6 +195,9 @@ class RecipeParser(TrlParser):
         for kind in self.dataclass_types:
             if issubclass(kind, TrainingArguments):
                 check_values(found, kind)
+                if not (wants_bf16(found) or found.fp16):
+                    # accelerate's configuration would be taken where bf16 and fp16 are both false
+                    os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
 
     def _locate(self, path: str) -> str:
         if is_there(path):
@@ -199,6 +230,17 @@ class RecipeParser(TrlParser):
         raise ConfigError(f"{message}. --help lists all options.")
 
 
+def _of_one_value(kinds: Iterable[type]) -> frozenset[str]:
+    """Return the names of the settings that cannot be a list."""
+    types = {
+        name: str(of)
+        for kind in kinds
+        for each in kind.__mro__
+        for name, of in vars(each).get("__annotations__", {}).items()
+    }
+    return frozenset(name for name, of in types.items() if not re.search("list|Any|Sequence", of, re.I))
+
+
 def _check_quantized(found: Namespace) -> None:
     """Raise ConfigError for a model in 4 or 8 bits that transformers would not train, or not load."""
     bits = next((name for name in ("load_in_4bit", "load_in_8bit") if getattr(found, name)), None)
@@ -226,6 +268,8 @@ def load_tokenizer(
         **options: of `AutoTokenizer.from_pretrained`.
     """
     name = model.model_name_or_path
+    if name is None:
+        raise ConfigError("say which model to train: model_name_or_path, a folder or a hub id.")
     check_not_misspelled(name, "model")
     check_is_model(name)
     with loading(f"the model '{name}'"):

@@ -21,7 +21,7 @@ from trl_dbbench.grading import SQL_GRADERS, get_grader
 from trl_dbbench.grading.statistics import wilson_interval
 from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.tasks.split import Split, check_test_size, select_tasks, skill_counts, split_tasks
-from trl_dbbench.utils.files import check_outputs, check_writable, write_atomically
+from trl_dbbench.utils.files import check_outputs, write_atomically
 
 if TYPE_CHECKING:
     from trl_dbbench.data.audit import Audited
@@ -79,13 +79,12 @@ def scores(
 
     from trl_dbbench.data.score_predictions import can_be_scored, read_predictions, score_all
 
+    check_outputs([json_file], tasks, predictions)
     loaded = load_tasks(tasks, format=format)
     predicted = read_predictions(predictions, loaded)
     fitting = [task for task in loaded if can_be_scored(task)]
     if others := len(loaded) - len(fitting):
         typer.echo(f"{others} of {len(loaded)} tasks are left out: changes, or without gold SQL.")
-    if json_file is not None:
-        check_writable(json_file)
     with open_database(database_for(fitting, database), docker_image=docker_image) as opened:
         scored = list(tqdm(score_all(fitting, predicted, opened), total=len(fitting), unit="task"))
     for each in scored:

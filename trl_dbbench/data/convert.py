@@ -114,7 +114,7 @@ def convert(
     _check_source(source, source_format, tables, csv)
     messages = get_protocol(protocol).messages
     with _opened(database) as opened:
-        context = _Context(opened, messages, split or "train")
+        context = _Context(opened, messages, split or "train", protocol)
         losses: list[Loss] = []
         notes: list[str] = []
         if tables:
@@ -187,6 +187,7 @@ class _Context:
     database: Database
     messages: Callable[[Task], list[dict[str, str]]]
     split: str
+    protocol: str
     index: int = 0
 
     def rows(self, task: Task) -> list[tuple]:

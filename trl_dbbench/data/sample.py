@@ -167,7 +167,7 @@ def sample_into(
     starts = plan.starts(tasks, player, trained.settings.system_prompt)
     shots = shots_of(trained, player, folder=out)
     prepare = showing(shots, player, tasks, trained.settings.system_prompt)
-    asked = asked_of(tasks, plan, trained)
+    asked = asked_of(tasks, plan, trained) | {"database": player.database.describe()}
     if out.exists() and not (out / PROGRESS_FILE).exists() and any(map(_is_of_others, out.iterdir())):
         raise ConfigError(f"'{out}' holds something else. Name a new folder by --out.")
     with locked(out):
@@ -214,6 +214,7 @@ def _begun(out: Path, asked: dict[str, Any], episodes: int) -> Sampled:
         sampled = Sampled(**json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"'{path}' cannot be read: {error}. Name a new folder by --out.") from None
+    sampled.asked.setdefault("database", asked["database"])  # earlier versions did not keep it
     others = [name for name in asked if asked[name] != sampled.asked.get(name)]
     if others:
         before = [f"{name} {json.dumps(sampled.asked.get(name))[:60]}" for name in others]

@@ -45,7 +45,7 @@ def load_chat_template(name_or_path: str) -> str:
     bundled = {path.name.removesuffix(".jinja"): path for path in bundled_templates()}
     path = bundled.get(name_or_path, Path(name_or_path))
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"the chat_template {name_or_path!r} cannot be read: {error}. Give the path of a jinja file, or "

@@ -28,6 +28,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl_dbbench.errors import ConfigError, DBBenchError, StorageError
 from trl_dbbench.runs.records import EPISODES_FILE, METRICS_FILE
 from trl_dbbench.runs.settings import SETTINGS_FILE
+from trl_dbbench.runs.stream import STAGES_FOLDER, STREAM_FILE
 from trl_dbbench.utils.files import free_space, is_full, locked, write_through
 from trl_dbbench.utils.ranks import Ranks, together
 
@@ -44,7 +45,7 @@ _WEIGHTS = (
     *("adapter_config.json", "adapter_model.*", "config.json", "generation_config.json"),
     *("model.safetensors*", "model-*.safetensors", "pytorch_model*"),
 )
-_STAGES = ("stream.json", "stages")
+_STAGES = (STREAM_FILE, STAGES_FOLDER)
 """What a stream's stages were measured at, and their adapters."""
 _LOGS = (EPISODES_FILE, METRICS_FILE)
 
@@ -87,7 +88,7 @@ def _find_here(output_dir: str | Path, asked: str | bool | None) -> str | None:
             )
             return None
         logger.info("The run goes on from %s.", folders[-1])
-        return str(folders[-1])
+        return str(_check_resumable(folders[-1]))
     folder = Path(str(asked))
     if wrong := flaw(folder):
         whole = ", ".join(each.name for each in whole_checkpoints(Path(output_dir))) or "none"
@@ -95,7 +96,21 @@ def _find_here(output_dir: str | Path, asked: str | bool | None) -> str | None:
             f"resume_from_checkpoint: '{folder}' {wrong}. Whole checkpoints in {output_dir}: {whole}. Name "
             "one of them, or give true to take the last one."
         )
-    return str(folder)
+    return str(_check_resumable(folder))
+
+
+def _check_resumable(folder: Path) -> Path:
+    """Raise ConfigError for a checkpoint of weights alone.
+
+    transformers would begin with a new optimizer, and the schedule of the learning rate at its start.
+    """
+    if not any(folder.glob("rng_state*.pth")):
+        raise ConfigError(
+            f"resume_from_checkpoint: '{folder}' has weights and no state of a training (it was saved with "
+            "save_only_model: true). Start a run of its own from it: adapter_name_or_path, or "
+            "model_name_or_path for whole weights."
+        )
+    return folder
 
 
 def whole_checkpoints(output_dir: Path) -> list[Path]:

@@ -25,6 +25,7 @@ from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.dataset import sft_row, sft_rows
+from trl_dbbench.episode.protocol import PROTOCOLS, get_protocol
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.runs.conversations import (
@@ -37,7 +38,7 @@ from trl_dbbench.runs.conversations import (
     template_columns,
 )
 from trl_dbbench.runs.records import PHASES, EpisodeRecord, Phase, said_in, worth_learning
-from trl_dbbench.runs.settings import RunSettings
+from trl_dbbench.runs.settings import RunSettings, opening_of
 from trl_dbbench.runs.tokens import chat_of, chat_with, with_tokens
 from trl_dbbench.tasks.entries import read_entries
 from trl_dbbench.utils.files import write_atomically
@@ -260,6 +261,20 @@ def sft_dataset(
 def settings_of(source: str) -> RunSettings | None:
     """Return the run settings of `sft_dataset`'s source; `None` if it is a file."""
     return RunSettings.read(source) if Path(source).is_dir() else None
+
+
+def told_by_rows(source: str | Path) -> dict[str, Any]:
+    """Return what a file of `export --to sft` says of its run: some fields of `RunSettings`."""
+    rows = [dict(entry.fields) for entry in read_entries(Path(source))]
+    told: dict[str, Any] = {}
+    if all("prompt" in row for row in rows):
+        told["system_prompt"] = opening_of(row["prompt"] for row in rows)
+    if kwargs := rows[0].get("chat_template_kwargs"):
+        told["chat_template_kwargs"] = kwargs
+    if tools := rows[0].get("tools"):
+        named = [name for name in PROTOCOLS if get_protocol(name).tools == json.loads(tools)]
+        told |= {"protocol": named[0]} if named else {}
+    return told
 
 
 def _read_sft(path: Path, tokenizer: PreTrainedTokenizerBase) -> Rows:

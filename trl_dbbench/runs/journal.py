@@ -1,7 +1,7 @@
 """Episodes of an evaluation, kept as they end, so that a stopped evaluation resumes.
 
 ```
-eval.json.partial    while `eval --json eval.json` plays; it goes when all is played
+eval.json.partial    while `eval --json eval.json` plays; it goes when all is judged
   {"asked": {...}}                                 what decides which episodes are played, and how
   {"part": "greedy", "place": 0, "record": {...}}  an episode, by the place of its task
 ```
@@ -20,7 +20,7 @@ from typing import Any
 
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.records import EpisodeRecord, checked_record, is_void
-from trl_dbbench.utils.files import whole_lines
+from trl_dbbench.utils.files import is_stream, whole_lines
 
 GREEDY, SAMPLES = "greedy", "samples"
 """The parts of an evaluation."""
@@ -65,6 +65,7 @@ class Journal:
                 f"'{self.path}' cannot be read: {error}. Remove it, and the evaluation starts anew."
             ) from None
         names = dict.fromkeys((*before, *self.asked))
+        before = {"database": self.asked.get("database")} | before  # earlier versions did not keep it
         if others := [name for name in names if self.asked.get(name) != before.get(name)]:
             told = [f"{name} {json.dumps(before.get(name), ensure_ascii=False)[:60]}" for name in others]
             raise ConfigError(
@@ -103,10 +104,13 @@ class Journal:
             )
             new = {}
 
-    def finish(self) -> None:
-        """Remove the file: all is played."""
+    def finish(self) -> str:
+        """Remove the file, unless episodes are void, which `--resume` plays again; then return how."""
+        if any(is_void(record) for records in self._records.values() for record in records.values()):
+            return self.how_to_go_on()
         if self.path is not None:
             self.path.unlink(missing_ok=True)
+        return ""
 
     def how_to_go_on(self) -> str:
         """Return a sentence on what is kept, for one that was stopped; empty if nothing is."""
@@ -146,6 +150,10 @@ def open_journal(json_file: Path | None, asked: Mapping[str, Any], resume: bool)
         if resume:
             raise ConfigError("--resume needs --json, the file of the evaluation that was stopped.")
         return Journal()
+    if is_stream(json_file):
+        if resume:
+            raise ConfigError(f"--resume: '{json_file}' keeps nothing to go on with. Name a file by --json.")
+        return Journal()
     journal = Journal(json_file.with_name(f"{json_file.name}.partial"), asked)
     assert journal.path is not None
     if resume and journal.path.exists():
@@ -155,12 +163,21 @@ def open_journal(json_file: Path | None, asked: Mapping[str, Any], resume: bool)
             f"--resume: '{json_file}' is whole, nothing is left to play. Leave out --resume to play "
             "all anew, or name another file by --json."
         )
-    elif journal.path.exists() and (kept := _episodes_in(journal.path)) > 0:
+    elif (
+        journal.path.exists()
+        and not _is_left_over(journal.path, json_file)
+        and (kept := _episodes_in(journal.path)) > 0
+    ):
         raise ConfigError(
             f"'{journal.path}' holds {kept:,} episodes of an evaluation that was stopped. Add --resume to go "
             "on with it, or remove the file to start anew."
         )
     return journal
+
+
+def _is_left_over(journal: Path, json_file: Path) -> bool:
+    """Return whether a journal is of an evaluation that came to its end, and only void episodes remain."""
+    return _is_whole(json_file) and json_file.stat().st_mtime_ns >= journal.stat().st_mtime_ns
 
 
 def _is_whole(json_file: Path) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,21 @@ TRAINING = (
     *("importance_sampling_level", "num_train_epochs", "max_steps", "seed"),
 )
 """Recorded training settings, named as in a recipe's YAML; `world_size` is the number of devices."""
+
+CHANGED = (
+    *("optim", "weight_decay", "max_grad_norm", "warmup_steps", "warmup_ratio", "steps_per_generation"),
+    *("epsilon_high", "delta", "entropy_coef", "top_entropy_quantile", "off_policy_mask_threshold"),
+    *("mask_truncated_completions", "reward_weights", "kl_in_reward", "kl_reference", "rollout_correction"),
+    *("dynamic_sampling", "dynamic_sampling_rounds", "task_sampling", "sampled_skills"),
+    *("greedy_eval", "greedy_eval_every"),
+)
+"""Settings that are recorded too where they are not the defaults."""
+
+OF_LORA = (
+    *("r", "lora_alpha", "lora_dropout", "target_modules", "target_parameters", "modules_to_save"),
+    *("use_dora", "use_rslora"),
+)
+"""The recorded settings of an adapter, as PEFT names them."""
 
 OF_STREAMS = (
     *("stream", "stream_order", "stage_steps", "stage_tasks", "stage_accuracy", "kl_reference"),
@@ -132,7 +147,7 @@ class RunSettings:
             model_revision=(args.model_init_kwargs or {}).get("revision"),
             dtype=str(model.dtype).removeprefix("torch."),
             autocast=autocast_of(trainer.accelerator),
-            system_prompt=_opening(rows_to_check(trainer.train_dataset)["prompt"]),
+            system_prompt=opening_of(rows_to_check(trainer.train_dataset)["prompt"]),
             chat_template=player.chat.chat_template,
             chat_template_kwargs=args.chat_template_kwargs or {},
             harness=args.harness,
@@ -142,7 +157,7 @@ class RunSettings:
             compaction=player.rules.compaction if player.rules.compaction_tokens else None,
             max_turn_tokens=player.rules.max_turn_tokens,
             quantized=quantization_of(model.config),
-            training=training_of(args),
+            training=training_of(args, model),
             sampling={"temperature": args.temperature, "top_p": args.top_p, "top_k": args.top_k or 0},
             task_files={
                 name: dataset.info.download_checksums or {}
@@ -210,11 +225,20 @@ class RunSettings:
             ) from None
 
 
-def training_of(args: Any) -> dict[str, Any]:
-    """Return the settings of `TRAINING` that a trainer's arguments have, and those of a stream."""
+def training_of(args: Any, model: Any) -> dict[str, Any]:
+    """Return the settings of a training that decide what is learned, the adapter's as `lora`."""
     names = TRAINING + (OF_STREAMS if getattr(args, "stream", None) else ())
+    defaults = {each.name: each.default for each in fields(args)}
+    names += tuple(name for name in CHANGED if getattr(args, name, None) != defaults.get(name))
     known = {name: value for name in names if (value := getattr(args, name, None)) is not None}
-    return {name: getattr(value, "value", value) for name, value in known.items()}
+    found = {name: getattr(value, "value", value) for name, value in known.items()}
+    adapter = getattr(model, "peft_config", {}).get("default")
+    if adapter is not None:
+        own = {name: getattr(adapter, name, None) for name in OF_LORA}
+        found["lora"] = {
+            name: sorted(value) if isinstance(value, set) else value for name, value in own.items() if value
+        }
+    return found
 
 
 def versions() -> dict[str, str]:
@@ -236,7 +260,7 @@ def few_shot_settings(args: Any) -> dict[str, Any]:
     }
 
 
-def _opening(prompts: Iterable[list[dict[str, str]]]) -> Opening | None:
+def opening_of(prompts: Iterable[list[dict[str, str]]]) -> Opening | None:
     """Return the messages before the question if all prompts share them; a system prompt alone as text."""
     found = {json.dumps(prompt[:-1]) for prompt in prompts}
     if len(found) != 1:

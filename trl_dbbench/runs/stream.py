@@ -16,6 +16,8 @@ from trl_dbbench.utils.console import columns
 from trl_dbbench.utils.files import write_atomically
 
 STREAM_FILE = "stream.json"
+STAGES_FOLDER = "stages"
+"""Folder of the stages' adapters in a run's."""
 
 
 @dataclass
@@ -52,6 +54,17 @@ class StreamRecord:
         return [[right / judged if judged else None for right, judged in row] for row in self.matrix]
 
     @property
+    def plan(self) -> tuple[Any, ...]:
+        """What was known before the first update."""
+        stages = [(stage.name, stage.tasks) for stage in self.stages]
+        return self.by, self.order, stages, self.groups
+
+    @property
+    def told(self) -> str:
+        """The stages with their numbers of tasks, for a message."""
+        return ", ".join(f"{stage.name} ({stage.tasks})" for stage in self.stages)
+
+    @property
     def row_names(self) -> list[str]:
         """The names of the matrix's rows."""
         names = ["before the training", *(f"after {stage.name}" for stage in self.stages)]
@@ -83,11 +96,11 @@ class StreamRecord:
         counts = [[0, 0] for _ in self.stages]
         met: set[str] = set()
         for episode in episodes:
-            stage = self.stage_at(episode["step"]) if episode["phase"] == "greedy" else None
+            stage = self.stage_at(episode["step"]) if episode["phase"] != "eval" else None
             if stage is None or episode["task_digest"] in met:
                 continue
-            met.add(episode["task_digest"])
-            if not is_void(episode):
+            met.add(episode["task_digest"])  # with greedy_eval_every, some are learned from at once
+            if episode["phase"] == "greedy" and not is_void(episode):
                 counts[stage][0] += episode["right"]
                 counts[stage][1] += 1
         return [Share(right, judged) for right, judged in counts]

@@ -26,6 +26,7 @@ from trl_dbbench.runs.checkpoints import whole_checkpoints
 from trl_dbbench.runs.read import read_episodes, read_tasks
 from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE
 from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings
+from trl_dbbench.runs.stream import STAGES_FOLDER
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.files import nearest_path
 
@@ -141,9 +142,13 @@ def _weights_in(folder: Path) -> Path:
 
 
 def _home_of(folder: Path) -> Path | None:
-    """Return the run's folder of a run or checkpoint."""
+    """Return the run's folder of a run, a checkpoint, or the adapter of a stage."""
     folder = folder.resolve()
-    places = [folder, folder.parent] if folder.name.startswith(PREFIX_CHECKPOINT_DIR) else [folder]
+    places = [folder]
+    if folder.name.startswith(PREFIX_CHECKPOINT_DIR):
+        places.append(folder.parent)
+    if folder.parent.name == STAGES_FOLDER:
+        places.append(folder.parent.parent)
     return next((place for place in places if (place / SETTINGS_FILE).exists()), None)
 
 
@@ -166,6 +171,8 @@ def _said(
         if name not in had or had[name] != value
     ]
     said = f"The weights of {weights}, played as {home / SETTINGS_FILE} says: {', '.join(taken)}."
+    if known.training.get("stage_adapters") == "each" and Path(weights or home).resolve() == home.resolve():
+        said += f" They are the last stage's; those of each stage are in {home / STAGES_FOLDER}."
     if changed:
         said += f" Overridden: {', '.join(changed)}."
     if known.max_turn_tokens is None:

@@ -611,7 +611,7 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
 
 def _title(title: str, path: Path) -> tuple[str, str | None]:
     """`price:DECIMAL(10,2)` is a name and a type; a colon before anything else belongs to the name."""
-    typed = re.fullmatch(r"(.*\S):([A-Za-z]+)((?:\(.*\))?(?: [A-Za-z ]+)?)", title)
+    typed = re.fullmatch(r"(.*\S):([A-Za-z]+)((?:\(.*\))?(?: [A-Za-z_ ]+(?:utf8\w*)?)?)", title)
     if typed is None:
         return title, None
     if typed[2].upper() not in CSV_TYPES:
@@ -630,7 +630,14 @@ def _declared(type_: str, file: CsvFile, texts: Sequence[str]) -> Reading:
         return Reading(type_, str)
     missing = sorted({repr(text.strip()) for text in texts if is_missing(text)})
     given = [text for text in texts if text and not is_missing(text)]
-    found = timed(type_, given) if type.kind == "time" else _number_or_day(type_, type, file, given)
+    word = type_.partition(" ")[0]
+    days = _days_first([text.strip() for text in given]) if given and word in ("DATE", "DATETIME") else None
+    if days is not None and days.type == word:
+        found = Reading(type_, days.read, days.note)
+    elif type.kind == "time":
+        found = timed(type_, given)
+    else:
+        found = _number_or_day(type_, type, file, given)
 
     def read(text: str) -> Cell:
         return None if is_missing(text) else found.read(text)
@@ -644,10 +651,15 @@ def _number_or_day(type_: str, type: ColumnType, file: CsvFile, texts: Sequence[
     places = int(scale[2] or 0) if scale else 0
     commas = file.delimiter != "," and type.kind in ("exact", "float") and any("," in text for text in texts)
 
-    def read(text: str) -> Cell:
-        text = text.strip()
+    def plain(text: str) -> str:
         if commas:
-            text = point_for_comma(text)
+            return point_for_comma(text)
+        form = _WITH_POINT if file.delimiter == "," else _WITH_COMMA if type.kind == "whole" else None
+        found = None if form is None else form.fullmatch(text)
+        return text.replace(found["mark"], "") if found and found["mark"] else text
+
+    def read(text: str) -> Cell:
+        text = plain(text.strip())
         if type.kind == "exact" and (behind := _digits_behind(text)) > places:
             raise Unfit(f"it has {behind} digits behind the point, of which a server would keep {places}")
         assert type.read is not None  # `timed` reads the others

@@ -33,6 +33,9 @@ MLP          3 F c: gate, its activation, and what that is multiplied by
 inputs       of the linear layers whose weights, or adapters, are trained
 ```
 
+Where autocast computes in fewer bytes than the weights have, it keeps a copy of each linear layer's weights
+(`copied_bytes`), beside what it keeps for tokens.
+
 With gradient checkpointing only each layer's input is kept, and one layer at a time is computed again.
 
 **Output layer.** TRL never makes the logits of all tokens: it computes tiles of at most 4,096 tokens by
@@ -125,10 +128,12 @@ class Sizes:
     """Values of queries and keys, where they go through norms of their own, as in Qwen3."""
 
     @classmethod
-    def of(cls, config: PretrainedConfig, peft_config: PeftConfig | None) -> Sizes:
+    def of(
+        cls, config: PretrainedConfig, peft_config: PeftConfig | None, *, trust_remote_code: bool = False
+    ) -> Sizes:
         """Build the model without weights, and count."""
         with torch.device("meta"):
-            model: Any = AutoModelForCausalLM.from_config(config)
+            model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
             output = model.get_output_embeddings()
             linear = [m.weight for m in model.modules() if isinstance(m, nn.Linear) and m is not output]
             if peft_config is not None:
@@ -315,7 +320,16 @@ def update_bytes(sizes: Sizes, load: Load) -> float:
     every = batch.tokens * (sizes.layers * (kept + lost) + 2 * sizes.hidden * 4)
     # on a CPU, TRL scores the tokens of prompts as well
     scored = batch.rows * batch.completion if batch.shared or not load.on_cpu else batch.tokens
-    return every + max(output_bytes(sizes, load, scored), batch.tokens * under_way)
+    copies = copied_bytes(sizes, load)
+    return every + copies + max(output_bytes(sizes, load, scored), batch.tokens * under_way)
+
+
+def copied_bytes(sizes: Sizes, load: Load) -> float:
+    """Return the bytes of the copies that autocast makes of linear layers' weights for the backward pass."""
+    if load.value_bytes <= load.computed_bytes or load.bits is not None:
+        return 0
+    weights = sizes.linear - sizes.vocabulary * sizes.hidden  # the output layer is scored in tiles
+    return weights * load.computed_bytes / (sizes.layers if load.checkpointing else 1)
 
 
 def rollout_bytes(sizes: Sizes, costs: Costs, episodes: Batch, *, packed_bytes: int = 0) -> float:
@@ -606,13 +620,18 @@ def check_memory(
             config = AutoConfig.from_pretrained(
                 model, revision=kwargs.get("revision"), trust_remote_code=args.trust_remote_code
             )
-            sizes = Sizes.of(config, peft_config)
+            sizes = Sizes.of(config, peft_config, trust_remote_code=args.trust_remote_code)
             dtype = kwargs.get("dtype") or "float32"
             dtype = getattr(config, "dtype", None) or torch.float32 if dtype == "auto" else dtype
             value_bytes = (dtype if isinstance(dtype, torch.dtype) else getattr(torch, dtype)).itemsize
         else:
             config, has_adapter = model.config, hasattr(model, "peft_config")
-            sizes = Sizes.counted(model) if has_adapter else Sizes.of(config, peft_config)
+            trusted = args.trust_remote_code
+            sizes = (
+                Sizes.counted(model)
+                if has_adapter
+                else Sizes.of(config, peft_config, trust_remote_code=trusted)
+            )
             value_bytes = model.get_input_embeddings().weight.element_size()
         bits = quantized_bits(
             quantization_config,

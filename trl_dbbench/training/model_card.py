@@ -18,6 +18,7 @@ from huggingface_hub import ModelCard
 from peft import PeftModel
 
 from trl_dbbench.runs.records import EPISODES_FILE, Accuracy
+from trl_dbbench.runs.stream import STAGES_FOLDER
 
 VERSIONS = "### Framework versions"
 """Head of the part of TRL's draft that stays."""
@@ -181,7 +182,13 @@ def _usage(trainer: Any, local: bool) -> str:
     lines = [f"hf download {repository} --local-dir {folder}"] if repository else []
     lines.append(f"trl-dbbench eval {folder} --tasks TASKS.jsonl")
     base = " Its base model must lie where `run.json` says, or be named by `--model`." if local else ""
+    stages = ""
+    if trainer.args.stage_adapters == "each":
+        stages = (
+            f" These weights are the last stage's alone: a task is for the adapter of its own stage, one of "
+            f"the folders in `{STAGES_FOLDER}/`."
+        )
     return (
         f"```bash\n{chr(10).join(lines)}\n```\n\nIt is played as in training: `run.json` has the system "
-        f"prompt, the chat template and the limits of an episode.{base}"
+        f"prompt, the chat template and the limits of an episode.{base}{stages}"
     )

@@ -32,17 +32,13 @@ def played_as(protocol: str, turns: Sequence[int] = (), **known: Any) -> RunSett
 
     Args:
         turns: numbers of turns of these episodes; the limit is at least as high.
-        known: other fields of `RunSettings`.
+        known: other fields of `RunSettings`, and limits in the place of the usual ones.
     """
     usual = Rules(max_turns=max([Rules.max_turns, *turns]))
-    return RunSettings(
-        protocol,
-        observation_characters=800,
-        max_turns=usual.max_turns,
-        max_turn_tokens=usual.max_turn_tokens,
-        max_completion_length=usual.max_completion_length,
-        **known,
-    )
+    limits = {
+        name: getattr(usual, name) for name in ("max_turns", "max_turn_tokens", "max_completion_length")
+    }
+    return RunSettings(protocol, **{"observation_characters": 800} | limits | known)
 
 
 @contextmanager
@@ -87,7 +83,7 @@ def _trained_by(trainer: Any, played: RunSettings) -> RunSettings:
         rewards={},
         advantage=RunSettings.advantage,
         advantage_args=None,
-        training=training_of(args),
+        training=training_of(args, model),
         sampling={},
         task_files={},
         versions=versions(),

@@ -27,6 +27,7 @@ from peft import LoraConfig, PeftModel
 from trl import GRPOTrainer
 
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.tasks.stages import kind_of
 from trl_dbbench.training.kl import check_whole_weights, of_adapter
 
 Weights = dict[str, torch.Tensor]
@@ -48,6 +49,11 @@ def check_stage_adapters(args: Any) -> None:
     if args.stream_order == "mixed":
         raise ConfigError(
             "stream_order: mixed has one stage, which has one adapter; leave stage_adapters out."
+        )
+    if args.stage_adapters == "each" and args.stream and kind_of(args.stream)[0] == "file":
+        raise ConfigError(
+            "stage_adapters: each plays a held-out task with the adapter of its stage, and with stream: file "
+            "it belongs to none. Set a merge, as stage_adapters: ties, or leave it out."
         )
     if args.kl_reference == "stage":
         raise ConfigError(
@@ -80,6 +86,13 @@ class StageAdapters:
             )
         if way in MERGES and config.use_dora:
             raise ConfigError(f"stage_adapters: {way} cannot merge DoRA; set each, or leave use_dora out.")
+        if way in MERGES and config.target_parameters:
+            named = ", ".join(config.target_parameters)
+            raise ConfigError(
+                f"stage_adapters: {way}: PEFT cannot merge adapters of {named}, which are no linear layers "
+                "(all-linear takes the experts of a mixture too). Set each, or name linear layers by "
+                "lora_target_modules: [q_proj, v_proj]."
+            )
         check_whole_weights(trainer, f"stage_adapters: {way}")
         self._trainer, self._way = trainer, way
         self._start = self._copy()

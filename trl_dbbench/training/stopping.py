@@ -233,11 +233,11 @@ def ordered_end() -> Iterator[Callable[[Trainer], None]]:
             number = (trainer.flow.signal.number if stopped else None) or signal.SIGTERM
             if stopped:
                 state = trainer.state
-                trainer.accelerator.print(
-                    f"{NAMES[number]} ended the run after step {state.global_step} of {state.max_steps}. "
-                    "Start it again with --resume_from_checkpoint true to go on from there.",
-                    flush=True,
-                )
+                how = "Start it again with --resume_from_checkpoint true to go on from there."
+                if trainer.args.save_only_model:
+                    how = "With save_only_model: true it cannot go on from there; the weights are saved."
+                where = f"after step {state.global_step} of {state.max_steps}"
+                trainer.accelerator.print(f"{NAMES[number]} ended the run {where}. {how}", flush=True)
             end(trainer)
             if stopped:
                 raise SystemExit(128 + number)

@@ -31,7 +31,7 @@ from transformers.trainer_utils import SaveStrategy
 from trl_dbbench.episode.dataset import is_fresh, task_in
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.records import EpisodeRecord, is_void
-from trl_dbbench.runs.stream import StageRecord, StreamRecord, matrix_text, measures_text
+from trl_dbbench.runs.stream import STAGES_FOLDER, StageRecord, StreamRecord, matrix_text, measures_text
 from trl_dbbench.tasks.stages import Stages, kind_of, plan_stages, shared_with_training
 
 logger = logging.getLogger(__name__)
@@ -431,9 +431,16 @@ class Stream:
         return {name: getattr(self, name) for name in self.STATE} | {"record": asdict(self.record_of)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        record = StreamRecord.from_dict(state["record"])
+        if record.plan != self.record_of.plan:
+            raise ConfigError(
+                f"resume_from_checkpoint: the checkpoint's stream has the stages {record.told}; these "
+                f"settings and tasks make {self.record_of.told}. Give the same to go on; for another stream, "
+                "start a run of its own from these weights (adapter_name_or_path or model_name_or_path)."
+            )
         for name in self.STATE:
             setattr(self, name, state[name])
-        self.record_of = StreamRecord.from_dict(state["record"])
+        self.record_of = record
         self._drawn.clear()
 
 
@@ -480,7 +487,7 @@ class StreamCallback(TrainerCallback):
         stream = self._trainer.stream
         if state.is_world_process_zero and stream.finished and self._trainer.stage_adapters is not None:
             names = [stage.name for stage in stream.record_of.stages]
-            self._trainer.stage_adapters.save(Path(args.output_dir) / "stages", names)
+            self._trainer.stage_adapters.save(Path(args.output_dir) / STAGES_FOLDER, names)
         if state.is_world_process_zero and stream.record_of.matrix:
             tqdm.write("Held-out greedy accuracy in percent, by stage learned and stage tested:")
             tqdm.write(matrix_text(stream.record_of))

@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,9 +39,10 @@ def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     path = Path(path)
     check_writable(path)
     text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "errors": "backslashreplace"}
-    # also where one of these leads to a usual file, whose name it is not
-    if path.exists() and (not path.is_file() or str(path.parent) in ("/dev", "/dev/fd")):
-        with path.open(mode, **text) as file:
+    if is_stream(path):
+        sys.stdout.flush()  # it may be the same file
+        number = _descriptor(path)
+        with open(path if number is None else os.dup(number), mode, **text) as file:  # noqa: PTH123
             yield file
         return
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -61,6 +63,20 @@ def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
         ) from error
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def is_stream(path: str | Path) -> bool:
+    """Return whether a path is a pipe, a device or an open file's number, which can only be written on."""
+    path = Path(path)
+    return path.exists() and (not path.is_file() or str(path.parent) in ("/dev", "/dev/fd"))
+
+
+def _descriptor(path: Path) -> int | None:
+    """Return the number of the open file that a path in `/dev` means. By its name it would begin anew."""
+    named = {"/dev/stdout": 1, "/dev/stderr": 2}
+    if path.parent == Path("/dev/fd") and path.name.isdigit():
+        return int(path.name)
+    return named.get(str(path))
 
 
 def check_writable(path: str | Path) -> None:

@@ -37,6 +37,7 @@ class StreamFigures:
     tokens: int
     seconds: float | None
     way: str
+    seed: int | None = None
 
     @classmethod
     def of(cls, run: Run, record: StreamRecord, name: str) -> StreamFigures:
@@ -56,6 +57,7 @@ class StreamFigures:
             sum(turn["tokens"] for episode in played for turn in episode["turns"]),
             sum(times) if times else None,
             json.dumps(settings, sort_keys=True),
+            run.training.get("seed"),
         )
 
 
@@ -71,9 +73,10 @@ def stream_figures(folders: Sequence[Path], names: Sequence[str]) -> list[Stream
 
 def streams_text(figures: Sequence[StreamFigures]) -> str:
     """Return a table with a line for each way; accuracies and their differences in points of 100."""
-    ways: dict[str, list[StreamFigures]] = {}
-    for each in figures:
-        ways.setdefault(each.way, []).append(each)
+    ways: dict[tuple[str, int], list[StreamFigures]] = {}
+    for number, each in enumerate(figures):
+        same = [other.seed for other in figures[:number] if other.way == each.way]
+        ways.setdefault((each.way, same.count(each.seed)), []).append(each)  # a seed counts once
     titles = [each.name.replace("_", " ") for each in fields(Continual)]
     rows = [("stream", [*titles, "prequential", "tokens", "seconds"])]
     for runs in ways.values():

@@ -33,6 +33,10 @@ from trl_dbbench.tasks.formats.verl import DATA_SOURCE
 PLAYED = "dbbench"
 """Key in an agent loop's `extra_fields` that holds an episode's state; see `standing`."""
 
+OF_VERL = {"reward_router_address", "reward_model_tokenizer"}
+"""What verl passes to every reward function while a reward model runs."""
+SETTINGS = ("database", "protocol", "fault", "right", "wrong", "turn_limit", "invalid_action")
+
 _judges: dict[str, tuple[Database, Judge]] = {}
 _opening = threading.Lock()
 
@@ -44,7 +48,7 @@ def compute_score(
     extra_info: Mapping[str, Any],
     *,
     database: str | None = None,
-    protocol: str = "tools",
+    protocol: str | None = None,
     fault: float | None = None,
     right: float = OutcomeReward.right,
     wrong: float = OutcomeReward.wrong,
@@ -57,24 +61,32 @@ def compute_score(
     Args:
         solution_str: what the model wrote, read if no tool of ours was called.
         ground_truth: is not needed: `extra_info` has the whole task.
-        database, protocol: as in the tools' configuration.
+        database: as in the tools' configuration.
+        protocol: of `solution_str`; left out, the one that the row's prompt was written for.
         fault: what an episode is worth whose database failed. If left out, that ends the training: verl
             cannot leave an episode out, and any number would be a reward for nothing the model did.
+        **others: what verl passes by itself, which is not needed (`OF_VERL`).
 
     Returns:
         `score`; `acc`, which is 1 if the answer is right; and `void`, which is 1 if the database failed, so
         that `acc` counts void episodes as wrong.
 
     Raises:
-        ConfigError: if `trl-dbbench convert` did not write the row, or no database is named.
+        ConfigError: if `trl-dbbench convert` did not write the row, no database is named, or `reward_kwargs`
+            has another name.
+        TaskError: if answers to the task cannot be judged in this protocol.
         EnvironmentFault: if the database failed.
     """
+    if unknown := others.keys() - OF_VERL:
+        raise ConfigError(
+            f"reward_kwargs: compute_score knows no {min(unknown)!r}; it takes {', '.join(SETTINGS)}."
+        )
     if data_source != DATA_SOURCE or not isinstance(extra_info.get("task"), str):
         raise ConfigError(
             f"this reward function is for rows of `trl-dbbench convert`; this one is of {data_source!r}."
         )
     played = extra_info.get(PLAYED) or _standing_of_a_turn(
-        solution_str, extra_info["task"], database, protocol
+        solution_str, extra_info["task"], database, protocol or extra_info.get("protocol") or "tools"
     )
     if played["fault"] is not None and fault is None:
         raise EnvironmentFault(f"{played['fault']} (reward_kwargs.fault: 0.0 would go on without it.)")
@@ -121,12 +133,13 @@ def opened(database: str | None) -> tuple[Database, Judge]:
 
 def _standing_of_a_turn(text: str, task: str, database: str | None, protocol: str) -> dict[str, Any]:
     there, judge = opened(database)
-    spoken = get_protocol(protocol)
+    spoken, asked = get_protocol(protocol), Task.from_json(task)
+    judge.check_task(asked, spoken)
 
     async def judged() -> Episode:
         calls = Calls(spoken)
         calls.call(text)
-        start = Start(Task.from_json(task), [])
+        start = Start(asked, [])
         return await play_calls(start, calls, spoken, there, judge, Rules(max_turns=1))
 
     return standing(asyncio.run(judged()))

@@ -69,6 +69,8 @@ class WriteContext(Protocol):
     """Services for writing a task: its gold SQL executed, a prompt, its place in the file."""
 
     split: str
+    protocol: str
+    """Name of the one that `messages` writes prompts of."""
     index: int
     """Number of tasks before this one in the file."""
 

@@ -57,6 +57,7 @@ class VerlFormat:
                 "operation": task.operation,
                 "skills": list(task.skills),
                 "task": task.to_json(),
+                "protocol": context.protocol,
                 "tools_kwargs": {"task": task.to_json()},
             },
         }
@@ -66,7 +67,7 @@ class VerlFormat:
 
         text = pa.string()
         info = {"split": text, "index": pa.int64(), "id": text, "operation": text, "skills": pa.list_(text)}
-        info |= {"task": text, "tools_kwargs": pa.struct({"task": text})}
+        info |= {"task": text, "protocol": text, "tools_kwargs": pa.struct({"task": text})}
         return pa.schema(
             {
                 "data_source": text,

@@ -53,7 +53,7 @@ _NEVER_CALLED = (
 """Functions that a column's default could call when rows are put in."""
 
 _NO_COLUMN = frozenset(
-    {"PRIMARY", "UNIQUE", "KEY", "INDEX", "FULLTEXT", "SPATIAL", "CONSTRAINT", "FOREIGN", "CHECK", "PERIOD"}
+    {"PRIMARY", "UNIQUE", "KEY", "INDEX", "FULLTEXT", "SPATIAL", "CONSTRAINT", "FOREIGN", "CHECK"}
 )
 """Words that begin a line of CREATE TABLE that is not a column."""
 
@@ -64,7 +64,7 @@ def kind_of(words: Sequence[Word]) -> str:
     """Return what to do with a statement; in capitals, what it is that is left out."""
     upper = [word.upper for word in words]
     first, second, _, fourth = [*upper[:4], "", "", "", ""][:4]
-    if first in ("", *_SILENT):
+    if first in ("", *_SILENT) and (first, second) != ("BEGIN", "TRANSACTION"):
         return "zone" if "TIME_ZONE" in upper and "'+00:00'" in upper else "nothing"
     if second in ("DATABASE", "SCHEMA"):
         return "nothing"
@@ -86,6 +86,13 @@ def kind_of(words: Sequence[Word]) -> str:
         return "drop"
     if first == "DROP":
         return "nothing"
+    if first == "SELECT" and second == "SETVAL":
+        return "nothing"  # of a sequence, as MariaDB's dumps have it; the sequence is left out
+    if first == "PRAGMA" or (first, second) == ("BEGIN", "TRANSACTION"):
+        raise TaskError(
+            f"it has '{joined(words[:4])}', as SQLite's dumps have, whose texts are written in another way "
+            "than MySQL's; give the .sqlite file, or a dump of mysqldump."
+        )
     if first in ("INSERT", "REPLACE", "UPDATE", "DELETE", "TRUNCATE", "LOAD", "SELECT"):
         refuse(joined(words[:6]))
     return f"{first} {second}".upper() if second.isalpha() else first.upper()
@@ -213,6 +220,8 @@ def lines_of(words: Sequence[Word]) -> list[list[Word]]:
 
 
 def is_column(line: Sequence[Word]) -> bool:
+    if line[0].upper == "PERIOD":  # also a name, and then without quotes in dumps of others
+        return len(line) > 1 and line[1].upper != "FOR"
     return line[0].upper not in _NO_COLUMN
 
 
@@ -226,9 +235,26 @@ def columns_of(words: Sequence[Word]) -> list[Declared]:
     """The columns of a table, out of the words of what `table_made` gives."""
     found = []
     for line in filter(is_column, lines_of(words)):
-        generated = any(each.upper in ("GENERATED", "AS") for each in line[2:])
-        found.append(Declared(shown_name(line[0].text), joined(line[1 : size_of(line)]), generated=generated))
+        behind = line[size_of(line) :]
+        found.append(
+            Declared(
+                shown_name(line[0].text), joined(line[1 : size_of(line)]), generated=is_generated(behind)
+            )
+        )
     return found
+
+
+def is_generated(behind: Sequence[Word]) -> bool:
+    """Return whether a column is computed, by what stands behind its type.
+
+    `AS` is also part of CAST, which may stand in a default or a check.
+    """
+    depth = 0
+    for word, after in pairwise(behind):
+        if depth == 0 and (word.upper == "GENERATED" or (word.upper == "AS" and after.text == "(")):
+            return True
+        depth += (word.text == "(") - (word.text == ")")
+    return False
 
 
 def _options(words: Sequence[str]) -> str:

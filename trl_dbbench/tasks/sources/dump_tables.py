@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -18,6 +18,7 @@ from trl_dbbench.tasks.sources.dump import (
     dropped,
     if_not_there,
     is_column,
+    is_generated,
     joined,
     kind_of,
     lines_of,
@@ -45,6 +46,16 @@ class _Made:
     unfit: str | None = None
     """The reason that its rows cannot be read."""
 
+    def name_of(self, written: str) -> str:
+        """The name of a column as it is declared, which a statement may write in other letters."""
+        return _same_name(self.declared, written) or written
+
+
+def _same_name(names: Iterable[str], written: str) -> str | None:
+    """The one of the names that is written so, or else in other letters."""
+    same = [name for name in names if name.casefold() == written.casefold()]
+    return written if written in same else next(iter(same), None)
+
 
 def dump_tables(
     dump: Dump, sample: int, seed: int, only: Collection[str] | None = None
@@ -65,8 +76,8 @@ def dump_tables(
     with dump.errors():
         for statement in dump.statements(strict=False):
             if isinstance(statement, Rows):
-                if table := made.get(shown_name(statement.table)):
-                    _add_rows(table, statement)
+                if (into := _same_name(made, shown_name(statement.table))) is not None:
+                    _add_rows(made[into], statement)
                 continue
             words = words_of(statement)
             kind, name = kind_of(words), named(words)
@@ -123,7 +134,7 @@ def _row_times(words: Sequence[Word]) -> set[str]:
 
 def _declared(line: Sequence[Word], made: _Made) -> Declared:
     size = size_of(line)
-    name, rest = shown_name(line[0].text), [word.upper for word in line[size:]]
+    name, rest = made.name_of(shown_name(line[0].text)), [word.upper for word in line[size:]]
     pairs = set(pairwise(rest))
     if "PRIMARY" in rest or "UNIQUE" in rest:
         made.keys.setdefault(name, "PRIMARY KEY" if "PRIMARY" in rest else "UNIQUE")
@@ -141,7 +152,7 @@ def _declared(line: Sequence[Word], made: _Made) -> Declared:
         default=default,
         computed=computed,
         auto_increment="AUTO_INCREMENT" in rest,
-        generated="GENERATED" in rest or ("AS", "(") in pairs,
+        generated=is_generated(line[size:]),
         on_update=("ON", "UPDATE") in pairs,
     )
 
@@ -165,7 +176,7 @@ def _key(made: _Made, line: Sequence[Word]) -> None:
     upper = [word.upper for word in line]
     listed = next((place for place, word in enumerate(line) if word.text == "("), len(line))
     names = [shown_name(word.text) for word in line[listed:] if word.kind in ("word", "quoted")]
-    names = [name for name in names if name in made.declared]
+    names = [name for name in map(made.name_of, names) if name in made.declared]
     shown = ", ".join(names)
     if "FOREIGN" in upper:
         made.notes.append(f"its foreign key ({shown.partition(',')[0]}) is not held")
@@ -201,7 +212,10 @@ def _alter(made: _Made, words: Sequence[Word]) -> None:
 
 def _add_rows(made: _Made, rows: Rows) -> None:
     made.unfit = made.unfit or rows.unread
-    names = [shown_name(match) for match in _NAME.findall(rows.columns)] or list(made.declared)
+    listed = [shown_name(match) for match in _NAME.findall(rows.columns)]
+    names = [made.name_of(name) for name in listed] or list(made.declared)
+    if unknown := [name for name in names if name not in made.declared]:
+        made.unfit = f"its rows have values for a column {unknown[0]}, which it lacks"
     for row in rows.rows:
         written = cells(row)
         if len(written) != len(names):
@@ -265,11 +279,13 @@ def _lacking(made: _Made, declared: Declared) -> str | None:
             return "it is generated, and the dump has no values of it"
         if declared.computed:
             return f"the dump leaves values of it to its default {declared.default}"
-    try:
-        for cell in cells:
+    for cell in cells:
+        try:
             _cell(cell, declared)
-    except UnicodeDecodeError:
-        return "its texts are no UTF-8. Write the dump with --default-character-set=utf8mb4"
+        except UnicodeDecodeError:
+            return "its texts are no UTF-8. Write the dump with --default-character-set=utf8mb4"
+        except ValueError:
+            return f"its value {cell[:40]} is not of its type {declared.type}"
     return None
 
 

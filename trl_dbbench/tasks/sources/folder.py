@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import os
+import re
 import sqlite3
 import tempfile
 from collections import Counter
@@ -130,12 +131,22 @@ def _convert(files: Iterable[Path], target: Path) -> list[str]:
             columns, rows = read(file, notes.append)
             if (twice := first_twice([column.name.casefold() for column in columns])) is not None:
                 raise TaskError(f"{file}: {twice_text(columns[twice].name)}")
-            made = ", ".join(f"{quote(column.name)} {column.type}" for column in columns)
-            connection.execute(f"CREATE TABLE {quote(file.stem)} ({made})")
+            made = ", ".join(f"{quote(column.name)} {_sqlites(column.type)}" for column in columns)
             places = ", ".join("?" * len(columns))
-            connection.executemany(f"INSERT INTO {quote(file.stem)} VALUES ({places})", rows)
+            try:
+                connection.execute(f"CREATE TABLE {quote(file.stem)} ({made})")
+                connection.executemany(f"INSERT INTO {quote(file.stem)} VALUES ({places})", rows)
+            except sqlite3.Error as error:
+                if "disk" in str(error):  # is full, or gives errors
+                    raise
+                raise TaskError(f"{file}: its table cannot be made: {error}.") from None
         connection.execute("COMMIT")
     return notes
+
+
+def _sqlites(type_: str) -> str:
+    """A column's type as SQLite takes it, which knows no lists of values."""
+    return re.sub(r"^(ENUM|SET)\s*\((?:'(?:[^']|'')*'|[^')])*\)", "TEXT", type_, flags=re.IGNORECASE)
 
 
 def _csv_table(
