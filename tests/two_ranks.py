@@ -399,6 +399,7 @@ def sees_another_checkpoint(model: str, folder: Path, rank: int) -> dict:
     if rank == 0:
         (folder / "0" / "checkpoint-3").mkdir(parents=True)
         (folder / "0" / "checkpoint-3" / "trainer_state.json").write_text("{}")
+        (folder / "0" / "checkpoint-3" / "rng_state_0.pth").touch()
     with patch("socket.gethostname", return_value=("alpha", "beta")[rank]):
         return {"error": error_of(lambda: find_checkpoint(folder / str(rank), True))}
 

@@ -381,7 +381,7 @@ def test_it_comes_back_from_files(tmp_path: Path, target: str) -> None:
 
 def test_what_verl_gets_as_the_ground_truth(tmp_path: Path) -> None:
     class Context:
-        split, index = "train", 0
+        split, protocol, index = "train", "text", 0
 
         def messages(self, task: Task) -> list[dict[str, str]]:
             return []
