@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from trl_dbbench.data.generate.imported import Imported, import_from
 from trl_dbbench.errors import TaskError
+from trl_dbbench.tasks import Gold, Task
+from trl_dbbench.tasks.source import Source
 from trl_dbbench.tasks.sources.dump import columns_of, table_made
 from trl_dbbench.tasks.sources.dump_text import words_of
 
@@ -192,3 +195,35 @@ def test_columns_with_a_cast_in_their_default_keep_their_values(tmp_path: Path) 
     words = words_of((tmp_path / "d.sql").read_text())
     generated = {column.name: column.generated for column in columns_of(words_of(table_made(words))[3:])}
     assert generated == {"id": False, "day": False, "n": False, "twice": True, "thrice": True}
+
+
+def test_a_prompt_shows_cells_under_their_columns_and_keys_that_come_late(tmp_path: Path) -> None:
+    """As mysqldump writes tables with generated columns, and phpMyAdmin all keys."""
+    (tmp_path / "d.sql").write_text(
+        "CREATE TABLE `o` (`id` int NOT NULL, `price` int, `gross` int GENERATED ALWAYS AS (`price` * 2) STORED, `who` int);"
+        "INSERT INTO `o` (`who`, `price`, `id`) VALUES (7, 10, 1);"
+        "ALTER TABLE `o` ADD PRIMARY KEY (`id`), ADD KEY `w` (`who`);"
+        "ALTER TABLE `o` MODIFY `id` int NOT NULL AUTO_INCREMENT, AUTO_INCREMENT=2;"
+        "ALTER TABLE `o` ADD CONSTRAINT `f` FOREIGN KEY (`who`) REFERENCES `p` (`id`);"
+    )
+    source = Source.of(tmp_path / "d.sql")
+    prompt = replace(
+        Task("t", "?", source.tables(), "SELECT", Gold(sql="SELECT 1"), source=source), schema="full"
+    ).prompt()
+    assert "1, 10, DEFAULT, 7" in prompt
+    for line in (
+        "`id` int NOT NULL AUTO_INCREMENT,",
+        "PRIMARY KEY (`id`),",
+        "KEY `w` (`who`),",
+        "CONSTRAINT `f` FOREIGN KEY (`who`) REFERENCES `p` (`id`)",
+    ):
+        assert line in prompt
+
+
+def test_what_one_of_the_servers_does_not_know_is_left_out() -> None:
+    words = words_of(
+        "CREATE TABLE `t` (`g` point NOT NULL /*!80003 SRID 4326 */, `v` varchar(9) /*M!100301 COMPRESSED*/ DEFAULT NULL,"
+        "`compressed` int, compressed2 int)"
+    )
+    made = table_made(words)
+    assert "SRID" not in made and "COMPRESSED" not in made and "`compressed` int" in made

@@ -57,6 +57,9 @@ _NO_COLUMN = frozenset(
 )
 """Words that begin a line of CREATE TABLE that is not a column."""
 
+NAMES = re.compile(r"`(?:[^`]|``)+`|[^\s,()`]+")
+"""Names in a list, as that of an INSERT."""
+
 _UNICODE = ("utf8", "utf8mb3", "utf8mb4", "binary", "NULL")
 
 
@@ -193,6 +196,10 @@ def _unversioned(body: Sequence[Word]) -> list[Word]:
             place += 5
         elif upper[:2] == ["AS", "ROW"]:
             place += 3
+        elif upper[:1] == ["SRID"] and body[place + 1].text.isdigit():  # MariaDB knows it not
+            place += 2
+        elif upper[:1] == ["COMPRESSED"] and kept[-1].text not in "(,":  # nor MySQL this, of a column
+            place += 1
         elif depth == 1 and upper[:2] == ["PERIOD", "FOR"]:
             while body[place].text != ")":
                 place += 1
@@ -449,6 +456,8 @@ class Dump:
                     schema.see_table(table_made(words), if_not_there(words))
                 elif kind == "view":
                     schema.see_view(*view_made(words))
+                elif kind == "alter":
+                    schema.see_alter(words)
                 elif kind == "drop":
                     schema.see_drop(dropped(words))
                 elif kind.isupper():
@@ -570,9 +579,35 @@ class _Schema:
             self._rows.pop(name, None)
 
     def see_rows(self, rows: Rows) -> None:
-        kept = self._rows.setdefault(shown_name(rows.table), [])
+        name = shown_name(rows.table)
+        kept = self._rows.setdefault(name, [])
+        listed = [shown_name(each).casefold() for each in NAMES.findall(rows.columns)]
+        declared = [column.name.casefold() for column in self._columns.get(name, ())]
         for row in rows.rows[: EXAMPLE_ROWS - len(kept)]:
-            kept.append(cells(row))
+            written = cells(row)
+            if listed and len(listed) == len(written):
+                of_column = dict(zip(listed, written, strict=True))
+                written = [of_column.get(column, "DEFAULT") for column in declared]
+            kept.append(written)
+
+    def see_alter(self, words: Sequence[Word]) -> None:
+        """Keys, columns and AUTO_INCREMENT that are declared when the rows are there, as by phpMyAdmin."""
+        name = named(words)
+        if name not in self._columns or name not in self.made or self._is_view(name):
+            return
+        body, end, options = self.made[name].rpartition("\n)")
+        first, *lines = body.split("\n")
+        lines = [line.removesuffix(",") for line in lines]
+        for line in lines_of([Word("sign", "(", False), *words[3:], Word("sign", ")", False)]):
+            rest = [word for word in line[1:] if word.upper != "COLUMN"]
+            if line[0].upper == "ADD" and rest:
+                lines.append(f"  {joined(rest)}")
+            elif line[0].upper == "MODIFY" and rest:
+                column = shown_name(rest[0].text).casefold()
+                names = [shown_name(words_of(each)[0].text).casefold() for each in lines]
+                if column in names:
+                    lines[names.index(column)] = f"  {joined(rest)}"
+        self.see_table("\n".join([first, ",\n".join(lines)]) + end + options)
 
 
 class _Written(str):

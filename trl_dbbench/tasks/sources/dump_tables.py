@@ -13,6 +13,7 @@ from itertools import pairwise
 from trl_dbbench.tasks.column_types import Declared, task_column
 from trl_dbbench.tasks.sources.base import Sample
 from trl_dbbench.tasks.sources.dump import (
+    NAMES,
     Dump,
     code_made,
     dropped,
@@ -212,7 +213,7 @@ def _alter(made: _Made, words: Sequence[Word]) -> None:
 
 def _add_rows(made: _Made, rows: Rows) -> None:
     made.unfit = made.unfit or rows.unread
-    listed = [shown_name(match) for match in _NAME.findall(rows.columns)]
+    listed = [shown_name(match) for match in NAMES.findall(rows.columns)]
     names = [made.name_of(name) for name in listed] or list(made.declared)
     if unknown := [name for name in names if name not in made.declared]:
         made.unfit = f"its rows have values for a column {unknown[0]}, which it lacks"
@@ -234,9 +235,6 @@ def _same_key(made: _Made, row: dict[str, str], other: dict[str, str]) -> bool:
         all(row.get(name, "NULL") == other.get(name, "NULL") != "NULL" for name in columns)
         for columns in made.unique
     )
-
-
-_NAME = re.compile(r"`(?:[^`]|``)+`|[^\s,()`]+")
 
 
 def _table(name: str, made: _Made, notes: list[str]) -> Table | None:
