@@ -46,7 +46,12 @@ def test_gold_solutions_score_as_correct(
     questions = [v for v in validations if v.task.is_question]
     changes = [v for v in validations if not v.task.is_question]
     assert (len(questions), len(changes)) == (70, 140)
-    assert problems(questions) == []
+    refused = [f"{v.task.id}: {v.problem}" for v in questions if v.problem]
+    if kind == "sqlite":
+        assert refused == []
+    else:  # a table of it has a column without a name, which no server takes
+        (only,) = refused
+        assert only.startswith("dev-6: Task 'dev-6': its tables cannot be made") and "column name ''" in only
     assert len(problems(changes)) <= may_miss, "\n".join(problems(changes))
 
 
