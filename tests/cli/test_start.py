@@ -153,7 +153,7 @@ def test_a_list_of_one_is_written_as_its_entry(folders):
     ],
 )
 def test_a_process_alone_trains_on_one_gpu(environment, gpus, seen, monkeypatch, capfd):
-    """Or TRL refuses nn.DataParallel, after the model is loaded."""
+    """With several, TRL would refuse nn.DataParallel, after the model is loaded."""
     monkeypatch.setattr(os, "environ", dict(environment))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     use_one_gpu()
@@ -161,14 +161,12 @@ def test_a_process_alone_trains_on_one_gpu(environment, gpus, seen, monkeypatch,
     assert ("Training on GPU 0 of 8." in capfd.readouterr().err) == (not environment and gpus == 8)
 
 
-@pytest.mark.parametrize(("keys", "precision"), [("", "no"), ("fp16: true", "fp16"), ("bf16: true", "bf16")])
-def test_a_recipe_says_the_precision_and_not_accelerates_configuration(
-    keys, precision, tmp_path, monkeypatch
-):
+@pytest.mark.parametrize(
+    ("key", "precision"), [("bf16: false", "no"), ("fp16: true", "fp16"), ("bf16: true", "bf16")]
+)
+def test_a_recipe_says_the_precision_and_not_accelerates_configuration(key, precision, tmp_path, monkeypatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    (tmp_path / "my.yaml").write_text(
-        f"use_cpu: true\nbf16: false\n{keys}\n" if not keys else f"use_cpu: true\n{keys}\n"
-    )
+    (tmp_path / "my.yaml").write_text(f"use_cpu: true\n{key}\n")
     (args,) = RecipeParser([SFTConfig]).parse_args_and_config(
         ["--config", str(tmp_path / "my.yaml"), "--output_dir", str(tmp_path)]
     )

@@ -508,7 +508,7 @@ def test_statuses_are_all_that_an_episode_can_end_in() -> None:
 
 
 def test_tables_that_no_database_can_make_are_a_problem_of_the_task(sqlite_database: Database) -> None:
-    """Of tasks with an answer alone, too: all their episodes would be void."""
+    """A task with an answer and no SQL is checked too: all its episodes would be void."""
     table = Table("t", (Column("a", "VARCHAR(3)"),), (("abcdef",),))
     task = replace(QUESTION, tables=(table,), gold=Gold(answer=((1,),)))
     (validation,) = validate([task], sqlite_database)

@@ -102,7 +102,7 @@ def test_runs_that_differ_in_the_seed_are_one_way(tmp_path):
 
 
 def test_a_seed_counts_once(tmp_path):
-    """What run.json does not tell apart is shown apart, or it would pass for a second seed."""
+    """Two runs of one seed may differ in a setting that run.json lacks. They are not two seeds of one way."""
     folders = [run_in(tmp_path / "first"), run_in(tmp_path / "again"), run_in(tmp_path / "other", seed=2)]
     lines = streams_text(stream_figures(folders, ["first", "again", "other"])).splitlines()[1:]
     assert [line.split("  ")[0] for line in lines] == ["first (2 seeds)", "again"]

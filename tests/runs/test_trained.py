@@ -309,7 +309,7 @@ def test_a_run_without_held_out_tasks_asks_for_some(run: Path, command: Callable
 
 
 def test_what_decides_what_is_learned_is_recorded():
-    """By it, `compare` tells ways of learning apart."""
+    """`compare` tells ways of learning apart by these settings."""
     settings = {"output_dir": "unused", "use_cpu": True, "bf16": False}
     usual, other = (
         DBBenchGRPOConfig(**settings, **more)

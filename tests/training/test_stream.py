@@ -220,7 +220,7 @@ def test_one_stage_merged_is_that_stage(trainer_of, tmp_path):
 
 
 def test_experts_cannot_be_merged(trainer_of, tmp_path):
-    """PEFT adapts them as parameters, and merges linear layers alone."""
+    """PEFT adapts them as parameters, and merges only linear layers."""
     trainer = trainer_of(tmp_path)
     trainer.model.peft_config["default"].target_parameters = ["mlp.experts.gate_up_proj"]
     StageAdapters(trainer, "each")
@@ -348,7 +348,7 @@ def test_the_state_of_a_stream_can_be_loaded_as_a_checkpoint_is(rows, tmp_path):
 
 
 def test_another_stream_does_not_go_on_with_a_checkpoint(rows):
-    """The numbers of its tasks, and the matrix's columns, would be of others."""
+    """Its rows and the columns of its matrix would mean other tasks."""
     state = stream_of(rows, stream=["SELECT", "DELETE"]).state_dict()
     other = stream_of(rows)
     said = r"has the stages SELECT \(10\), DELETE \(10\); these settings and tasks make .*, INSERT \(10\)"

@@ -235,7 +235,7 @@ def _of_one_value(kinds: Iterable[type]) -> frozenset[str]:
     types = {
         name: str(of)
         for kind in kinds
-        for each in kind.__mro__
+        for each in reversed(kind.__mro__)
         for name, of in vars(each).get("__annotations__", {}).items()
     }
     return frozenset(name for name, of in types.items() if not re.search("list|Any|Sequence", of, re.I))

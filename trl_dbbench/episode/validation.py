@@ -69,7 +69,7 @@ def _question_problem(task: Task, database: Database, override: Grader | SQLGrad
         if not grader.can_be_right(gold):
             return f"the gold answer {gold} is not right to the grader {grader.name}"
     if task.gold.sql is None:
-        with database.sandbox(task):  # whose tables can be made
+        with database.sandbox(task):  # it raises if the tables cannot be made
             return None
     result = execute_alone(database, task, task.gold.sql)
     if result.error:

@@ -87,8 +87,9 @@ def _find_here(output_dir: str | Path, asked: str | bool | None) -> str | None:
                 "There is no checkpoint in %s to go on from: the run starts at its beginning.", output_dir
             )
             return None
+        _check_resumable(folders[-1])
         logger.info("The run goes on from %s.", folders[-1])
-        return str(_check_resumable(folders[-1]))
+        return str(folders[-1])
     folder = Path(str(asked))
     if wrong := flaw(folder):
         whole = ", ".join(each.name for each in whole_checkpoints(Path(output_dir))) or "none"
@@ -96,10 +97,11 @@ def _find_here(output_dir: str | Path, asked: str | bool | None) -> str | None:
             f"resume_from_checkpoint: '{folder}' {wrong}. Whole checkpoints in {output_dir}: {whole}. Name "
             "one of them, or give true to take the last one."
         )
-    return str(_check_resumable(folder))
+    _check_resumable(folder)
+    return str(folder)
 
 
-def _check_resumable(folder: Path) -> Path:
+def _check_resumable(folder: Path) -> None:
     """Raise ConfigError for a checkpoint of weights alone.
 
     transformers would begin with a new optimizer, and the schedule of the learning rate at its start.
@@ -110,7 +112,6 @@ def _check_resumable(folder: Path) -> Path:
             "save_only_model: true). Start a run of its own from it: adapter_name_or_path, or "
             "model_name_or_path for whole weights."
         )
-    return folder
 
 
 def whole_checkpoints(output_dir: Path) -> list[Path]:

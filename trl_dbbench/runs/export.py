@@ -264,7 +264,7 @@ def settings_of(source: str) -> RunSettings | None:
 
 
 def told_by_rows(source: str | Path) -> dict[str, Any]:
-    """Return what a file of `export --to sft` says of its run: some fields of `RunSettings`."""
+    """Return the fields of `RunSettings` that a file of `export --to sft` tells."""
     rows = [dict(entry.fields) for entry in read_entries(Path(source))]
     told: dict[str, Any] = {}
     if all("prompt" in row for row in rows):

@@ -105,7 +105,7 @@ class Journal:
             new = {}
 
     def finish(self) -> str:
-        """Remove the file, unless episodes are void, which `--resume` plays again; then return how."""
+        """Remove the file. If episodes are void, keep it, and return a sentence on how to play them again."""
         if any(is_void(record) for records in self._records.values() for record in records.values()):
             return self.how_to_go_on()
         if self.path is not None:
@@ -176,7 +176,7 @@ def open_journal(json_file: Path | None, asked: Mapping[str, Any], resume: bool)
 
 
 def _is_left_over(journal: Path, json_file: Path) -> bool:
-    """Return whether a journal is of an evaluation that came to its end, and only void episodes remain."""
+    """Return whether the evaluation of a journal has ended, so that only void episodes are left to play."""
     return _is_whole(json_file) and json_file.stat().st_mtime_ns >= journal.stat().st_mtime_ns
 
 

@@ -17,7 +17,7 @@ from trl_dbbench.utils.files import write_atomically
 
 STREAM_FILE = "stream.json"
 STAGES_FOLDER = "stages"
-"""Folder of the stages' adapters in a run's."""
+"""In a run's folder, the folder of the stages' adapters."""
 
 
 @dataclass
@@ -55,13 +55,13 @@ class StreamRecord:
 
     @property
     def plan(self) -> tuple[Any, ...]:
-        """What was known before the first update."""
+        """The order and stages of the stream, which are fixed before the first update."""
         stages = [(stage.name, stage.tasks) for stage in self.stages]
         return self.by, self.order, stages, self.groups
 
     @property
     def told(self) -> str:
-        """The stages with their numbers of tasks, for a message."""
+        """The stages and their numbers of tasks, for a message."""
         return ", ".join(f"{stage.name} ({stage.tasks})" for stage in self.stages)
 
     @property

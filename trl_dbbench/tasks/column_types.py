@@ -227,9 +227,8 @@ def task_column(declared: Declared) -> tuple[Column | None, list[str]]:
     if not declared.nullable:
         words.append("NOT NULL")
     words += _default(declared, type_, notes)
-    if declared.key and (length := _longest(type_)) > MAX_KEY_CHARACTERS:
-        of = f"texts of {length:,} characters" if length < 2**16 - 1 else f"a whole {type_.upper()}"
-        notes.append(f"its {declared.key} is not held: MySQL has no key of {of}")
+    if declared.key and (too_long := _too_long_for_a_key(type_)):
+        notes.append(f"its {declared.key} is not held: MySQL has no key of {too_long}")
     elif declared.key:
         words.append(declared.key)
     return Column(declared.name, " ".join(words)), notes
@@ -243,12 +242,13 @@ def _is_text(type_: str) -> bool:
     return type_.lower().endswith("text")
 
 
-def _longest(type_: str) -> int:
-    """Return the most characters that a text type holds; 0 for other types."""
+def _too_long_for_a_key(type_: str) -> str | None:
+    """Describe the texts of a type that is too long for a key; `None` for other types."""
     if _is_text(type_):
-        return 2**16 - 1
+        return f"a whole {type_.upper()}"
     found = re.match(r"(?:var)?char\s*\((\d+)", type_, re.IGNORECASE)
-    return int(found[1]) if found else 0
+    length = int(found[1]) if found else 0
+    return f"texts of {length:,} characters" if length > MAX_KEY_CHARACTERS else None
 
 
 def _type(declared: Declared) -> tuple[str | None, list[str]]:
@@ -284,7 +284,7 @@ def _default(declared: Declared, type_: str, notes: list[str]) -> Iterator[str]:
     value = declared.default
     if value is None:
         return
-    unfit = _is_text(type_) or declared.kind == "json"  # MySQL takes expressions alone for these
+    unfit = _is_text(type_) or declared.kind == "json"  # MySQL takes only expressions as their defaults
     if unfit or declared.computed or _UNFIT.search(value) or _ZERO_DATE.match(value):
         notes.append(f"its default {value[:MAX_SHOWN]} is not held")
         return

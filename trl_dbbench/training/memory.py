@@ -56,6 +56,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -614,24 +615,20 @@ def check_memory(
     if any(shared) or args.fsdp or args.deepspeed:
         return
     kwargs = args.model_init_kwargs or {}
+    sizes_of = partial(Sizes.of, trust_remote_code=args.trust_remote_code)
     try:
         peft_config = peft_config or adapter_config(args.adapter_name_or_path)
         if isinstance(model, str):
             config = AutoConfig.from_pretrained(
                 model, revision=kwargs.get("revision"), trust_remote_code=args.trust_remote_code
             )
-            sizes = Sizes.of(config, peft_config, trust_remote_code=args.trust_remote_code)
+            sizes = sizes_of(config, peft_config)
             dtype = kwargs.get("dtype") or "float32"
             dtype = getattr(config, "dtype", None) or torch.float32 if dtype == "auto" else dtype
             value_bytes = (dtype if isinstance(dtype, torch.dtype) else getattr(torch, dtype)).itemsize
         else:
             config, has_adapter = model.config, hasattr(model, "peft_config")
-            trusted = args.trust_remote_code
-            sizes = (
-                Sizes.counted(model)
-                if has_adapter
-                else Sizes.of(config, peft_config, trust_remote_code=trusted)
-            )
+            sizes = Sizes.counted(model) if has_adapter else sizes_of(config, peft_config)
             value_bytes = model.get_input_embeddings().weight.element_size()
         bits = quantized_bits(
             quantization_config,

@@ -66,13 +66,16 @@ def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
 
 
 def is_stream(path: str | Path) -> bool:
-    """Return whether a path is a pipe, a device or an open file's number, which can only be written on."""
+    """Return whether a path is a pipe, a device or an open file, which nothing else can replace."""
     path = Path(path)
     return path.exists() and (not path.is_file() or str(path.parent) in ("/dev", "/dev/fd"))
 
 
 def _descriptor(path: Path) -> int | None:
-    """Return the number of the open file that a path in `/dev` means. By its name it would begin anew."""
+    """Return the descriptor of an open file that a path in `/dev` stands for; `None` for other paths.
+
+    Opened by its name, the file would lose what was written to it.
+    """
     named = {"/dev/stdout": 1, "/dev/stderr": 2}
     if path.parent == Path("/dev/fd") and path.name.isdigit():
         return int(path.name)

@@ -18,6 +18,7 @@ import asyncio
 import atexit
 import threading
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 from trl_dbbench.database import Database, open_database
@@ -34,8 +35,7 @@ PLAYED = "dbbench"
 """Key in an agent loop's `extra_fields` that holds an episode's state; see `standing`."""
 
 OF_VERL = {"reward_router_address", "reward_model_tokenizer"}
-"""What verl passes to every reward function while a reward model runs."""
-SETTINGS = ("database", "protocol", "fault", "right", "wrong", "turn_limit", "invalid_action")
+"""Arguments that verl passes to every reward function while a reward model runs."""
 
 _judges: dict[str, tuple[Database, Judge]] = {}
 _opening = threading.Lock()
@@ -65,7 +65,7 @@ def compute_score(
         protocol: of `solution_str`; left out, the one that the row's prompt was written for.
         fault: what an episode is worth whose database failed. If left out, that ends the training: verl
             cannot leave an episode out, and any number would be a reward for nothing the model did.
-        **others: what verl passes by itself, which is not needed (`OF_VERL`).
+        **others: those of `OF_VERL`, which are not needed.
 
     Returns:
         `score`; `acc`, which is 1 if the answer is right; and `void`, which is 1 if the database failed, so
@@ -78,8 +78,13 @@ def compute_score(
         EnvironmentFault: if the database failed.
     """
     if unknown := others.keys() - OF_VERL:
+        known = [
+            name
+            for name, each in signature(compute_score).parameters.items()
+            if each.kind is each.KEYWORD_ONLY
+        ]
         raise ConfigError(
-            f"reward_kwargs: compute_score knows no {min(unknown)!r}; it takes {', '.join(SETTINGS)}."
+            f"reward_kwargs: compute_score knows no {min(unknown)!r}; it takes {', '.join(known)}."
         )
     if data_source != DATA_SOURCE or not isinstance(extra_info.get("task"), str):
         raise ConfigError(

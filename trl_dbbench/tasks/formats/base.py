@@ -70,7 +70,7 @@ class WriteContext(Protocol):
 
     split: str
     protocol: str
-    """Name of the one that `messages` writes prompts of."""
+    """Name of the protocol of the prompts that `messages` gives."""
     index: int
     """Number of tasks before this one in the file."""
 

@@ -67,7 +67,12 @@ def kind_of(words: Sequence[Word]) -> str:
     """Return what to do with a statement; in capitals, what it is that is left out."""
     upper = [word.upper for word in words]
     first, second, _, fourth = [*upper[:4], "", "", "", ""][:4]
-    if first in ("", *_SILENT) and (first, second) != ("BEGIN", "TRANSACTION"):
+    if first == "PRAGMA" or (first, second) == ("BEGIN", "TRANSACTION"):
+        raise TaskError(
+            f"it has '{joined(words[:4])}', as SQLite's dumps have, whose texts are written in another way "
+            "than MySQL's; give the .sqlite file, or a dump of mysqldump."
+        )
+    if first in ("", *_SILENT):
         return "zone" if "TIME_ZONE" in upper and "'+00:00'" in upper else "nothing"
     if second in ("DATABASE", "SCHEMA"):
         return "nothing"
@@ -90,12 +95,7 @@ def kind_of(words: Sequence[Word]) -> str:
     if first == "DROP":
         return "nothing"
     if first == "SELECT" and second == "SETVAL":
-        return "nothing"  # of a sequence, as MariaDB's dumps have it; the sequence is left out
-    if first == "PRAGMA" or (first, second) == ("BEGIN", "TRANSACTION"):
-        raise TaskError(
-            f"it has '{joined(words[:4])}', as SQLite's dumps have, whose texts are written in another way "
-            "than MySQL's; give the .sqlite file, or a dump of mysqldump."
-        )
+        return "nothing"  # of a MariaDB sequence, which is left out
     if first in ("INSERT", "REPLACE", "UPDATE", "DELETE", "TRUNCATE", "LOAD", "SELECT"):
         refuse(joined(words[:6]))
     return f"{first} {second}".upper() if second.isalpha() else first.upper()
@@ -196,9 +196,9 @@ def _unversioned(body: Sequence[Word]) -> list[Word]:
             place += 5
         elif upper[:2] == ["AS", "ROW"]:
             place += 3
-        elif upper[:1] == ["SRID"] and body[place + 1].text.isdigit():  # MariaDB knows it not
+        elif upper[:1] == ["SRID"] and body[place + 1].text.isdigit():  # unknown to MariaDB
             place += 2
-        elif upper[:1] == ["COMPRESSED"] and kept[-1].text not in "(,":  # nor MySQL this, of a column
+        elif upper[:1] == ["COMPRESSED"] and kept[-1].text not in "(,":  # of a column; unknown to MySQL
             place += 1
         elif depth == 1 and upper[:2] == ["PERIOD", "FOR"]:
             while body[place].text != ")":
@@ -227,7 +227,7 @@ def lines_of(words: Sequence[Word]) -> list[list[Word]]:
 
 
 def is_column(line: Sequence[Word]) -> bool:
-    if line[0].upper == "PERIOD":  # also a name, and then without quotes in dumps of others
+    if line[0].upper == "PERIOD":  # also a name that needs no quotes
         return len(line) > 1 and line[1].upper != "FOR"
     return line[0].upper not in _NO_COLUMN
 
