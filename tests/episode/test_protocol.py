@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from trl_dbbench.database import QueryResult
 from trl_dbbench.episode.protocol import Answer, Invalid, Operation, TextProtocol, ToolsProtocol, get_protocol
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.grading import grade
+from trl_dbbench.grading import get_grader, grade
 from trl_dbbench.tasks import Column, Gold, Table, Task
 
 TEXT, TOOLS = TextProtocol(), ToolsProtocol()
@@ -368,6 +368,25 @@ def test_the_example_turns_of_the_prompt_are_valid_turns() -> None:
     first, second = TEXT_SYSTEM_PROMPT.split("\n2. Finish.")
     assert TEXT.parse(first) == Operation("SELECT name FROM fruits WHERE price > 2;")
     assert TEXT.parse(second) == Answer("[('pear',), ('plum',)]")
+
+
+@pytest.mark.parametrize(
+    ("grader", "example"),
+    [
+        ("lifelong", [("pear",), ("plum",)]),
+        ("agentbench_text", ["pear", "plum"]),
+        ("agentbench_fc", ["pear", "plum"]),
+        (None, ["pear", "plum"]),  # the protocol's grader
+    ],
+)
+def test_the_prompt_shows_an_answer_in_the_form_that_the_tasks_grader_reads(
+    grader: str | None, example: list
+) -> None:
+    """Tasks of several graders may be in one file."""
+    task = Task("1", "Which?", (Table("t", (Column("a"),)),), "SELECT", Gold(("pear", "plum")), grader=grader)
+    shown = TEXT.parse(TEXT.messages(task)[0]["content"].split("\n2. Finish.")[1])
+    assert shown == Answer(str(example))
+    assert get_grader(grader or TEXT.grader).judge(shown.text, example)
 
 
 def test_protocols_by_name() -> None:

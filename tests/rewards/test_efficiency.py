@@ -50,7 +50,7 @@ def test_the_bands_of_r_ves(ratio: float, squared: float) -> None:
 class Clocked(Database):
     """A database that takes so many seconds for each statement, one after the other."""
 
-    def __init__(self, **seconds: list[float]):
+    def __init__(self, seconds: dict[str, list[float]]):
         self.seconds = seconds
 
     def sandbox(self, task: Task) -> Any:
@@ -68,8 +68,8 @@ def test_medians_of_statements_executed_by_turns_are_compared() -> None:
     """The gold took 1 s, but for a hiccup; the agent's 2.1 s, then 0.4 s, then 1.05 s, which counts as 1."""
     gold, rewards = [1.0, 1.0, 9.0, 1.0, 1.0, 1.0, 0.9], []
     for own in (2.1, 0.4, 1.05):
-        database = Clocked(gold=list(gold), own=[own] * 6 + [99.0])
-        (value,) = EfficiencyReward(database)([episode("gold", Operation("own"))])
+        database = Clocked({"SELECT 400": list(gold), "SELECT 20 * 20": [own] * 6 + [99.0]})
+        (value,) = EfficiencyReward(database)([episode("SELECT 400", Answer("SELECT 20 * 20"))])
         rewards.append(value)
     assert rewards == pytest.approx([0.5**0.5, 1.25**0.5, 1.0])
 
@@ -90,6 +90,16 @@ def test_what_is_wrong_gets_nothing_and_what_cannot_be_compared_is_left_out(
     assert reward([episode(None, Answer(FAST)), episode("SELECT nothing", Answer(FAST))]) == [None, None]
     change = Task("c", "?", (NUMBERS,), "DELETE", Gold(sql="DELETE FROM numbers WHERE id = 1"))
     assert reward([replace(episode(FAST, Answer("done")), task=change)]) == [None]
+
+
+def test_an_answer_in_words_is_paid_for_a_statement_that_gives_it(sqlite_database: Database) -> None:
+    """Not for the fastest statement that one can run after having seen the rows."""
+    reward, right = EfficiencyReward(sqlite_database), Answer("[(400,)]")
+    looked, fast, table = (Operation(sql) for sql in (FAST, "SELECT 1", "SELECT * FROM numbers"))
+    assert reward([episode(FAST, looked, fast, right), episode(FAST, table, right)]) == [0.0, 0.0]
+    paid, broken = reward([episode(FAST, fast, looked, right), episode("SELECT nothing", looked, right)])
+    assert paid is not None and paid > 0
+    assert broken is None
 
 
 def test_the_sql_that_an_episode_ends_with() -> None:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from test_rewards import CHANGE, FAULT, QUESTION
+from trl.trainer.utils import is_async_callable
 
 from trl_dbbench.database import Database
 from trl_dbbench.episode.protocol import Action, Answer, Invalid, Operation
 from trl_dbbench.episode.table_states import states_along
 from trl_dbbench.episode.types import Completion, Episode, Sampling, Status, Turn
+from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading.rows import TableState, same_state
 from trl_dbbench.rewards.registry import load_reward_functions, with_step_rewards
 from trl_dbbench.rewards.steps import StateProgress, answer_seen, executes, potential
+from trl_dbbench.runs.rescore import values_of
 from trl_dbbench.tasks import Gold, Task
 
 
@@ -139,3 +146,89 @@ def test_they_are_loaded_by_name_and_summed(sqlite_database):
         {"executes": 1.0, "answer_seen": 1.0},
         {"answer_seen": 0.0},
     ]
+
+
+# --- a user's own -------------------------------------------------------------------------------------------
+
+
+LOOK_AND_ANSWER = (Operation("SELECT name FROM fruits"), Answer("[]"))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [[0.5, None], [1, 2]],
+        [(0.5, math.nan), (1, 2.0)],
+        [np.array([0.5, math.nan]), np.array([1, 2])],
+        [torch.tensor([0.5, math.nan]), torch.tensor([1, 2])],
+        [[np.float32(0.5), None], [torch.tensor(1.0), 2]],
+        np.array([[0.5, math.nan], [1.0, 2.0]]),
+    ],
+)
+def test_step_rewards_of_a_function_of_your_own(sqlite_database, values):
+    """A step without a number has no opinion. It does not cancel the others."""
+    episodes = [played(sqlite_database, QUESTION, *LOOK_AND_ANSWER) for _ in range(2)]
+
+    def mine(episode, **kwargs):
+        return values
+
+    assert with_step_rewards(mine)(episode=episodes) == [0.5, 3.0]
+    assert [[turn.rewards for turn in each.turns] for each in episodes] == [
+        [{"mine": 0.5}, {}],
+        [{"mine": 1.0}, {"mine": 2.0}],
+    ]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, None],
+        [np.float32(1), math.nan],
+        np.array([1, math.nan]),
+        torch.tensor([1, math.nan]),
+        (True, math.inf),
+    ],
+)
+def test_a_number_for_each_episode_may_be_numpys_or_pytorchs(sqlite_database, values):
+    episodes = [played(sqlite_database, QUESTION, *LOOK_AND_ANSWER) for _ in range(2)]
+
+    def mine(episode, **kwargs):
+        return values
+
+    assert with_step_rewards(mine)(episode=episodes) == [1.0, None]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"), [(["1"], "'1'"), ([["good", None]], "'good'"), ([[[1], 2]], r"\[1\]")]
+)
+def test_what_is_no_number_is_refused_by_the_functions_name(sqlite_database, values, said):
+    def mine(episode, **kwargs):
+        return values
+
+    with pytest.raises(
+        ConfigError, match=f"reward function 'mine' gave {said} as a reward; give a number, or None"
+    ):
+        with_step_rewards(mine)(episode=[played(sqlite_database, QUESTION, *LOOK_AND_ANSWER)])
+
+
+async def judged(episode, **kwargs):
+    await asyncio.sleep(0)
+    return [[0.25] * len(each.turns) for each in episode]
+
+
+def test_a_coroutine_function_gives_step_rewards_to_trl_and_to_a_replay(sqlite_database):
+    episodes = [played(sqlite_database, QUESTION, *LOOK_AND_ANSWER)]
+    function = with_step_rewards(judged)
+    assert is_async_callable(function), "TRL awaits it beside others"
+    assert asyncio.run(function(episode=episodes)) == [0.5]
+    assert episodes[0].turns[1].rewards == {"judged": 0.25}
+    assert values_of(function, episodes, [[]]) == [0.5]
+
+
+def test_a_replay_awaits_where_a_notebooks_loop_runs(sqlite_database):
+    async def cell():
+        return values_of(
+            with_step_rewards(judged), [played(sqlite_database, QUESTION, *LOOK_AND_ANSWER)], [[]]
+        )
+
+    assert asyncio.run(cell()) == [0.5]

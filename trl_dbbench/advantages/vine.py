@@ -13,7 +13,7 @@ from trl_dbbench.advantages.batch import AdvantageBatch, needs
 from trl_dbbench.advantages.estimators import places_of_groups, vary
 from trl_dbbench.episode.types import Episode, Sampling, Start, Status
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.rewards.registry import StepRewards
+from trl_dbbench.rewards.registry import StepRewards, call_reward
 from trl_dbbench.utils.ranks import Ranks, together
 
 
@@ -108,7 +108,7 @@ def _worth(trainer: Any, episodes: Sequence[Episode]) -> list[float | None]:
     """Return the weighted rewards of continuations; `None` where the environment failed.
 
     Raises:
-        ConfigError: if a reward is a model or a coroutine, which only TRL can call.
+        ConfigError: if a reward is a module, which only TRL can call.
     """
     by_prompt = {tuple(row["episode"].prompt_ids): row for row in trainer.batch.rows}
     rows = [by_prompt[tuple(each.prompt_ids)] for each in episodes]
@@ -129,9 +129,9 @@ def _worth(trainer: Any, episodes: Sequence[Episode]) -> list[float | None]:
         if not isinstance(function, StepRewards):
             raise ConfigError(
                 f"the advantage {trainer.args.advantage!r} asks what other episodes than TRL's are worth, "
-                "which only reward functions tell: leave reward models and coroutines out."
+                "which only reward functions tell: leave modules such as reward models out."
             )
-        values = function(**given)
+        values = call_reward(function, **given)
         total = [sum + weight * (value or 0.0) for sum, value in zip(total, values, strict=True)]
     failed = [each.status == Status.ENVIRONMENT_FAULT for each in episodes]
     return [None if gone else sum for sum, gone in zip(total, failed, strict=True)]

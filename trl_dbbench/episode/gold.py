@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trl_dbbench.database import Database, Limits, QueryResult, Sandbox, State
-from trl_dbbench.grading import SQLGrader
+from trl_dbbench.grading import SQL_GRADERS, SQLGrader
 from trl_dbbench.grading.scorers import Result
 from trl_dbbench.tasks import Task
 from trl_dbbench.tasks.skills import operation_of
@@ -78,6 +78,25 @@ def execute_untruncated_in(
         bounds = f"{limits.rows} rows, {limits.cells} cells, {limits.characters} characters"
         return None, f"it gives more than can be judged ({bounds})"
     return Result(result.columns or (), result.rows), ""
+
+
+def gives_gold_rows(database: Database, task: Task, sql: str | None) -> bool | None:
+    """Return whether a query gives the rows of the task's gold SQL, by the grader `strict`.
+
+    No query meets a gold without rows, or with NULLs only. `None` if the gold SQL fails on this database.
+
+    Raises:
+        EnvironmentFault: if the database fails.
+    """
+    assert task.gold.sql is not None
+    gold, _ = execute_untruncated(database, task, task.gold.sql)
+    if gold is None:
+        return None
+    if sql is None or gold.says_nothing:
+        return False
+    strict = SQL_GRADERS["strict"]
+    given, _ = execute_untruncated(database, task, sql, answer_limits([gold], strict))
+    return given is not None and strict.right(given, [gold], task.gold.sql)
 
 
 def gold_state(database: Database, task: Task) -> GoldState:

@@ -100,7 +100,10 @@ def _text(value: Any) -> str:
     return value
 
 
-TEXT_SYSTEM_PROMPT = """\
+EXAMPLE_ROWS = [("pear",), ("plum",)]
+"""The rows of the text protocol's example answer."""
+
+TEXT_SYSTEM_PROMPT = f"""\
 You are a database assistant. A MySQL database holds the tables named below the request. Work on it step \
 by step until you can answer the request or have carried it out.
 
@@ -116,7 +119,7 @@ the error.
 
 2. Finish. Write this:
 Action: Answer
-Final Answer: [('pear',), ('plum',)]
+Final Answer: {EXAMPLE_ROWS}
 Give the values as the database replied them. If the request was to change the tables, change them first \
 by running statements; then finish with any answer, since the tables themselves are checked.
 

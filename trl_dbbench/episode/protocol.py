@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from trl_dbbench.episode.prompts import (
+    EXAMPLE_ROWS,
     TEXT_SQL_SYSTEM_PROMPT,
     TEXT_SYSTEM_PROMPT,
     TOOLS_SQL_SYSTEM_PROMPT,
@@ -29,7 +30,7 @@ from trl_dbbench.episode.prompts import (
 )
 from trl_dbbench.episode.tool_calls import after_thoughts, meant_tool, tool_call
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.grading import get_grader
+from trl_dbbench.grading import Grader, get_grader
 from trl_dbbench.utils.lookup import look_up
 
 if TYPE_CHECKING:
@@ -151,9 +152,11 @@ class _BuiltIn:
     def messages(self, task: Task, system_prompt: Opening | None = None) -> list[dict[str, str]]:
         opening = system_prompt
         if not isinstance(opening, list):
-            own = self.system_prompt.replace("MySQL", PRODUCTS[task.dialect])
-            opening = [{"role": "system", "content": opening or own}]
+            opening = [{"role": "system", "content": opening or self._own_prompt(task)}]
         return [*opening, {"role": "user", "content": task.prompt()}]
+
+    def _own_prompt(self, task: Task) -> str:
+        return self.system_prompt.replace("MySQL", PRODUCTS[task.dialect])
 
     def observe(self, result: QueryResult | Invalid) -> str:
         text, most = _render(result), self.observation_characters
@@ -170,6 +173,13 @@ class TextProtocol(_BuiltIn):
     tools: ClassVar[list[dict[str, Any]] | None] = None
     invalid_ends_episode: ClassVar[bool] = True
     observation_role: ClassVar[str] = "user"
+
+    def _own_prompt(self, task: Task) -> str:
+        """Show the example answer in the form that the task's grader reads."""
+        own, grader = super()._own_prompt(task), get_grader(task.grader or self.grader)
+        if isinstance(grader, Grader):
+            return own.replace(str(EXAMPLE_ROWS), grader.answer(EXAMPLE_ROWS))
+        return own  # the answer is SQL
 
     def parse(self, text: str) -> Action:
         """Read a turn as LifelongAgentBench's parser does, after any `</think>`."""

@@ -35,7 +35,7 @@ from trl_dbbench.episode.types import Episode, Rules, Start, Status, Turn
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.integrations.calls import OVER, Calls, play_calls, written
 from trl_dbbench.rewards.learned import LearnedReward
-from trl_dbbench.rewards.registry import RewardFunction, with_step_rewards
+from trl_dbbench.rewards.registry import RewardFunction, call_reward, with_step_rewards
 
 
 async def _reply(calls: Calls, text: str) -> Turn | Episode:
@@ -225,7 +225,7 @@ def environment_reward(function: RewardFunction) -> Callable[..., Sequence[float
         if episodes and (log := kwargs.get("log_metric")) is not None:
             log("environment/accuracy_void_wrong", mean(each.right for each in episodes))
             log("environment/void", mean(each.status == Status.ENVIRONMENT_FAULT for each in episodes))
-        return of_episodes(episode=episodes, **kwargs)
+        return call_reward(of_episodes, episode=episodes, **kwargs)
 
     reward.__name__ = get_callable_name(function)
     return reward

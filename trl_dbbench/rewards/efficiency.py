@@ -1,8 +1,10 @@
 """Rewards for fast right SQL: `efficiency` by the clock, `query_cost` by the optimizer's estimate.
 
-Both are 0 for a wrong episode. A right one gets the square root of a band of the ratio gold / agent, as in
-BIRD's R-VES (Li et al., 2023; mini-dev): 1.25 from ratio 2, 1 from 0.9, 0.75 from 0.5, 0.5 from 0.25, else
-0.25. The band of 1 begins at 0.9 because two timings of one statement differ by 10 %.
+Both are 0 for a wrong episode. An answer in words must follow a statement that gives the gold's rows by the
+grader `strict`, or it gets 0 too: the time of a `SELECT 1` says nothing. A right one gets the square root of
+a band of the ratio gold / agent, as in BIRD's R-VES (Li et al., 2023; mini-dev): 1.25 from ratio 2, 1 from
+0.9, 0.75 from 0.5, 0.5 from 0.25, else 0.25. The band of 1 begins at 0.9 because two timings of one statement
+differ by 10 %.
 
 ```yaml
 reward_funcs: [outcome, efficiency]
@@ -20,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from trl_dbbench.database import Database, Sandbox
-from trl_dbbench.episode.gold import JUDGED
+from trl_dbbench.episode.gold import JUDGED, gives_gold_rows
 from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.table_states import for_each_episode
 from trl_dbbench.episode.types import Episode
@@ -70,6 +72,10 @@ class EfficiencyReward:
             return None
         if not episode.right or own is None:
             return 0.0
+        if episode.answer is None or own != episode.answer.text:  # an answer in words, after this statement
+            same = gives_gold_rows(database, episode.task, own)
+            if not same:
+                return None if same is None else 0.0
         with database.sandbox(episode.task) as sandbox:
             measured = self._measure(sandbox, gold, own)
         return None if measured is None else of_ratio(measured[0] / max(measured[1], 1e-9))

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from trl_dbbench.database import Database
 from trl_dbbench.database.dialect import Dialect
-from trl_dbbench.episode.gold import answer_limits, execute_untruncated
+from trl_dbbench.episode.gold import gives_gold_rows
 from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.protocol import Invalid, Operation
 from trl_dbbench.episode.table_states import for_each_episode
 from trl_dbbench.episode.types import Episode, Status
-from trl_dbbench.grading import SQL_GRADERS
 from trl_dbbench.grading.rows import same_state
 from trl_dbbench.rewards.efficiency import sql_of
 from trl_dbbench.rewards.named import named
@@ -86,20 +85,9 @@ class ExecutionReward:
         if task.gold.sql is None:
             return None
         if task.is_question:
-            return self._same_rows(episode, task.gold.sql)
+            same = gives_gold_rows(self._database, task, sql_of(episode))
+            return None if same is None else float(same)
         return self._same_state(episode)
-
-    def _same_rows(self, episode: Episode, gold_sql: str) -> float | None:
-        gold, _ = execute_untruncated(self._database, episode.task, gold_sql)
-        if gold is None:
-            return None
-        own = sql_of(episode)
-        if own is None or gold.says_nothing:
-            return 0.0
-        strict = SQL_GRADERS["strict"]
-        limits = answer_limits([gold], strict)
-        given, _ = execute_untruncated(self._database, episode.task, own, limits)
-        return float(given is not None and strict.right(given, [gold], gold_sql))
 
     def _same_state(self, episode: Episode) -> float | None:
         gold = self._judge.gold_state(episode.task)

@@ -10,19 +10,25 @@ def short(episode, **kwargs):
 It may also return a list for an episode: one value per turn (*step rewards*), or `None` for a turn. Their sum
 is the episode's reward; the parts are recorded with the turns and seen by advantages. See `rewards/steps.py`.
 
+It may be a coroutine function (`async def`).
+
 For an episode whose environment failed ours return `None`: TRL then gives it no advantage, and the update
 leaves it out. A reward function whose environment fails calls `Episode.fail`, which cancels all rewards.
 """
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 from torch import nn
 from trl import GRPOTrainer
-from trl.trainer.utils import get_callable_name, is_async_callable
+from trl.trainer.utils import get_callable_name, is_async_callable, start_event_loop_in_daemon
 
 from trl_dbbench.database import Database
 from trl_dbbench.episode.judge import Judge
@@ -84,47 +90,89 @@ def _reward_function(name: str, ours: dict[str, Any]) -> RewardFunction:
 class StepRewards:
     """Wraps a reward function: a list of step rewards becomes its sum, and is recorded in `Turn.rewards`.
 
+    NumPy's and PyTorch's numbers and arrays are read as Python's. Infinity and NaN count as `None`.
+
     Raises:
-        ConfigError: if there is not one value per episode, or a list has not one value per turn.
+        ConfigError: if there is not one value per episode, a list has not one value per turn, or one is no
+            number.
     """
 
     def __init__(self, function: RewardFunction):
         self.__name__ = get_callable_name(function)
         self.function = function
 
-    def __call__(self, episode: Sequence[Episode], **kwargs: Any) -> list[float | None]:
-        values = self.function(episode=episode, **kwargs)
-        try:
-            given: int | str = len(values)
-        except TypeError:
-            given = type(values).__name__
-        if given != len(episode):
-            raise ConfigError(
-                f"the reward function {self.__name__!r} must return a list of {len(episode)} values, one for "
-                f"each episode; it returned {given if isinstance(given, str) else f'{given} values'}."
-            )
-        return [
-            self._sum(e, value) if isinstance(value, list | tuple) else value
-            for e, value in zip(episode, values, strict=True)
-        ]
+    def __call__(self, episode: Sequence[Episode], **kwargs: Any) -> Any:
+        return self._sums(episode, self.function(episode=episode, **kwargs))
 
-    def _sum(self, episode: Episode, values: Sequence[float | None]) -> float | None:
-        if len(values) != len(episode.turns):
+    def _sums(self, episodes: Sequence[Episode], values: Any) -> list[float | None]:
+        values = _listed(values)
+        count = len(values) if isinstance(values, list) else None
+        if count != len(episodes):
+            returned = type(values).__name__ if count is None else f"{count} values"
             raise ConfigError(
-                f"the reward function {self.__name__!r} gave {len(values)} step rewards for an episode of "
+                f"the reward function {self.__name__!r} must return a list of {len(episodes)} values, one "
+                f"for each episode; it returned {returned}."
+            )
+        return [self._sum(*each) for each in zip(episodes, map(_listed, values), strict=True)]
+
+    def _sum(self, episode: Episode, value: Any) -> float | None:
+        if not isinstance(value, list):
+            return self._number(value)
+        if len(value) != len(episode.turns):
+            raise ConfigError(
+                f"the reward function {self.__name__!r} gave {len(value)} step rewards for an episode of "
                 f"{len(episode.turns)} turns; give one for each turn, or a number for the episode."
             )
-        for turn, value in zip(episode.turns, values, strict=True):
-            if value is not None:
-                turn.rewards[self.__name__] = float(value)
-        given = [value for value in values if value is not None]
-        return float(sum(given)) if given else None
+        numbers = [self._number(_listed(each)) for each in value]
+        for turn, number in zip(episode.turns, numbers, strict=True):
+            if number is not None:
+                turn.rewards[self.__name__] = number
+        given = [number for number in numbers if number is not None]
+        return sum(given) if given else None
+
+    def _number(self, value: Any) -> float | None:
+        if value is not None and not isinstance(value, int | float):
+            raise ConfigError(
+                f"the reward function {self.__name__!r} gave {value!r:.80} as a reward; give a number, or "
+                "None."
+            )
+        return float(value) if value is not None and math.isfinite(value) else None
+
+
+class AsyncStepRewards(StepRewards):
+    """Wraps a coroutine function, which TRL awaits side by side with others; elsewhere `call_reward` does."""
+
+    async def __call__(self, episode: Sequence[Episode], **kwargs: Any) -> Any:
+        return self._sums(episode, await self.function(episode=episode, **kwargs))  # type: ignore[misc]
+
+
+def _listed(value: Any) -> Any:
+    """Return arrays, tensors and their numbers as Python's lists and numbers, tuples as lists."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return list(value) if isinstance(value, tuple) else value
+
+
+def call_reward(function: Callable[..., Any], **given: Any) -> Any:
+    """Return what a reward function gives; await a coroutine function, also under a running event loop."""
+    values = function(**given)
+    if not inspect.iscoroutine(values):
+        return values
+    return asyncio.run_coroutine_threadsafe(values, _event_loop()).result()
+
+
+@cache
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """Return one loop for all calls: clients that a function keeps open belong to a loop."""
+    _, loop, ready = start_event_loop_in_daemon("rewards")
+    ready.wait()
+    return loop
 
 
 def with_step_rewards(function: Any) -> Any:
-    """Wrap a reward function in `StepRewards`; return models and coroutine functions unchanged."""
-    takes = callable(function) and not isinstance(function, nn.Module | StepRewards)
-    return StepRewards(function) if takes and not is_async_callable(function) else function
+    """Wrap a reward function in `StepRewards`; return models unchanged."""
+    if not callable(function) or isinstance(function, nn.Module | StepRewards):
+        return function
+    return (AsyncStepRewards if is_async_callable(function) else StepRewards)(function)
 
 
 def plain(function: Any) -> Any:

@@ -19,6 +19,7 @@ from trl_dbbench.rewards.learned import LearnedReward
 from trl_dbbench.rewards.outcome import OUTCOME_PRESETS, OutcomeReward
 from trl_dbbench.rewards.registry import (
     RewardFunction,
+    call_reward,
     describe_reward,
     load_reward_functions,
     plain,
@@ -158,18 +159,15 @@ def values_of(
     prompts: Sequence[list[dict[str, Any]]],
     **columns: Any,
 ) -> list[float | None]:
-    """Return what a reward function gives for episodes; `None` in the place of what is not finite."""
-    values = function(
+    """Return the values of a reward function (see `with_step_rewards`), given TRL's arguments."""
+    return call_reward(
+        function,
         episode=episodes,
         prompts=prompts,
         completions=[episode.messages() for episode in episodes],
         task=[episode.task.to_json() for episode in episodes],
         **columns,
     )
-    numbers = [None if value is None or not math.isfinite(value) else float(value) for value in values]
-    if len(numbers) != len(episodes):
-        raise ValueError(f"{len(numbers)} rewards for {len(episodes)} episodes")
-    return numbers
 
 
 def _same_reward(was: Any, now: float | None, function: Callable) -> bool:
