@@ -505,7 +505,14 @@ def test_templates_by_name(tmp_path: Path) -> None:
 SHOWN_ANEW = {
     "text": {
         *("deepseek_r1_distill", "deepseekv3", "glm4moe", "lfm2_2_5", "lfm2_2_5_v2", "lfm2_2_5_vl"),
-        *("nemotron_3_5_lightning", "nemotron_3_nano", "nemotron_3_super", "nemotron_3_ultra", "qwen3"),
+        *(
+            "gptoss",
+            "nemotron_3_5_lightning",
+            "nemotron_3_nano",
+            "nemotron_3_super",
+            "nemotron_3_ultra",
+            "qwen3",
+        ),
         *(
             "qwen3_5_nothink",
             "qwen3_5_think",
@@ -559,6 +566,9 @@ def test_a_turn_reads_what_a_server_would_show_of_earlier_thoughts(
         said = after_thoughts(chat.text(ids := chat.turn_ids(Operation(sql)))).strip()
         begun = "" if opened in chat.text([]) else f"{opened}\n"
         text = f"{begun}THOUGHT {number}\n{closed}\n\n{said}"
+        if family == "gptoss":
+            text = f"<|channel|>analysis<|message|>THOUGHT {number}<|end|>"
+            text += f"<|start|>assistant<|channel|>final<|message|>{said}"
         ids = [*chat.tokenizer(text, add_special_tokens=False)["input_ids"], ids[-1]]
         action = chat.protocol.parse(chat.text(ids))
         assert action == Operation(sql)
@@ -572,3 +582,86 @@ def test_a_turn_reads_what_a_server_would_show_of_earlier_thoughts(
     context = chat.context_ids(chat.prompt_ids(asked), turns)
     assert chat.tokenizer.decode(context) == chat._render(messages)
     assert "THOUGHT 0" not in chat.tokenizer.decode(context)
+
+
+# --- conversations of programs (see `harness`) --------------------------------------------------------
+
+QUERY: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "run_query",
+        "description": "Runs SQL.",
+        "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
+    },
+}
+"""A program's own tool."""
+
+
+@pytest.mark.parametrize(("family", "protocol"), USABLE)
+def test_all_messages_of_a_program_are_shown_or_refused(
+    tokenizer: PreTrainedTokenizerBase, family: str, protocol: str
+) -> None:
+    """Two turns of the agent, whose sampled ids are kept where the template can show them."""
+    ends = give(tokenizer, FAMILIES[family])
+    chat = ChatFormat(tokenizer, PROTOCOLS[protocol], ends, history="template")
+    messages: list[dict[str, Any]] = [
+        {"role": "developer", "content": "RULES."},
+        {"role": "user", "content": "QUESTION?"},
+    ]
+    turns = {}
+    for number in range(2):
+        action = Operation(f"SELECT {number}")
+        ids = chat.turn_ids(action)
+        turns[len(messages)] = Turn(Completion(ids, [0.0] * len(ids)), chat.text(ids), action)
+        messages += [chat._message(action), {**chat._observed(f"OBSERVATION {number}")}]
+    read = tokenizer.decode(chat.messages_ids(messages, chat.protocol.tools, turns))
+    shown = ["RULES.", "QUESTION?", "SELECT 0", "OBSERVATION 0", "SELECT 1", "OBSERVATION 1"]
+    places = [read.find(text) for text in shown]
+    assert -1 not in places and places == sorted(places), read
+
+
+@pytest.mark.parametrize("family", ["gemma3", "llama3", "phi3_5", "deepseek_r1_distill"])
+def test_a_template_without_tools_refuses_a_programs(tokenizer: PreTrainedTokenizerBase, family: str) -> None:
+    chat = chat_of(tokenizer, family, "text")
+    asked = [{"role": "user", "content": "How many?"}]
+    with pytest.raises(ValueError, match="it leaves out the tool 'run_query'; describe it in a message"):
+        chat.messages_ids(asked, [QUERY], {})
+    told = [{"role": "user", "content": "Write run_query(...). How many?"}]
+    assert "run_query(...)" in tokenizer.decode(chat.messages_ids(told, [QUERY], {}))
+
+
+def test_a_message_that_the_template_leaves_out_is_named(tokenizer: PreTrainedTokenizerBase) -> None:
+    chat = chat_of(tokenizer, "gemma4", "text")
+    messages = [{"role": "user", "content": "How many?"}, {"role": "tool", "content": "[(3,)]"}]
+    with pytest.raises(ValueError, match="it leaves out message 2, of the role 'tool'"):
+        chat.messages_ids(messages, None, {})
+
+
+@pytest.mark.parametrize(
+    ("family", "turn", "said"),
+    [
+        ("gptoss", "<|channel|>final<|message|>Two.", "Two."),
+        (
+            "gptoss",
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Two.",
+            "Two.",
+        ),
+        ("gptoss", "<|channel|>analysis<|message|>Hm.", ""),
+        ("muse_glimmer", " to=user<|message|>Two.", "Two."),
+    ],
+)
+def test_a_program_hears_a_message_without_its_header(
+    tokenizer: PreTrainedTokenizerBase, family: str, turn: str, said: str
+) -> None:
+    """What it sends back is read in the place of the message, under the template's header."""
+    chat = chat_of(tokenizer, family, "tools" if family == "gptoss" else "text")
+    ids = tokenizer(turn, add_special_tokens=False)["input_ids"]
+    sampled = Turn(Completion(ids, [0.0] * len(ids)), chat.text(ids), Operation(""))
+    assert after_thoughts(sampled.text).strip() == said
+    messages = [
+        {"role": "user", "content": "How many?"},
+        {"role": "assistant", "content": said},
+        {"role": "user", "content": "Sure?"},
+    ]
+    if said:
+        assert chat.messages_ids(messages, None, {1: sampled}) == chat.messages_ids(messages, None, {})

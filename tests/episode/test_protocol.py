@@ -13,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trl_dbbench.database import QueryResult
-from trl_dbbench.episode.protocol import Answer, Invalid, Operation, TextProtocol, ToolsProtocol, get_protocol
+from trl_dbbench.episode.protocol import (
+    Answer,
+    Invalid,
+    Operation,
+    TextProtocol,
+    ToolsProtocol,
+    get_protocol,
+    given_answer,
+)
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading import get_grader, grade
 from trl_dbbench.tasks import Column, Gold, Table, Task
@@ -387,6 +395,22 @@ def test_the_prompt_shows_an_answer_in_the_form_that_the_tasks_grader_reads(
     shown = TEXT.parse(TEXT.messages(task)[0]["content"].split("\n2. Finish.")[1])
     assert shown == Answer(str(example))
     assert get_grader(grader or TEXT.grader).judge(shown.text, example)
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "values"),
+    [
+        (None, "done", ("done",)),
+        ("[(2,)]", "[(2,)]", None),
+        ([2, "pear"], "['2', 'pear']", ("2", "pear")),
+        ([[2], ["pear"]], "['2', 'pear']", ("2", "pear")),
+        ([(2, "pear"), [3, None]], """["(2, 'pear')", '(3, None)']""", ("(2, 'pear')", "(3, None)")),
+    ],
+)
+def test_a_program_answers_with_a_text_values_or_rows(
+    given: Any, text: str, values: tuple[str, ...] | None
+) -> None:
+    assert given_answer(given) == Answer(text, values)
 
 
 def test_protocols_by_name() -> None:

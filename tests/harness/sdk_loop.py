@@ -131,6 +131,20 @@ def features(task: HarnessTask) -> str:
     )
 
 
+def call_heard(task: HarnessTask) -> str:
+    """The first call, of a model that goes on to make up its result."""
+    client = OpenAI(base_url=task.base_url, api_key=task.api_key)
+    reply = client.chat.completions.create(
+        model=task.model, messages=list(task.messages), tools=task.tools, stop="Observation:"
+    ).choices[0]
+    (call,) = reply.message.tool_calls
+    return json.dumps([reply.finish_reason, call.function.name, json.loads(call.function.arguments)])
+
+
+def rows(task: HarnessTask) -> list:
+    return task.execute("SELECT COUNT(*) FROM orders WHERE late = 1")["rows"]
+
+
 def smolagent(task: HarnessTask) -> object:
     """An agent of smolagents, as it comes."""
     from smolagents import OpenAIModel, ToolCallingAgent, tool

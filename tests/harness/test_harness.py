@@ -191,6 +191,30 @@ def test_choices_stop_texts_and_streams(
     )
 
 
+@pytest.mark.parametrize("end", ["", "\nObservation: [(9,)]\nSo the answer is 9."])
+@pytest.mark.parametrize(("written", "query"), [("SELECT 1", "SELECT 1"), (r"SELECT '\ud83d'", "SELECT '?'")])
+def test_a_call_before_a_stop_text_and_half_a_character(
+    late_orders: Task,
+    tokenizer: PreTrainedTokenizerBase,
+    sqlite_database: Database,
+    end: str,
+    written: str,
+    query: str,
+) -> None:
+    turn = f'<tool_call>\n{{"name": "execute_sql", "arguments": {{"query": "{written}"}}}}\n</tool_call>{end}'
+    episode = play_one("call_heard", late_orders, [turn], tokenizer, sqlite_database)
+    assert json.loads(episode.turns[-1].action.text) == ["tool_calls", "execute_sql", {"query": query}]
+    sampled = tokenizer.decode(episode.turns[0].completion.ids)
+    assert sampled.removesuffix("<|im_end|>") == turn.partition(": [(9")[0] + (":" if end else "")
+
+
+def test_a_program_may_answer_with_rows(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    episode = play_one("rows", late_orders, [], tokenizer, sqlite_database)
+    assert episode.turns[-1].action == Answer("['2']", ("2",)) and episode.right
+
+
 SHELL = """
 set -e
 reply=$(curl -s "$OPENAI_BASE_URL/chat/completions" -H "Authorization: Bearer $OPENAI_API_KEY" \

@@ -37,7 +37,14 @@ from trl_dbbench.episode.templates import (
     knows_thoughts,
     own_template,
 )
-from trl_dbbench.episode.tool_calls import THOUGHTS, after_thoughts, end_thought, split_prompt
+from trl_dbbench.episode.tool_calls import (
+    THOUGHTS,
+    after_thoughts,
+    end_thought,
+    has_header,
+    has_thought,
+    split_prompt,
+)
 from trl_dbbench.episode.types import Completion, Turn
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.utils.lookup import check_choice
@@ -175,23 +182,56 @@ class ChatFormat:
             turns: those of the messages that were sampled, by their place; their ids stay as they are.
 
         Raises:
-            TEMPLATE_ERRORS: if the template refuses the messages.
+            TEMPLATE_ERRORS: if the template refuses the messages, or leaves out a message or the tools.
         """
+        plain = [*map(self._client_message, messages)]
         shown = [
-            self._shown(place, turns[place]) if place in turns else self._client_message(message)
-            for place, message in enumerate(messages)
+            self._shown(place, turns[place]) if place in turns else message
+            for place, message in enumerate(plain)
         ]
         try:
             text = self._render(shown, tools=tools)
-            if all(f"{_PLACEHOLDER}-{place}." in text for place in turns):
+            if all(f"{_PLACEHOLDER}-{place}." in text for place in turns) and not self._left_out(
+                shown, tools
+            ):
                 return self._with_turns(text, turns)
         except TEMPLATE_ERRORS:
             pass  # it reads the calls of a turn, which `_shown` leaves in the text
-        return self._encode(self._render([*map(self._client_message, messages)], tools=tools))
+        if left_out := self._left_out(plain, tools):
+            raise ValueError(f"it leaves out {left_out}")
+        return self._encode(self._render(plain, tools=tools))
+
+    def _left_out(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str | None:
+        """Return what the template does not show of these messages and tools; replies may lose their text."""
+        marked = {
+            place: f"MESSAGE-{place}."
+            for place, message in enumerate(messages)
+            if message.get("content") and message.get("role") != "assistant"
+        }
+        text = self._render(
+            [
+                message | {"content": marked.get(n, message.get("content"))}
+                for n, message in enumerate(messages)
+            ],
+            tools=tools,
+        )
+        for place, mark in marked.items():
+            if mark not in text:
+                return f"message {place + 1}, of the role {messages[place].get('role')!r}"
+        told = " ".join([text, *(message["content"] for message in messages if message.get("content"))])
+        names = (tool.get("function", {}).get("name", "") for tool in tools or ())
+        return next(
+            (f"the tool {name!r}; describe it in a message" for name in names if name not in told), None
+        )
 
     def _client_message(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return a message as templates read it: arguments of calls as objects, content as one text."""
+        """Return a message as templates read it: arguments of calls as objects, content as one text.
+
+        The role `developer` is OpenAI's newer name for `system`.
+        """
         message, content = dict(message), content_of(message)
+        if message.get("role") == "developer":
+            message["role"] = "system"
         if content is not None:
             message["content"] = content if message.get("role") == "system" else self._as_data(content)
         if calls := message.get("tool_calls"):
@@ -204,12 +244,16 @@ class ChatFormat:
         for number, turn in turns.items():
             content, thought = f"{_PLACEHOLDER}-{number}.", f"{_THOUGHT}-{number}."
             before, _, text = text.partition(content)
-            whole = not self._has_thought(turn)
+            whole = not self._has_thought(turn) and not has_header(turn.text)
             if thought in before:
                 # a mark that opens the thought is among the turn's ids, if the prompt does not end in it
-                before, whole = split_prompt(before.partition(thought)[0])[0] + self._begun, True
+                before, whole = self._before_turn(before.partition(thought)[0]) + self._begun, True
             ids += [*self._encode(before), *(self._unended_ids(turn) if whole else self._content_ids(turn))]
         return [*ids, *self._encode(text)]
+
+    def _before_turn(self, text: str) -> str:
+        """Return a text without what begins a turn at its end: a header, or a mark that opens a thought."""
+        return text.rpartition(self._begun)[0] if has_header(self._begun) else split_prompt(text)[0]
 
     def turn_ids(self, action: Operation | Answer) -> list[int]:
         """Return the ids that an agent would sample for this action, including the end token."""
@@ -268,7 +312,7 @@ class ChatFormat:
     # --- earlier turns, as the template shows them ------------------------------------------------
 
     def _has_thought(self, turn: Turn) -> bool:
-        return knows_thoughts(self.chat_template) and self._content(turn) != turn.text
+        return knows_thoughts(self.chat_template) and has_thought(turn.text)
 
     @staticmethod
     def _content(turn: Turn) -> str:

@@ -28,7 +28,7 @@ from trl_dbbench.episode.prompts import (
     TOOLS_SYSTEM_PROMPT,
     Opening,
 )
-from trl_dbbench.episode.tool_calls import after_thoughts, meant_tool, tool_call
+from trl_dbbench.episode.tool_calls import after_thoughts, meant_tool, tool_call, well_formed
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading import Grader, get_grader
 from trl_dbbench.utils.lookup import look_up
@@ -66,13 +66,24 @@ class Answer:
 
 
 def given_answer(given: Any) -> Answer:
-    """Return what a program gave as an answer (see `harness`): a text, a list of values, or `None`."""
+    """Return what a program gave as an answer (see `harness`).
+
+    Args:
+        given: a text, a list of values, a list of rows as `execute` returns them, or `None`.
+    """
     if given is None:
         return Answer("done", ("done",))
     if isinstance(given, list):
-        values = tuple(map(str, given))
+        values = tuple(map(_value, given))
         return Answer(str(list(values)), values)
     return Answer(str(given))
+
+
+def _value(given: Any) -> str:
+    """Return a value, or a row's only cell, as text; a longer row as the database prints it."""
+    if isinstance(given, list | tuple):
+        return str(given[0] if len(given) == 1 else tuple(given))
+    return str(given)
 
 
 @dataclass(frozen=True)
@@ -259,7 +270,7 @@ class ToolsProtocol(_BuiltIn):
         if name == looking:
             query = arguments.get("query")
             if isinstance(query, str):
-                return Operation(_well_formed(query))
+                return Operation(well_formed(query))
             return Invalid("Error: execute_sql needs the argument query, a string.")
         if name == ending:
             return self._answer(arguments)
@@ -271,7 +282,7 @@ class ToolsProtocol(_BuiltIn):
             with suppress(ValueError, RecursionError):  # a list that was encoded twice
                 answers = json.loads(answers)
         if isinstance(answers, list):
-            values = tuple(_well_formed(v if isinstance(v, str) else _json(v)) for v in answers)
+            values = tuple(well_formed(v if isinstance(v, str) else _json(v)) for v in answers)
             return Answer(str(list(values)), values)
         return Invalid("Error: commit_final_answer needs the argument answers, an array of strings.")
 
@@ -340,7 +351,7 @@ class ToolsSQLProtocol(ToolsProtocol):
     def _answer(self, arguments: dict[str, Any]) -> Action:
         query = arguments.get("query")
         if isinstance(query, str):
-            return Answer(_well_formed(query).strip())
+            return Answer(well_formed(query).strip())
         return Invalid("Error: submit_sql needs the argument query, a string.")
 
     def _answer_call(self, action: Answer) -> dict[str, Any]:
@@ -373,11 +384,6 @@ def get_protocol(name: str, observation_characters: int | None = 800) -> AgentPr
 
 PRODUCTS = {"mysql": "MySQL", "sqlite": "SQLite"}
 """Names of the databases in system prompts, by a task's dialect."""
-
-
-def _well_formed(text: str) -> str:
-    """Replace halves of surrogate pairs, which JSON can hold but no server or tokenizer accepts."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _json(value: Any) -> str:

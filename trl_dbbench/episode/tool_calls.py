@@ -67,19 +67,37 @@ def split_prompt(prompt: str) -> tuple[str, str]:
 
 
 def after_thoughts(text: str) -> str:
-    """Drop a reasoning model's thoughts, which may hold drafts of actions.
+    """Drop a reasoning model's thoughts, which may hold drafts of actions, and a message's header.
+
+    A header that names a function stays.
 
     Args:
         text: a turn, including the part in the prompt. A thought that does not end leaves nothing.
     """
-    if _MESSAGE_START in text:
+    if has_header(text):
         text = text.rpartition(_MESSAGE_START)[2]
-        header, begun, _ = text.partition("<|message|>")
+        header, begun, body = text.partition("<|message|>")
         if not begun or "analysis" in header or "to=self" in header:
             return ""
+        text = text if "to=functions" in header else body
     for opened, closed in THOUGHTS:
         text = text.rpartition(closed)[2].partition(opened)[0]
     return text.removesuffix("<|END_RESPONSE|>")  # Cohere's, before the token that ends the turn
+
+
+def has_header(text: str) -> bool:
+    """Return whether a turn begins in a message's header (gpt-oss, Muse Glimmer)."""
+    return _MESSAGE_START in text
+
+
+def has_thought(text: str) -> bool:
+    """Return whether a turn has more than `after_thoughts` leaves of it: a thought, perhaps an empty one."""
+    return text.count(_MESSAGE_START) > 1 if has_header(text) else after_thoughts(text).strip() != text
+
+
+def well_formed(text: str) -> str:
+    """Replace halves of surrogate pairs, which JSON can hold but no server or tokenizer accepts."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def end_thought(tail: str, turn: str) -> str:

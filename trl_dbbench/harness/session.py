@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from trl_dbbench.episode.chat import ChatFormat, content_of
 from trl_dbbench.episode.protocol import Operation, Reply
 from trl_dbbench.episode.templates import TEMPLATE_ERRORS
 from trl_dbbench.episode.token_tree import TokenTree
-from trl_dbbench.episode.tool_calls import after_thoughts, meant_tool, tool_call
+from trl_dbbench.episode.tool_calls import after_thoughts, meant_tool, tool_call, well_formed
 from trl_dbbench.episode.types import Completion, Engine, Episode, Request, Rules, Turn
 
 STATEMENTS_PER_CALL = 20
@@ -223,8 +224,8 @@ class Session:
         ended = bool(completion.ids) and completion.ids[-1] in self.chat.eos_token_ids
         turn = Turn(completion, text, Reply(text), cut_off=not ended and stopped is None)
         content, calls = after_thoughts(text).strip(), {}
-        if stopped is not None:  # sent back without it, so other tokens than the sampled ones
-            return Said(turn, content.partition(stopped)[0], {}, "stop", known=False)
+        if stopped is not None:
+            content = content.partition(stopped)[0]
         if tools:
             names = [tool["function"]["name"] for tool in tools if "function" in tool]
             try:
@@ -232,10 +233,11 @@ class Session:
             except ValueError:
                 called = None  # the program sees what was written
             if called is not None:
-                arguments = json.dumps(called[1], ensure_ascii=False)
-                calls[f"{number:09d}"] = (meant_tool(called[0], names), arguments)
-        finish = "tool_calls" if calls else "stop" if ended else "length"
-        return Said(turn, None if calls else content, calls, finish)
+                name, arguments = called[0], json.dumps(called[1], ensure_ascii=False)
+                calls[f"{number:09d}"] = (meant_tool(well_formed(name), names), well_formed(arguments))
+        finish = "tool_calls" if calls else "length" if turn.cut_off else "stop"
+        # without the stop text it has other tokens than the sampled ones
+        return Said(turn, None if calls else content, calls, finish, known=stopped is None)
 
 
 def _written(call: dict[str, Any]) -> tuple[str, str]:
@@ -259,5 +261,5 @@ def _until(completion: Completion, stop: Sequence[str], chat: ChatFormat) -> tup
     if not places:
         return completion, None
     first = places[min(places)]
-    count = next(count for count in range(1, len(completion.ids) + 1) if first in text(count))
+    count = bisect_left(range(len(completion.ids)), True, lo=1, key=lambda count: first in text(count))
     return Completion(completion.ids[:count], completion.logprobs[:count]), first
