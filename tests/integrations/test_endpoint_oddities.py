@@ -15,6 +15,8 @@ from test_evaluation import CHANGE, QUESTION, with_gold, written
 from trl_dbbench.episode.protocol import Answer, Operation
 from trl_dbbench.episode.tool_calls import meant_tool
 from trl_dbbench.episode.types import Status, Usage
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.integrations.endpoints.http import base_url
 from trl_dbbench.integrations.endpoints.messages import read_reply
 from trl_dbbench.integrations.endpoints.refusals import ServerError
 
@@ -286,6 +288,7 @@ def test_unreadable_turns_are_counted(api: Api, play: Play) -> None:
         ("The maximum tokens you requested exceeds the model limit of 300. Try again with a lower value.", 300),
         ("Requests with max_tokens > 300 must have stream=true", 300),
         ("This model's maximum context length is 2048 tokens. However, your messages resulted in 2500 tokens.", 0),
+        ("This model's maximum context length is 2048 tokens. However, you requested 512 output tokens and your prompt contains at least 1537 input tokens, for a total of at least 2049 tokens.", 256),
         ("prompt is too long: 9000 tokens > 8192 maximum", None),
         ("Unsupported parameter: 'max_tokens' is not supported with this model.", None),
         ("temperature must be positive", None),
@@ -370,6 +373,44 @@ def test_temperatures_that_are_refused(message: str) -> None:
     assert ServerError(message).unwanted({"temperature": 0.0, "messages": []}) == "temperature"
 
 
+def test_of_temperature_and_top_p_the_temperature_stays() -> None:
+    said = ServerError(
+        "`temperature` and `top_p` cannot both be specified for this model. Please use only one."
+    )
+    assert said.unwanted({"temperature": 0.7, "top_p": 0.9, "messages": []}) == "top_p"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            {
+                "message": "Failed to call a function. Please adjust your prompt. See 'failed_generation'.",
+                "code": "tool_use_failed",
+                "failed_generation": '<tool_call>{"name": "execute_sql", "arguments": {"query": 1}}</tool_call>',
+            },
+            "Error: execute_sql needs the argument query, a string.",
+        ),
+        (
+            {"message": "Could not finish the message because max_tokens or model output limit was reached."},
+            "Error: no tool call found.",
+        ),
+    ],
+)
+def test_an_error_of_the_model_is_its_turn(api: Api, play: Play, error: dict, reason: str) -> None:
+    """Groq reads the calls itself; OpenAI's thoughts may take all tokens of a turn."""
+
+    def answer(body: dict, number: int) -> Any:
+        if not number:
+            return 400, {"error": error}, {}
+        return with_calls(call(*(("commit_final_answer", ANSWER) if number > 1 else ("execute_sql", QUERY))))
+
+    api.answer = answer
+    episode = only(play(protocol="tools"))
+    assert (episode.right, len(api.bodies)) == (True, 3)
+    assert episode.turns[0].observation.startswith(reason)
+
+
 @pytest.mark.parametrize(
     ("status", "message"),
     [
@@ -399,6 +440,7 @@ def test_conversations_that_are_too_long_in_other_words(
          "status 301: it redirects to https://other.example/v1/chat/completions. Give that address to --endpoint"),
         ((307, "", {"Location": "/v2/chat/completions"}), "/v2/chat/completions. Give that address"),
         ((405, "", {}), "GET /v1/models"),
+        ((404, {"error": {"message": "No endpoints found that support tool use."}}, {}), "--protocol text"),
         ((501, "", {}), "GET /v1/models"),
     ],
 )  # fmt: skip
@@ -422,6 +464,18 @@ def test_what_no_other_request_changes_ends_the_run_at_once(
 def test_errors_that_look_like_replies_are_tried_again(api: Api, play: Play, trouble: Any) -> None:
     api.answer = lambda body, number: said(RIGHT) if number else trouble
     assert only(play(patience=60.0)).right
+
+
+def test_a_proxy_that_cannot_be_used(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "sock://127.0.0.1:9")
+    with pytest.raises(ConfigError, match=r"proxy of this environment .*ALL_PROXY.* Unset it"):
+        play()
+
+
+def test_azures_older_address_is_refused_with_the_new_one() -> None:
+    url = "https://me.openai.azure.com/openai/deployments/gpt/chat/completions?api-version=2024-10-21"
+    with pytest.raises(ConfigError, match=r"https://YOUR-RESOURCE\.openai\.azure\.com/openai/v1"):
+        base_url(url)
 
 
 def test_a_server_that_never_answers_is_waited_for_once(api: Api, play: Play) -> None:

@@ -144,6 +144,11 @@ def base_url(url: str) -> str:
         raise ConfigError(
             "--endpoint: give a server's address, such as http://localhost:8000/v1 or https://api.openai.com/v1."
         )
+    if "api-version=" in parts.query:
+        raise ConfigError(
+            "--endpoint: give Azure's address of its v1 API, which has no api-version: "
+            "https://YOUR-RESOURCE.openai.azure.com/openai/v1, with the deployment's name as --model."
+        )
     if parts.username or parts.password or parts.query or parts.fragment:
         raise ConfigError(
             "--endpoint: give scheme, host and path alone; the API key comes from the environment "
@@ -212,7 +217,15 @@ class Endpoint:
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         # no redirects: they would carry the key elsewhere
         limits = httpx2.Limits(max_connections=None)
-        async with httpx2.AsyncClient(timeout=self._timeout, limits=limits, headers=headers) as self._http:
+        try:
+            client = httpx2.AsyncClient(timeout=self._timeout, limits=limits, headers=headers)
+        except (ImportError, ValueError) as error:  # of the environment's proxy
+            raise ConfigError(
+                f"the proxy of this environment (ALL_PROXY, HTTPS_PROXY, HTTP_PROXY) cannot be used: {error} "
+                "Unset it, list the server in NO_PROXY, or install what it needs "
+                "(pip install 'httpx2[socks]' for SOCKS)."
+            ) from None
+        async with client as self._http:
             yield
 
     async def reply(
@@ -281,7 +294,9 @@ class Endpoint:
     ) -> dict[str, Any]:
         settings: dict[str, Any] = {"temperature": 0.0 if sampling.greedy else sampling.temperature}
         if not sampling.greedy:
-            settings |= {"top_p": sampling.top_p, "seed": sampling.seed}
+            settings["seed"] = sampling.seed
+            if sampling.top_p < 1:
+                settings["top_p"] = sampling.top_p
         renamed = "max_completion_tokens" if "max_tokens" in self.left_out else "max_tokens"
         settings[renamed] = max_tokens
         if tools:
@@ -304,7 +319,10 @@ class Endpoint:
             raise _Failure(f"the connection broke ({self._said(error)})") from None
         self._heard = True
         if not response.is_success:
-            self._refused(response.status_code, error_of(response), response, body)
+            error = error_of(response)
+            if error.reply is not None:
+                return error.reply
+            self._refused(response.status_code, error, response, body)
         try:
             told = json_of(response)
             if (hidden := hidden_error(told)) is not None:
@@ -334,7 +352,7 @@ class Endpoint:
             )
         status = error.meant_status(status)
         if remedy := _REMEDIES.get(status) or (error.code == "insufficient_quota" and _REMEDIES[402]):
-            raise self._give_up(f"{said}. {remedy}")
+            raise self._give_up(f"{said}.{refusal_hint(said) if status == 404 else ''} {remedy}")
         if status in (408, 409, 425, 429) or status >= 500:
             # an error under status 200 is strange
             raise _Failure(said, retry_after(response), strange=response.is_success)
@@ -372,7 +390,8 @@ class Endpoint:
         self._given_up += 1
         never = not (self._answered or failure.final)
         if never or failure.absent or failure.strange or self._given_up >= DEAD_AFTER:
-            hint = refusal_hint(str(failure)) if failure.final else ""
+            hint = ". It refuses every such request, so nothing more is asked." if failure.final else ""
+            hint += refusal_hint(str(failure)) if failure.final else ""
             when = f" to each request after {turns} turns" if failure.final and turns else ""
             self._give_up(f"{failure}{f' (said{when})' if when else ''}{hint}")
         return EnvironmentFault(f"the endpoint {self.url}: {failure}")

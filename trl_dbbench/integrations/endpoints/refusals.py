@@ -6,6 +6,7 @@
 | `'max_tokens' is too large`, without numbers that help | half as many may do |
 | `prompt is too long`, `context_length_exceeded` | the conversation does not fit |
 | `Unsupported parameter: 'seed'`, `property 'reasoning' is unsupported` | that setting or field is left out |
+| `Could not finish the message because max_tokens`, `tool_use_failed` | what the model wrote is its turn |
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 import httpx2
 
-from trl_dbbench.integrations.endpoints.messages import Message
+from trl_dbbench.integrations.endpoints.messages import Message, Reply
 
 OPTIONAL = ("max_tokens", "temperature", "top_p", "seed", "chat_template_kwargs")
 """Settings that can be left out of a request; `max_completion_tokens` then says what `max_tokens` did."""
@@ -75,7 +76,7 @@ _CEILING = (
 )
 _UNKNOWN = re.compile(
     r"unsupported|not (currently )?(supported?|allowed|permitted|accepted|recognized)|does not support"
-    r"|unknown|unrecognized|unexpected|deprecated|extra_forbidden|extra (inputs|fields)|additional propert",
+    r"|cannot both|unknown|unrecognized|unexpected|deprecated|extra_forbidden|extra (inputs|fields)|additional propert",
     re.IGNORECASE,
 )
 _BAD_VALUE = re.compile(
@@ -90,6 +91,9 @@ _MEANT = {
 }
 """Patterns that show the real status of an error that came with another one."""
 
+_CUT_OFF = re.compile(r"could not finish the message because max_tokens", re.IGNORECASE)
+"""OpenAI's words where thoughts took all tokens of a turn."""
+
 _WANTED = re.compile(r"missing|required|must be (passed|provided|included)", re.IGNORECASE)
 
 
@@ -100,6 +104,15 @@ class ServerError:
     message: str
     code: str = ""
     setting: str = ""
+    written: str | None = None
+    """What the model wrote that the server could not read as a call (Groq)."""
+
+    @property
+    def reply(self) -> Reply | None:
+        """The model's turn, if it is that which the server complains of."""
+        if self.written is not None:
+            return Reply(self.written)
+        return Reply("", finish="length") if _CUT_OFF.search(self.message) else None
 
     @property
     def is_too_long(self) -> bool:
@@ -132,7 +145,8 @@ class ServerError:
         if left is None:
             too_many = _ABOUT_MAX_TOKENS.search(self.message) and not _UNKNOWN.search(self.message)
             return allowed // 2 if too_many else None
-        return max(0, left) if left < allowed else allowed // 2
+        # vLLM only counts the prompt up to what does not fit: "at least 3585 input tokens"
+        return max(0, left) if left < allowed - 1 else allowed // 2
 
     def unwanted(self, body: dict[str, Any]) -> str | None:
         """Return the setting, or the field of a message, that the server does not take.
@@ -145,6 +159,8 @@ class ServerError:
         if not (told or self.code.startswith("unsupported")):
             return None
         names = [name for name in OPTIONAL if name in body]
+        if "both" in self.message:  # temperature and top_p: the temperature says more
+            names.reverse()
         names += sorted(_strange_fields(body["messages"]), key=len, reverse=True)
         if self.setting in names:
             return self.setting
@@ -255,7 +271,9 @@ def _error_in(body: Any) -> ServerError | None:
         return ServerError(f"{error.get('message')}: {raw}", str(error.get("code")))
     said = error.get("message") or body.get("message") or body.get("detail") or ""
     message = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
-    return ServerError(message, str(error.get("code")), str(error.get("param")))
+    written = error.get("failed_generation")
+    written = written if isinstance(written, str) else None
+    return ServerError(message, str(error.get("code")), str(error.get("param")), written)
 
 
 def _is_page(response: httpx2.Response) -> bool:
@@ -286,6 +304,5 @@ _HINTS = {
 
 
 def refusal_hint(said: str) -> str:
-    """Return what to try where a server refuses every request in the same way."""
-    known = next((hint for pattern, hint in _HINTS.items() if re.search(pattern, said, re.I)), "")
-    return f". It refuses every such request, so nothing more is asked.{known}"
+    """Return what to try where a server refuses every request in the same way; mostly empty."""
+    return next((hint for pattern, hint in _HINTS.items() if re.search(pattern, said, re.I)), "")
