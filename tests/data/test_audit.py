@@ -101,6 +101,8 @@ def test_a_sound_question_and_a_sound_change(database: Database) -> None:
         (change("Delete one of Oslo.", "DELETE FROM people WHERE city = 'Oslo' LIMIT 1", "DELETE"), "open"),
         (question("Draw.", "SELECT name FROM people ORDER BY RAND() LIMIT 1", ("Ann",)), "unstable"),
         (question("What day is it?", "SELECT CURDATE()", ("2026-11-22",)), "unstable"),
+        (question("What time is it?", "SELECT NOW()", ("2026-11-22 10:00:00",)), "unstable"),
+        (change("Ann is now.", "UPDATE people SET city = NOW() WHERE name = 'Ann'"), "unstable"),
     ],
     ids=lambda value: value.gold.sql if isinstance(value, Task) else value,
 )

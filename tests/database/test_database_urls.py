@@ -43,6 +43,14 @@ def test_a_wrong_url_is_named_without_its_password(
     assert not any(part in f"{message} {caplog.text}" for part in ("secret", "sec@", "ret@", "cret"))
 
 
+@pytest.mark.parametrize("option", ["ssl-mode=REQUIRED", "sslmode=require", "useSSL=false", "ssl=true"])
+def test_options_of_other_clients_are_refused(option: str) -> None:
+    """JDBC's, libpq's and the mysql client's. PyMySQL would take them for arguments."""
+    name = option.partition("=")[0]
+    with pytest.raises(DatabaseError, match=rf"unknown option '{name}'; allowed: .*unix_socket.*\?ssl_ca="):
+        parse_url(f"mysql://me:secret@db1/?{option}")
+
+
 def test_a_password_among_the_options_is_not_shown() -> None:
     assert shown(parse_url("mysql://me:secret@db1/?password=secret&charset=utf8mb4")) == (
         "mysql+pymysql://me:***@db1/?charset=utf8mb4"

@@ -174,6 +174,9 @@ def test_tools_run_sql() -> None:
         # GLM, in lines and in one
         "\n<tool_call>execute_sql\n<arg_key>query</arg_key>\n<arg_value>SELECT 1</arg_value>\n</tool_call>",
         "<tool_call>execute_sql<arg_key>query</arg_key><arg_value>SELECT 1</arg_value></tool_call>",
+        # Llama 3.1, and as Groq gives back what it could not read
+        '<function=execute_sql>{"query": "SELECT 1"}</function>',
+        '<function=execute_sql{"query": "SELECT 1"}</function>',
         # Mistral, older and newer
         '[TOOL_CALLS] [{"name": "execute_sql", "arguments": {"query": "SELECT 1"}, "id": "abcdefghi"}]',
         '[TOOL_CALLS]execute_sql[ARGS]{"query": "SELECT 1"}',
@@ -411,6 +414,39 @@ def test_a_program_answers_with_a_text_values_or_rows(
     given: Any, text: str, values: tuple[str, ...] | None
 ) -> None:
     assert given_answer(given) == Answer(text, values)
+
+
+@pytest.mark.parametrize(
+    ("cell", "printed"),
+    [
+        (datetime.date(1985, 12, 1), "1985-12-01"),
+        (datetime.datetime(1985, 12, 1, 8, 30), "1985-12-01 08:30:00"),
+        (datetime.timedelta(seconds=5400), "01:30:00"),
+    ],
+)
+@pytest.mark.parametrize("grader", ["lifelong", "agentbench_text", "agentbench_fc"])
+def test_a_date_may_be_answered_as_the_database_replied_it(cell: Any, printed: str, grader: str) -> None:
+    """Or as MySQL prints it."""
+    shown = TEXT.observe(QueryResult([(cell,)]))
+    copied = [
+        Answer(shown),
+        given_answer([repr(cell)]),
+        given_answer([f"({cell!r},)"]),
+        given_answer([printed]),
+    ]
+    gold = get_grader(grader).gold([(printed,)])
+    copied = copied if get_grader(grader).rows else [copied[1], copied[3]]
+    assert [get_grader(grader).judge(each.for_grader(grader), gold) for each in copied] == [True] * len(
+        copied
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["datetime.date(1985, 13, 1)", "datetime.date()", "datetime.date(" + "1, " * 300, "datetime.now()"],
+)
+def test_what_is_no_date_stays_as_it_is(text: str) -> None:
+    assert Answer(text).for_grader("lifelong") == text
 
 
 def test_protocols_by_name() -> None:

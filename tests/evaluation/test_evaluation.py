@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from databases import table
 from worlds.tiny_model import make_tiny_model
 
 from trl_dbbench.database import Database, QueryResult, Sandbox
@@ -230,6 +231,39 @@ def test_why_a_gold_solution_fails(sqlite_database: Database, task: Task, proble
     else:
         assert validation.problem is not None
         assert validation.problem.startswith(problem)
+
+
+STAMPED = table("visits", "id INT, seen DATETIME DEFAULT CURRENT_TIMESTAMP", (1, "2024-01-01 00:00:00"))
+
+
+@pytest.mark.parametrize(
+    ("sql", "sound"),
+    [
+        ("UPDATE visits SET seen = NOW() WHERE id = 1", False),
+        ("INSERT INTO visits (id) VALUES (2)", False),
+        ("UPDATE visits SET id = 2 WHERE seen < NOW()", True),
+        ("INSERT INTO visits VALUES (2, '2024-02-01 00:00:00')", True),
+    ],
+)
+def test_a_change_that_goes_by_the_clock_can_never_be_right(
+    database: Database, sql: str, sound: bool
+) -> None:
+    task = Task("stamp", "Note a visit.", (STAMPED,), sql.split()[0], Gold(sql=sql))
+    (validation,) = validate([task], database)
+    assert (validation.problem is None) == sound
+    assert sound or validation.problem.startswith("the gold SQL leaves other tables a second later")
+
+
+def test_gold_states_are_kept_up_to_a_number_of_rows(
+    sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks over one large database each leave all of its rows."""
+    monkeypatch.setattr("trl_dbbench.episode.judge._MAX_STATE_ROWS", 2 * len(AFTER))
+    judge = Judge(sqlite_database)
+    tasks = [with_gold(CHANGE, sql=f"{CHANGE.gold.sql} -- {number}", state_md5=None) for number in range(3)]
+    first, second, third = map(judge.gold_state, tasks)
+    assert judge.gold_state(tasks[2]) is third and judge.gold_state(tasks[1]) is second
+    assert judge.gold_state(tasks[0]) is not first
 
 
 def test_validation_by_another_grader(sqlite_database: Database) -> None:

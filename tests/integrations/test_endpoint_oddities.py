@@ -414,6 +414,7 @@ def test_an_error_of_the_model_is_its_turn(api: Api, play: Play, error: dict, re
 @pytest.mark.parametrize(
     ("status", "message"),
     [
+        (400, "The decoder prompt (length 5000) is longer than the maximum model length of 4096."),
         (500, "input length exceeds the context length"),
         (400, "The input token count (1200000) exceeds the maximum number of tokens allowed (1048575)."),
         (400, "This model's maximum prompt length is 131072 but the request contains 200000 tokens."),

@@ -462,6 +462,9 @@ def test_settings_that_a_server_does_not_take_are_left_out(api: Api, play: Play)
         ("http://localhost:8000/", "http://localhost:8000/v1"),
         ("https://api.openai.com/v1/", "https://api.openai.com/v1"),
         ("https://h.example/api/v1/chat/completions", "https://h.example/api/v1"),
+        ("http://localhost:8000/v1/models", "http://localhost:8000/v1"),
+        ("https://api.openai.com/v1/responses", "https://api.openai.com/v1"),
+        ("http://localhost:11434/api/chat", "http://localhost:11434/v1"),
     ],
 )
 def test_addresses(given: str, used: str) -> None:

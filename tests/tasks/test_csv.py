@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,8 @@ from trl_dbbench.data.convert import convert
 from trl_dbbench.data.demonstrations import gold_actions
 from trl_dbbench.data.generate.imported import import_from, usable
 from trl_dbbench.database import Database
-from trl_dbbench.episode.protocol import get_protocol
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.protocol import Answer, TextProtocol, get_protocol
 from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.grading import grade
@@ -409,6 +412,59 @@ def test_a_task_with_such_a_name_is_refused_wherever_it_is_played(tmp_path: Path
     (tmp_path / "t.jsonl").write_text(line % ("a" * 65))
     with pytest.raises(TaskError, match="1059"):
         load_tasks(tmp_path / "t.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        ("94105", "94105"),  # a text in the table, as another begins with 0
+        ("7", 7),
+        ("31.12.2024", "2024-12-31"),
+        ("12/31/2024", "2024-12-31"),
+        ("30.12.2024", "30.12.2024"),  # of no row
+        ("NULL", None),
+    ],
+)
+def test_an_answer_is_what_the_tables_hold(
+    tmp_path: Path, sqlite_database: Database, answer: str, gold: Any
+) -> None:
+    """An agent copies it from there."""
+    (tmp_path / "t.csv").write_text("zip,count,day\n02134,7,31.12.2024\n94105,9,\n")
+    (tmp_path / "q.csv").write_text(f"question,answer\nWhich?,{answer}\n")
+    convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
+    (task,) = load_tasks(tmp_path / "o.jsonl")
+    assert task.gold.answer == ((gold,),)
+    with sqlite_database.sandbox(task) as sandbox:
+        if gold in ("94105", 7, "2024-12-31"):
+            name = {"94105": "zip", 7: "count", "2024-12-31": "day"}[gold]
+            shown = sandbox.execute(f"SELECT {name} FROM t WHERE {name} = '{gold}'")
+            answered = Answer(TextProtocol().observe(shown))
+            assert Judge(sqlite_database)(task, answered, sandbox, "agentbench_text").right
+
+
+@pytest.mark.parametrize(
+    ("content", "rows"),
+    [
+        ("share,id\n0.5,1\n#DIV/0!,2\n0.25,3\n", ((0.5, 1), (None, 2), (0.25, 3))),
+        ('id,name\n1, "Bob, Jr."\n2, "Al"\n', ((1, "Bob, Jr."), (2, "Al"))),
+        ('id,name\n1,"He said, ""no"""\n', ((1, 'He said, "no"'),)),
+    ],
+)
+def test_what_excel_and_others_write(tmp_path: Path, content: str, rows: tuple) -> None:
+    table, _ = read(tmp_path, content)
+    assert tuple(tuple(float(c) if isinstance(c, Decimal) else c for c in row) for row in table.rows) == rows
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("Sales 2024,,\n,,\nid,name,amount\n1,a,2\n", r"names one column, 'Sales 2024', .* a title, delete"),
+        ('id,name\n1,"a \\"b\\" c"\n', r'not CSV \(.*\)\. Within a cell a quote is doubled \(""\), not \\"'),
+    ],
+)
+def test_a_title_and_quotes_with_backslashes_are_refused(tmp_path: Path, content: str, message: str) -> None:
+    with pytest.raises(TaskError, match=message):
+        read(tmp_path, content)
 
 
 @pytest.mark.parametrize(

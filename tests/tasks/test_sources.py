@@ -759,6 +759,14 @@ def test_a_folder_in_both_dialects(
         ]
 
 
+def test_a_folder_that_macos_packed(folder: Path) -> None:
+    """Its archives hold a file of metadata beside each."""
+    first = Source.of(folder)
+    for file in [*folder.iterdir()]:
+        (folder / f"._{file.name}").write_bytes(b"\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X")
+    assert (Source.of(folder), Source.of(folder).tables()) == (first, first.tables())
+
+
 def test_a_folder_is_converted_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Source.of(folder)
     first.tables()

@@ -179,8 +179,10 @@ def with_suite(folder: Path) -> Task:
 
 def test_spiders_test_suites(tmp_path: Path, sqlite_database: Database) -> None:
     """An answer counts if it is right on all databases of the folder; the agent sees the one of that name."""
-    task = with_suite(tmp_path)
     folder = tmp_path / "database" / "pets"
+    folder.mkdir(parents=True)
+    (folder / "._pets_v1.sqlite").write_bytes(b"macOS packs such files")
+    task = with_suite(tmp_path)
     assert task.source == Source.of(folder / "pets.sqlite")
     assert task.suite == (Source.of(folder / "pets_v1.sqlite"), Source.of(folder / "pets_v2.sqlite"))
     assert Task.from_json(task.to_json()) == task

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trl_dbbench.database import Database, Limits, QueryResult, Sandbox, State
 from trl_dbbench.grading import SQL_GRADERS, SQLGrader
+from trl_dbbench.grading.rows import same_state
 from trl_dbbench.grading.scorers import Result
 from trl_dbbench.tasks import Task
 from trl_dbbench.tasks.skills import operation_of
+
+_A_SECOND_LATER = 1.1
 
 JUDGED = Limits(rows=100_000, characters=16_000_000, cells=2_000_000)
 """Bounds on a judged result, in rows, characters and cells; an agent sees less."""
@@ -97,6 +101,25 @@ def gives_gold_rows(database: Database, task: Task, sql: str | None) -> bool | N
     strict = SQL_GRADERS["strict"]
     given, _ = execute_untruncated(database, task, sql, answer_limits([gold], strict))
     return given is not None and strict.right(given, [gold], task.gold.sql)
+
+
+def reads_clock(database: Database, task: Task) -> bool:
+    """Return whether a change's gold SQL, or a column's default, may go by the clock or by chance."""
+    types = [column.type for table in task.tables for column in table.columns]
+    return any(map(database.dialect.varies, [task.gold.sql or "", *types]))
+
+
+def changes_with_time(database: Database, task: Task, state: State) -> bool:
+    """Return whether a change's gold SQL leaves other tables than `state` a second later.
+
+    Raises:
+        EnvironmentFault: if the database fails.
+    """
+    if not reads_clock(database, task):
+        return False
+    time.sleep(_A_SECOND_LATER)
+    later = gold_state(database, task).state
+    return later is None or not same_state(state, later)
 
 
 def gold_state(database: Database, task: Task) -> GoldState:

@@ -19,7 +19,13 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from trl_dbbench.database import Database, Sandbox, State
-from trl_dbbench.episode.gold import GoldState, answer_limits, execute_untruncated, gold_state
+from trl_dbbench.episode.gold import (
+    GoldState,
+    answer_limits,
+    execute_untruncated,
+    gold_state,
+    reads_clock,
+)
 from trl_dbbench.episode.protocol import AgentProtocol, Answer
 from trl_dbbench.errors import ConfigError, EnvironmentFault, TaskError
 from trl_dbbench.grading import GRADERS, Grader, SQLGrader, get_grader
@@ -37,6 +43,9 @@ _Key = tuple[TablesKey, str]
 
 _MAX_REMEMBERED = 4096
 """Gold states, and gold results, kept in memory; each saves a sandbox and a statement."""
+
+_MAX_STATE_ROWS = 1_000_000
+"""Rows of all gold states that are kept, some 300 MB."""
 
 _MAX_KEPT_ROWS = 1000
 _MAX_KEPT_CHARACTERS = 100_000
@@ -57,9 +66,15 @@ class Verdict:
 
 
 class _Remembered(Generic[T]):
-    """Results of gold SQL; the most recently used are kept. Thread-safe."""
+    """Results of gold SQL; the most recently used are kept. Thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        rows: counts those of a result.
+        most: rows of all results that are kept.
+    """
+
+    def __init__(self, rows: Callable[[T], int], most: int) -> None:
+        self._rows, self._most, self._held = rows, most, 0
         self._kept: OrderedDict[_Key, T] = OrderedDict()
         self._making: dict[_Key, threading.Lock] = {}
         self._lock = threading.Lock()
@@ -82,12 +97,17 @@ class _Remembered(Generic[T]):
                 if keep(made):
                     with self._lock:
                         self._kept[key] = made
-                        if len(self._kept) > _MAX_REMEMBERED:
-                            self._kept.popitem(last=False)
+                        self._held += self._rows(made)
+                        while len(self._kept) > _MAX_REMEMBERED or self._held > self._most:
+                            self._held -= self._rows(self._kept.popitem(last=False)[1])
                 return made
             finally:
                 with self._lock:
                     self._making.pop(key, None)
+
+
+def _rows_of(gold: GoldState) -> int:
+    return sum(len(table.rows) for table in (gold.state or {}).values())
 
 
 def _key(task: Task, sql: str) -> _Key:
@@ -112,8 +132,10 @@ class Judge:
     def __init__(self, database: Database, grader: str | None = None):
         self._database = database
         self._grader = None if grader is None else get_grader(grader)
-        self._states: _Remembered[GoldState] = _Remembered()
-        self._results: _Remembered[Result] = _Remembered()
+        self._states: _Remembered[GoldState] = _Remembered(_rows_of, _MAX_STATE_ROWS)
+        self._results: _Remembered[Result] = _Remembered(
+            lambda gold: len(gold.rows), _MAX_REMEMBERED * _MAX_KEPT_ROWS
+        )
 
     def __call__(
         self,
@@ -220,7 +242,7 @@ class Judge:
         return self._results.get(_key(task, sql), make, _is_small)
 
     def gold_state(self, task: Task) -> GoldState:
-        """Return the tables after the gold SQL; remembered unless it ran out of time.
+        """Return the tables after the gold SQL; remembered unless it ran out of time, or reads the clock.
 
         Raises:
             EnvironmentFault: if the database fails.
@@ -233,6 +255,8 @@ class Judge:
             return gold
 
         assert task.gold.sql is not None
+        if reads_clock(self._database, task):
+            return make()
         return self._states.get(_key(task, task.gold.sql), make, lambda gold: not gold.out_of_time)
 
 

@@ -31,6 +31,7 @@ from trl_dbbench.episode.prompts import (
 from trl_dbbench.episode.tool_calls import after_thoughts, meant_tool, tool_call, well_formed
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading import Grader, get_grader
+from trl_dbbench.grading.states import as_mysql_prints
 from trl_dbbench.utils.lookup import look_up
 
 if TYPE_CHECKING:
@@ -56,12 +57,17 @@ class Answer:
     values: tuple[str, ...] | None = None
 
     def for_grader(self, grader: str) -> str:
-        """Return the answer as the named grader reads it: a grader of rows needs a tuple per value."""
-        if self.values is None or not get_grader(grader).rows:
-            return self.text
-        rows = (
-            v if v.startswith("(") and v.endswith(")") else f"({v},)" for v in map(str.strip, self.values)
-        )
+        """Return the answer as the named grader reads it: a grader of rows needs a tuple per value.
+
+        Dates may be written as the database's reply shows them, `datetime.date(1985, 12, 1)`.
+        """
+        if self.values is None:
+            return as_mysql_prints(self.text)
+        quotes = ["'" if value.lstrip().startswith("(") else "" for value in self.values]
+        values = list(map(as_mysql_prints, self.values, quotes))
+        if not get_grader(grader).rows:
+            return str(values)
+        rows = (v if v.startswith("(") and v.endswith(")") else f"({v},)" for v in map(str.strip, values))
         return f"[{', '.join(rows)}]"
 
 

@@ -7,6 +7,7 @@
 | `<tool_call>f<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>` | GLM 4.5 and later |
 | `<atem:invoke name="f"><atem:parameter name="key">value</atem:parameter></atem:invoke>` | Muse Glimmer |
 | `<|tool_call>call:f{key:<|"|>value<|"|>}<tool_call|>` | Gemma 4 |
+| `<function=f>{...}</function>` | Llama 3.1's own |
 | `[TOOL_CALLS] [{"name": "f", "arguments": {...}}]`, `[TOOL_CALLS]f[ARGS]{...}` | Mistral |
 | `<|tool_call|>[{"name": "f", "arguments": {...}}]`, `functools[...]` | Granite 3, Phi-4-mini |
 | ` to=functions.f<|channel|>commentary json<|message|>{...}` | gpt-oss |
@@ -245,6 +246,8 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], Call]], ...]
         re.compile(r'<atem:invoke name="(?P<name>[^"\n]{1,64})">'),
         _tagged(r'<atem:parameter name="([^"\n]{1,64})">', "</atem:parameter>", end="</atem:invoke>"),
     ),
+    # some leave out the bracket
+    (re.compile(rf"<function={_NAME}>?\s*(?={{)"), _named),
     (re.compile(rf"<\|tool_call>call:{_NAME}"), _quoted),
     (re.compile(rf"\[TOOL_CALLS\]\s*{_NAME}(?:\[CALL_ID\]\w{{1,64}})?(?:\[ARGS\]|(?={{))"), _named),
     # a recipient may stand before the channel or after it

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from trl_dbbench.database import Database
-from trl_dbbench.episode.gold import execute_alone, execute_untruncated
+from trl_dbbench.episode.gold import changes_with_time, execute_alone, execute_untruncated
 from trl_dbbench.episode.judge import Judge, answer_graders, published_right
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import Grader, SQLGrader, get_grader
@@ -49,7 +49,7 @@ def validate(
         try:
             if task.is_question:
                 return _question_problem(task, database, override)
-            return _change_problem(task, judge)
+            return _change_problem(task, database, judge)
         except TaskError as error:
             return str(error)
 
@@ -134,10 +134,15 @@ def _checked_results(task: Task, database: Database, grader: SQLGrader) -> Seque
     return task.gold.results
 
 
-def _change_problem(task: Task, judge: Judge) -> str | None:
+def _change_problem(task: Task, database: Database, judge: Judge) -> str | None:
     gold = judge.gold_state(task)
     if gold.state is None:
         return f"the gold SQL fails: {gold.error}"
     if published_right(task, gold.state) is False:
         return f"the gold SQL leaves tables of another hash than the published {task.gold.state_md5}"
+    if changes_with_time(database, task, gold.state):
+        return (
+            "the gold SQL leaves other tables a second later, by the clock or by chance, so no change is "
+            "right. Let the question give the value, or leave the task out."
+        )
     return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import math
+import re
 from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
@@ -61,6 +62,26 @@ def without_dates(row: Row) -> tuple:
     return tuple(
         _mysql_text(cell) if isinstance(cell, datetime.date | datetime.timedelta) else cell for cell in row
     )
+
+
+def as_mysql_prints(text: str, quote: str = "'") -> str:
+    """Return a text with dates such as `datetime.date(1985, 12, 1)` as MySQL prints them."""
+
+    def printed(found: re.Match[str]) -> str:
+        numbers = [(name, int(number)) for name, number in _ARGUMENT.findall(found[2])]
+        try:
+            made = getattr(datetime, found[1])(
+                *(number for name, number in numbers if not name), **{n: number for n, number in numbers if n}
+            )
+        except (ValueError, TypeError, OverflowError):
+            return found[0]
+        return f"{quote}{without_dates([made])[0]}{quote}"
+
+    return _DATE.sub(printed, text)
+
+
+_DATE = re.compile(r"datetime\.(date|datetime|timedelta)\(([\w\s=,-]{0,200})\)", re.ASCII)
+_ARGUMENT = re.compile(r"(?:(\w+)=)?(-?\d{1,12})", re.ASCII)
 
 
 def _mysql_float(number: float) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.tasks.column_types import CSV_TYPES, NO_CELL, ColumnType, column_type, read_date, text_type
@@ -105,6 +106,15 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
             "one."
         )
     filled = [(where, row) for where, row in rows[1:] if len(header) == 1 or any(row)]
+    unnamed = [place for place, name in enumerate(header) if not name]
+    if (
+        len(named) == 1
+        and sum(any(row[place : place + 1] != [""] for _, row in filled) for place in unnamed) > 1
+    ):
+        raise TaskError(
+            f"{path}: the first line names one column, {next(filter(None, header))!r}, and others have cells. If it is a "
+            "title, delete the lines above the header."
+        )
     if empty := len(rows) - 1 - len(filled):
         notes.append(f"{path}: rows whose cells are all empty ({empty}) are left out")
     for where, row in filled:
@@ -172,9 +182,7 @@ def _delimiter(text: str) -> str:
     best, found = (False, 1), ","
     for delimiter in DELIMITERS:
         try:
-            widths = [
-                len(row) for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row
-            ]
+            widths = [len(row) for row in _reader(text, delimiter) if row]
         except csv.Error:
             continue
         if widths and widths[0] > 1 and (score := (len(set(widths)) == 1, widths[0])) >= best:
@@ -183,11 +191,20 @@ def _delimiter(text: str) -> str:
 
 
 def _rows(path: Path, text: str, delimiter: str, begins: int) -> list[tuple[str, list[str]]]:
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    reader = _reader(text, delimiter, strict=True)
     try:
         return [(f"line {reader.line_num + begins}", row) for row in reader if row]
     except csv.Error as error:
-        raise TaskError(f"{path}, line {reader.line_num + begins}: not CSV ({error})") from None
+        remedy = r'. Within a cell a quote is doubled (""), not \"' if r"\"" in text else ""
+        raise TaskError(f"{path}, line {reader.line_num + begins}: not CSV ({error}){remedy}.") from None
+
+
+def _reader(text: str, delimiter: str, strict: bool = False) -> Any:
+    """A reader of rows; where quotes follow blanks after a delimiter, those do not count."""
+    blanks = not delimiter.isspace() and re.search(rf'{re.escape(delimiter)} +"(?!")', text) is not None
+    return csv.reader(
+        io.StringIO(text, newline=""), delimiter=delimiter, strict=strict, skipinitialspace=blanks
+    )
 
 
 MAX_DIGITS = 15
@@ -197,9 +214,14 @@ LEAST_WHOLE_DIGITS = 8
 """Digits before the point that a DECIMAL has room for, whatever its values need."""
 
 MISSING = frozenset(
-    {"", "na", "n/a", "#n/a", "#nv", "nan", "null", "none", "nil", "-", "--", "?", ".", r"\n", "k.a.", "<na>"}
+    {
+        *("", "na", "n/a", "nan", "null", "none", "nil", "-", "--", "?", ".", r"\n", "k.a.", "<na>"),
+        *("#n/a", "#div/0!", "#value!", "#ref!", "#name?", "#num!", "#null!"),
+        *("#nv", "#wert!", "#bezug!", "#zahl!", "#valeur!", "#nombre!", "#nom?", "#nul!"),
+    }
 )
-"""Texts that stand for no value in a column whose other texts have a type; in small letters."""
+"""Texts that stand for no value in a column whose other texts have a type, Excel's errors too; in small
+letters."""
 
 _INT = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
 _PLAIN = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)", re.ASCII)

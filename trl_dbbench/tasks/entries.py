@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, FROM_FILE, CsvOptions, read_csv
 from trl_dbbench.tasks.fields import json_object
-from trl_dbbench.utils.files import write_atomically
+from trl_dbbench.utils.files import visible, write_atomically
 
 if TYPE_CHECKING:
     import pyarrow
@@ -85,7 +85,7 @@ def read_folder(folder: Path, split: str | None) -> Iterator[Entry]:
     Raises:
         TaskError: if there are none, or one cannot be read.
     """
-    files = sorted(folder.rglob("*.parquet"))
+    files = visible(folder.rglob("*.parquet"))
     if split is not None:
         # train-00000-of-00001.parquet, train.parquet and train/0000.parquet, but not training.parquet
         named = re.compile(rf"{re.escape(split)}(?![A-Za-z0-9])")

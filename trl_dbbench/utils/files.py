@@ -141,6 +141,11 @@ def write_through(path: Path) -> None:
         os.close(number)
 
 
+def visible(paths: Iterable[Path]) -> list[Path]:
+    """Return the paths, sorted, without hidden files: macOS puts `._a.csv` beside `a.csv`."""
+    return sorted(path for path in paths if not path.name.startswith("."))
+
+
 def nearest_path(path: str | Path) -> Path | None:
     """Return the existing path with the most similar name; a missing folder is corrected first."""
     path = Path(path)
@@ -152,7 +157,7 @@ def nearest_path(path: str | Path) -> Path | None:
     if (folder / path.name).exists():
         return folder / path.name
     # compare stems: similar files share their ending anyway
-    there = {each.stem: each for each in sorted(folder.iterdir()) if not each.name.startswith(".")}
+    there = {each.stem: each for each in visible(folder.iterdir())}
     return there.get(nearest(path.stem, there) or "")
 
 

@@ -14,7 +14,12 @@ from sqlglot import exp
 
 from trl_dbbench.data.audit.slips import MAX_SLIPS, slips_of
 from trl_dbbench.database import Database, State
-from trl_dbbench.episode.gold import execute_untruncated, execute_untruncated_in, state_after
+from trl_dbbench.episode.gold import (
+    changes_with_time,
+    execute_untruncated,
+    execute_untruncated_in,
+    state_after,
+)
 from trl_dbbench.episode.judge import answer_graders, published_right
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import Grader, SQLGrader, get_grader
@@ -180,8 +185,11 @@ OF_WORDING = ("not named", "not used")
 DOUBTS = (*OF_WORDING, "not examined")
 """Kinds that are no faults."""
 
-_CHANGING = (exp.Rand, exp.Randn, exp.CurrentDate, exp.CurrentTime, exp.CurrentTimestamp, exp.Uuid)
-_CHANGING_NAMES = frozenset({"SYSDATE", "UTC_TIMESTAMP", "UTC_DATE", "UTC_TIME", "RANDOM", "CONNECTION_ID"})
+_CHANGING = (
+    *(exp.Rand, exp.Randn, exp.Uuid, exp.CurrentDate, exp.CurrentTime, exp.CurrentTimestamp),
+    *(exp.Localtime, exp.Localtimestamp, exp.UtcDate, exp.UtcTime, exp.UtcTimestamp),
+)
+_CHANGING_NAMES = frozenset({"NOW", "SYSDATE", "UUID_SHORT", "RANDOM", "RANDOM_BYTES", "CONNECTION_ID"})
 
 Ending = Result | State
 """Result of a statement: the rows of a question, the tables that a change leaves."""
@@ -322,6 +330,8 @@ def _of_gold(examined: Examined, gold: Ending) -> list[Finding]:
     task, found = examined.task, list[Finding]()
     if changing := _changing(task):
         found.append(Finding("unstable", f"it depends on {changing}"))
+    elif not isinstance(gold, Result) and changes_with_time(examined.database, task, gold):
+        found.append(Finding("unstable", "executed a second later, it leaves other tables"))
     elif (again := examined.ending(task.gold.sql or "")[0]) is None or not _same(gold, again):
         found.append(Finding("unstable", "executed twice, it gave two results"))
     if is_empty(examined, gold):
@@ -346,7 +356,10 @@ def _changing(task: Task) -> str | None:
     for node in tree.walk() if tree is not None else ():
         if isinstance(node, _CHANGING):
             return node.sql(dialect=task.dialect)
-        if isinstance(node, exp.Anonymous) and node.name.upper() in _CHANGING_NAMES:
+        if isinstance(node, exp.Anonymous) and (
+            node.name.upper() in _CHANGING_NAMES
+            or (node.name.upper() == "UNIX_TIMESTAMP" and not node.expressions)
+        ):
             return node.sql(dialect=task.dialect)
     return None
 

@@ -59,6 +59,18 @@ _CONNECT_FAILURES = frozenset({2002, 2003, 2005, 2006, 2013, 1042, 1043, 1129, 1
 _ACCOUNT_REFUSED = frozenset({1045, 1698})
 
 
+_OPTIONS = frozenset(
+    (
+        *("user", "password", "passwd", "unix_socket", "bind_address", "read_default_file"),
+        *("read_default_group", "compress", "program_name", "charset", "collation", "connect_timeout"),
+        *("read_timeout", "write_timeout"),
+        *("ssl_ca", "ssl_capath", "ssl_cert", "ssl_cipher", "ssl_key", "ssl_key_password"),
+        *("ssl_check_hostname", "ssl_disabled", "ssl_verify_cert", "ssl_verify_identity"),
+    )
+)
+"""Options of a URL that SQLAlchemy and PyMySQL read."""
+
+
 def parse_url(url: str) -> URL:
     """The URL of one server; a database that it names is left out.
 
@@ -76,6 +88,12 @@ def parse_url(url: str) -> URL:
             "mysql+pymysql://user:password@host:port/ (characters such as @ and / in the password as %40 and "
             "%2F)."
         ) from None
+    if unknown := sorted(set(parsed.query) - _OPTIONS):
+        raise DatabaseError(
+            f"the database URL has the unknown option {unknown[0]!r}; allowed: "
+            f"{', '.join(sorted(_OPTIONS))}. An encrypted connection that checks the server is "
+            "?ssl_ca=ca.pem&ssl_verify_identity=true."
+        )
     return parsed.set(drivername="mysql+pymysql", database="")
 
 

@@ -19,6 +19,7 @@ import asyncio
 import logging
 import os
 import random
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
@@ -130,7 +131,7 @@ def read_key(variable: str | None) -> str | None:
 
 
 def base_url(url: str) -> str:
-    """Return the address without `/chat/completions`; `/v1` is added to a host alone.
+    """Return the address without `/chat/completions` and the like; `/v1` is added to a host alone.
 
     Raises:
         ConfigError: if it is not a server's address, or may hold a secret.
@@ -154,7 +155,10 @@ def base_url(url: str) -> str:
             "--endpoint: give scheme, host and path alone; the API key comes from the environment "
             f"({KEY_VARIABLE}, or the variable that --api-key-env names)."
         )
-    path = parts.path.rstrip("/").removesuffix("/chat/completions")
+    path = re.sub(
+        r"/(chat/completions|completions|responses|models|api/(chat|generate|tags))/?$", "", parts.path
+    )
+    path = path.rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
 
 
@@ -294,7 +298,9 @@ class Endpoint:
     ) -> dict[str, Any]:
         settings: dict[str, Any] = {"temperature": 0.0 if sampling.greedy else sampling.temperature}
         if not sampling.greedy:
-            settings["seed"] = sampling.seed
+            settings["seed"] = (
+                None if sampling.seed is None else sampling.seed & 0x7FFFFFFF
+            )  # Gemini's is signed
             if sampling.top_p < 1:
                 settings["top_p"] = sampling.top_p
         renamed = "max_completion_tokens" if "max_tokens" in self.left_out else "max_tokens"

@@ -40,7 +40,8 @@ _OURS = {
 _TOO_LONG = re.compile(
     r"context.?(length|window|size)|maximum context|too many (input )?tokens|(prompt|input) is too long"
     r"|exceed\w* (the )?(model'?s? )?(maximum |max )?(context|sequence length)"
-    r"|maximum (number of )?input tokens|maximum prompt length|input token count",
+    r"|maximum (number of )?input tokens|maximum prompt length|input token count"
+    r"|longer than the max\w* model length",
     re.IGNORECASE,
 )
 _MAX_TOKENS = r"max(?:imum)?[_ ]?(?:completion|new|output)?[_ ]?tokens"
@@ -76,7 +77,8 @@ _CEILING = (
 )
 _UNKNOWN = re.compile(
     r"unsupported|not (currently )?(supported?|allowed|permitted|accepted|recognized)|does not support"
-    r"|cannot both|unknown|unrecognized|unexpected|deprecated|extra_forbidden|extra (inputs|fields)|additional propert",
+    r"|cannot both"
+    r"|unknown|unrecognized|unexpected|deprecated|extra_forbidden|extra (inputs|fields)|additional propert",
     re.IGNORECASE,
 )
 _BAD_VALUE = re.compile(

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal
+from functools import cached_property
 from typing import Any
 
 from trl_dbbench.errors import TaskError
@@ -26,6 +27,8 @@ from trl_dbbench.tasks.formats.base import Loss
 from trl_dbbench.tasks.model import OPERATIONS, Gold, Task, checked, operation_in, skills_in
 from trl_dbbench.tasks.skills import operation_of
 from trl_dbbench.tasks.table import Cell, Table
+
+_DAY = re.compile(r"(\d{1,2})[./](\d{1,2})[./](\d{4})")
 
 FIELDS = ("question", "answer", "sql", "id", "operation", "tables")
 
@@ -64,6 +67,8 @@ class CsvFormat:
     def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
         self._questions += 1
         given = _given(entry)
+        if isinstance(answer := given.get("answer"), str) and "sql" not in given:
+            given["answer"] = self._as_held(answer)
         task = checked(_task(given, self._tables, str(self._questions)))
         if task.gold.sql is None:
             for cell in (cell for row in task.gold.answer or () for cell in row):
@@ -83,6 +88,26 @@ class CsvFormat:
             if not grader.judge(grader.answer(rows), gold):
                 self._warn(task, f"the SQL gives {rows}, the answer says {gold}")
         return _answerable(task)
+
+    def _as_held(self, answer: str) -> Any:
+        """Return a single value as the tables hold it: their zip codes are texts, their dates MySQL's."""
+        text, (texts, numbers) = answer.strip(), self._cells
+        if text.upper() == "NULL":
+            return [[None]]
+        if day := _DAY.fullmatch(text):
+            first, second, year = day.groups()
+            days = {f"{year}-{month:0>2}-{of:0>2}" for of, month in ((first, second), (second, first))}
+            if len(held := sorted(days & texts)) == 1:
+                return [held]
+        number = number_or_text(text)
+        return [[text]] if text in texts and number not in numbers else answer
+
+    @cached_property
+    def _cells(self) -> tuple[frozenset[str], frozenset[Cell]]:
+        """All texts and numbers of the tables."""
+        cells = {cell for table in self._tables.values() for row in table.rows for cell in row}
+        texts = frozenset(cell for cell in cells if isinstance(cell, str))
+        return texts, frozenset(cells - texts)
 
     def _warn(self, task: Task, text: str) -> None:
         self.warnings.append(Loss(task.id, "answer", text))

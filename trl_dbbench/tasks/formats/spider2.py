@@ -25,6 +25,7 @@ from trl_dbbench.tasks.formats.text2sql import find_database, sql_task
 from trl_dbbench.tasks.model import Gold, Task
 from trl_dbbench.tasks.source import Source
 from trl_dbbench.tasks.table import Cell
+from trl_dbbench.utils.files import visible
 
 FOLDERS = ("resource/databases/spider2-localdb", "spider2-localdb", ".")
 DOCUMENTS = "resource/documents"
@@ -143,6 +144,6 @@ def _marks_in(file: Path, changed: int) -> dict[str, dict[str, Any]]:
 def _results(folder: Path) -> list[Path]:
     """Sort by name, so that `<id>.csv` comes before `<id>_a.csv`."""
     try:
-        return sorted(folder.iterdir())
+        return visible(folder.iterdir())
     except OSError as error:
         raise TaskError(f"the gold results cannot be read: {error}") from None

@@ -26,6 +26,7 @@ from trl_dbbench.tasks.formats.base import BesideFiles, find_beside, folder_of
 from trl_dbbench.tasks.model import Gold, Task, checked, skills_in
 from trl_dbbench.tasks.source import Source
 from trl_dbbench.tasks.sources.base import DESCRIPTIONS_FOLDER
+from trl_dbbench.utils.files import visible
 from trl_dbbench.utils.lookup import nearest, unknown
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class SpiderFormat(BesideFiles):
         question = required(entry, "question", str)
         gold = Gold(sql=gold_sql(entry, "query"))
         database = find_database(self.path, required(entry, "db_id", str), SPIDER_FOLDERS)
-        others = sorted({*database.parent.glob("*.sqlite")} - {database})
+        others = [each for each in visible(database.parent.glob("*.sqlite")) if each != database]
         return sql_task(
             id=f"spider-{default_id}",
             question=question,
@@ -235,13 +236,13 @@ def _no_database(here: Path, db_id: str, homes: Sequence[Path], names: Sequence[
         each.parent.name if "/" in name else each.name.removesuffix(name.format(""))
         for home in homes
         for name in names
-        for each in home.glob(name.format("*"))
+        for each in visible(home.glob(name.format("*")))
     }
     if near := nearest(db_id, sorted(known)):
         return f"{looked}, where '{near}' is nearest. Correct the name, or bring the database there."
     if known:
         return f"{looked}, which have {len(known)} others. Bring the database there."
-    if dumps := sorted([*here.glob("*.sql"), *here.glob("*/*.sql")]):
+    if dumps := visible([*here.glob("*.sql"), *here.glob("*/*.sql")]):
         return (
             f"{looked}. {dumps[0]} is for servers: take the task file that goes with it, such as "
             "mini_dev_mysql.json, or unpack the SQLite files of the benchmark into one of these folders."

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from sqlglot import exp
 
 from trl_dbbench.tasks.table import Table
+from trl_dbbench.utils.files import visible
 from trl_dbbench.utils.sql import lexemes, only_statement
 
 logger = logging.getLogger(__name__)
@@ -221,7 +222,7 @@ def descriptions(folder: Path) -> dict[str, dict[str, str]]:
     Args:
         folder: of the CSV files. Where there is none, nothing is described.
     """
-    return {path.stem.lower(): _lines(path) for path in sorted(folder.glob("*.csv"))}
+    return {path.stem.lower(): _lines(path) for path in visible(folder.glob("*.csv"))}
 
 
 def comment_on(table: Table, told: Mapping[str, Mapping[str, str]]) -> list[str]:

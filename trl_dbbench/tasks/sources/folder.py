@@ -34,6 +34,7 @@ from trl_dbbench.tasks.sources.parquet import (
 )
 from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile
 from trl_dbbench.tasks.table import Column, first_twice, twice_text
+from trl_dbbench.utils.files import visible
 from trl_dbbench.utils.sql import quote
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def table_files(folder: Path) -> list[Path]:
     Raises:
         TaskError: there are none, or two of one name.
     """
-    found = sorted(each for each in folder.iterdir() if each.suffix.lower() in SUFFIXES and each.is_file())
+    found = [each for each in visible(folder.iterdir()) if each.suffix.lower() in SUFFIXES and each.is_file()]
     if not found:
         raise TaskError(f"the folder '{folder}' holds no tables: no .csv, .tsv or .parquet file.")
     names: dict[str, Path] = {}
