@@ -107,13 +107,11 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
         )
     filled = [(where, row) for where, row in rows[1:] if len(header) == 1 or any(row)]
     unnamed = [place for place, name in enumerate(header) if not name]
-    if (
-        len(named) == 1
-        and sum(any(row[place : place + 1] != [""] for _, row in filled) for place in unnamed) > 1
-    ):
+    lost = [place for place in unnamed if any(len(row) > place and row[place] for _, row in filled)]
+    if len(named) == 1 and len(lost) > 1:
         raise TaskError(
-            f"{path}: the first line names one column, {next(filter(None, header))!r}, and others have cells. If it is a "
-            "title, delete the lines above the header."
+            f"{path}: the first line names one column, {''.join(header)!r}, and {len(lost)} others have cells. "
+            "If it is a title, delete the lines above the header."
         )
     if empty := len(rows) - 1 - len(filled):
         notes.append(f"{path}: rows whose cells are all empty ({empty}) are left out")
