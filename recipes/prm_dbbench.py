@@ -20,6 +20,7 @@ from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config, get_quantiz
 from trl_dbbench import ConfigError, DatabaseArguments
 from trl_dbbench.cli.start import load_tokenizer, model_init_kwargs, start
 from trl_dbbench.data.reward_data import (
+    OF_STEPS,
     Rows,
     as_list,
     check_reader,
@@ -104,7 +105,7 @@ def main(
     tokenizer = load_tokenizer(model, args, script.chat_template)
 
     # 1. labelled turns as ids, as the model will read episodes when it is a reward
-    settings, notes = read_settings(script.episodes), list[str]()
+    settings, notes = read_settings(script.episodes, OF_STEPS), list[str]()
     tokens = step_tokens(script.placeholder_token, script.reward_tokens)
     reader = StepReader(tokenizer, tokens, shown_by(settings))
     check_reader(reader, settings)

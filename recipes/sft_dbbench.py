@@ -105,7 +105,15 @@ def main(
         )
     if not (script_args.episodes or task_args.tasks):
         raise ConfigError("say what to learn from: tasks, which are demonstrated, or episodes.")
+    for name, given in (("tasks", task_args.tasks), ("mistakes", script_args.mistakes)):
+        if script_args.episodes and given:
+            raise ConfigError(f"{name}: {given} is for demonstrations; leave it or episodes out.")
     tasks = [] if script_args.episodes else task_args.load()
+    if (without := [task.id for task in tasks if task.gold.sql is None]) and teacher is None:
+        logging.warning(
+            "%d of %d tasks have no gold SQL to demonstrate, and are left out", len(without), len(tasks)
+        )
+        tasks = [task for task in tasks if task.gold.sql is not None]
     protocol, mistakes = get_protocol(script_args.protocol), script_args.mistakes
     opening = task_args.opening(script_args.protocol, tasks[0]) if tasks else None
     tokenizer = load_tokenizer(model_args, training_args, script_args.chat_template)
@@ -145,10 +153,21 @@ def main(
                 chat_template_kwargs=script_args.chat_template_kwargs or {},
             )
         tokenizer.chat_template = chat.chat_template  # to be saved
-        right = sum(episode.right for episode in episodes)
-        logging.info("%d demonstrations, %d of them right", len(episodes), right)
+        right = [episode for episode in episodes if episode.right]
+        logging.info("%d demonstrations, %d of them right", len(episodes), len(right))
+        if teacher is None and len(right) < len(episodes):
+            logging.warning("The others are left out; trl-dbbench validate says why.")
+            episodes = right
         dataset = to_sft_dataset(episodes, imitate_errors=not mistakes)
 
+    if (longest := training_args.max_length) is not None:
+        whole, dataset = dataset, dataset.filter(lambda row: len(row["input_ids"]) <= longest)
+        if lost := len(whole) - len(dataset):
+            logging.warning(
+                "%d of %d rows are longer than max_length %d, and left out", lost, len(whole), longest
+            )
+    if not len(dataset):
+        raise ConfigError("nothing is left to learn from; see the messages before this one.")
     trainer = SFTTrainer(
         model=model,
         args=training_args,

@@ -10,6 +10,7 @@ import pytest
 import torch
 from launching import RECIPE, SMALL, quickstart_text, run_here
 from training import (
+    LORA,
     RECIPES,
     adapter_of,
     episodes_in,
@@ -24,6 +25,7 @@ from training import (
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig, OutcomeReward, load_tasks, to_dataset
 from trl_dbbench.advantages.registry import ADVANTAGES
+from trl_dbbench.advantages.vine import _worth
 from trl_dbbench.episode.protocol import Operation
 from trl_dbbench.episode.types import Sampling, Start
 from trl_dbbench.training.kl import apply_kl
@@ -249,6 +251,29 @@ def test_kl_against_the_rollout_needs_no_other_model(
     assert trainer._metrics["train"]["kl"][-1] == pytest.approx(0, abs=1e-6)
 
 
+@pytest.mark.parametrize("adapter", [False, True])
+def test_the_kl_of_equal_weights_is_0_whatever_the_dropout(
+    tiny_model, sqlite_database, demo_tasks, tmp_path, adapter
+):
+    """The reference is the model without an adapter, or a copy of the adapter that is trained further."""
+    settings = {"beta": 0.1, "max_steps": 1, "learning_rate": 0.0, "greedy_eval": "off"}
+    assert LORA["lora_dropout"] > 0
+    if adapter:
+        first = make_trainer(tiny_model, sqlite_database, demo_tasks[:4], tmp_path / "first")
+        for name, weight in first.model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(weight, std=0.5)
+        first.save_model(str(tmp_path / "first"))
+        settings |= {"adapter_name_or_path": str(tmp_path / "first"), "lora": False}
+    trainer = make_trainer(tiny_model, sqlite_database, demo_tasks[:4], tmp_path / "second", **settings)
+    rows, batch = scored_batch(trainer)
+    assert trainer.model.training
+    for row, reference in zip(rows, batch["ref_per_token_logps"], strict=True):
+        sampled = torch.tensor(row["episode"].mask).bool()
+        played = torch.tensor(row["episode"].logprobs)[sampled]
+        assert reference[: len(sampled)][sampled].tolist() == pytest.approx(played.tolist(), abs=1e-4)
+
+
 def test_kl_in_the_reward_is_the_log_ratio_of_the_sampled_tokens(
     tiny_model, sqlite_database, demo_tasks, tmp_path, monkeypatch
 ):
@@ -358,6 +383,25 @@ def test_turns_of_mixed_groups_get_the_worth_of_their_continuations(with_continu
             assert given == pytest.approx(changes, abs=1e-5)
             assert each.get("branch_tokens", 0) >= 2 * (len(each["turns"]) - 1)
     assert mixed
+
+
+def test_a_continuation_that_nothing_scores_is_worth_nothing_known(
+    tiny_model, sqlite_database, demo_tasks, tmp_path
+):
+    def every_other(episode, **kwargs):
+        return [2.0 if number % 2 else None for number in range(len(episode))]
+
+    def never(episode, **kwargs):
+        return [None] * len(episode)
+
+    trainer = make_trainer(
+        *(tiny_model, sqlite_database, demo_tasks[:4], tmp_path),
+        reward_funcs=[every_other, never],
+        advantage="vine",
+        advantage_args={"continuations": 1},
+    )
+    rows, _ = scored_batch(trainer)
+    assert _worth(trainer, [row["episode"] for row in rows]) == [None, 2.0, None, 2.0]
 
 
 def test_reward_functions_get_for_continuations_what_they_get_for_episodes(sqlite_database, tmp_path):

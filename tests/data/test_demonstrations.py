@@ -105,10 +105,16 @@ def test_a_template_that_keeps_thoughts_is_saved(tiny_model, late_orders, tmp_pa
     assert saved == load_chat_template("qwen3_training")
 
 
-def sft(folder: Path, tasks: Path, *options: object) -> SFTTrainer:
+def sft(folder: Path, tasks: Path | None, *options: object) -> SFTTrainer:
     """The recipe with the demo's model, for one step or more."""
     recipe = runpy.run_path(str(RECIPES / "sft_dbbench.py"), run_name="recipe")
-    given = ["--config", RECIPES / "sft_gold.yaml", "--tasks", tasks, "--output_dir", folder]
+    given = [
+        "--config",
+        RECIPES / ("sft_gold.yaml" if tasks else "sft_episodes.yaml"),
+        "--output_dir",
+        folder,
+    ]
+    given += ["--tasks", tasks] if tasks else []
     given += ["--model_name_or_path", RECIPES / "tiny/model", "--max_length", "4096", *options]
     return recipe["main"](*RecipeParser(recipe["ARGUMENTS"]).parse_args_and_config(list(map(str, given))))
 
@@ -247,3 +253,28 @@ def test_a_task_without_gold_sql_cannot_be_demonstrated(late_orders, tokenizer, 
     task = replace(late_orders, gold=replace(late_orders.gold, sql=None))
     with pytest.raises(TaskError, match="task 'late-orders' has no gold SQL to demonstrate"):
         demonstrate([task], ChatFormat(tokenizer, get_protocol("text")), sqlite_database)
+
+
+def test_the_recipe_leaves_out_what_it_cannot_demonstrate(late_orders, tmp_path, caplog):
+    """A task without gold SQL, one whose gold answer is another, and an episode that is too long."""
+    tasks = [
+        late_orders,
+        replace(late_orders, id="blind", gold=replace(late_orders.gold, sql=None)),
+        replace(late_orders, id="wrong", gold=replace(late_orders.gold, answer=((77,),))),
+        replace(late_orders, id="long", question="How many? " * 400),
+    ]
+    (tmp_path / "tasks.jsonl").write_text("".join(task.to_json() + "\n" for task in tasks))
+    with caplog.at_level("WARNING"):
+        trainer = sft(tmp_path / "sft", tmp_path / "tasks.jsonl", "--max_steps", 1, "--max_length", 600)
+    assert len(trainer.train_dataset) == 1
+    assert "1 of 4 tasks have no gold SQL to demonstrate" in caplog.text
+    assert "The others are left out" in caplog.text
+    assert "1 of 2 rows are longer than max_length 600" in caplog.text
+
+
+@pytest.mark.parametrize(("option", "value"), [("--tasks", "t.jsonl"), ("--mistakes", 0.5)])
+def test_episodes_and_demonstrations_at_once_are_refused(tmp_path, option, value):
+    with pytest.raises(
+        ConfigError, match=rf"{option[2:]}: .* is for demonstrations; leave it or episodes out"
+    ):
+        sft(tmp_path / "sft", None, "--episodes", tmp_path, option, value)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -336,6 +338,21 @@ def test_a_killed_one_goes_on_where_it_stopped(
     assert progress_of(tmp_path / "out") == progress_of(whole)
 
 
+def test_other_weights_are_another_sampling(
+    whole: Path, tasks: Path, command: Callable, tmp_path: Path
+) -> None:
+    """As after another round of training into the same folder."""
+    model, out = tmp_path / "model", tmp_path / "out"
+    shutil.copytree(MODEL, model)
+    options = ["--model", model, "--tasks", tasks, "--out", out, "--n", "1", "--temperature", "0.8"]
+    options += ["--max-turns", "1", "--max-turn-tokens", "4"]
+    assert command("sample", *options)[0] in (0, None)
+    assert command("sample", *options)[0] in (0, None)
+    os.utime(model / "model.safetensors", (0, 0))
+    code, _ = command("sample", *options)
+    assert str(code).startswith(f"error: '{out}' was begun with other settings: weights ")
+
+
 def test_other_settings_are_another_sampling(whole: Path, tasks: Path, command: Callable) -> None:
     options = ["--tasks", tasks, "--out", whole, "--n", "5", "--temperature", "0.8"]
     code, _ = command("sample", *HERE, *options)
@@ -376,9 +393,9 @@ def test_what_cannot_be_sampled(
 
 
 def test_tasks_to_evaluate_on_are_refused(tasks: Path, command: Callable, tmp_path: Path) -> None:
-    """Also under another id."""
+    """Also under another id, and with other labels."""
     renamed = tmp_path / "eval.jsonl"
-    renamed.write_text(replace(load_tasks(tasks)[3], id="mine").to_json())
+    renamed.write_text(replace(load_tasks(tasks)[3], id="mine", skills=(), max_turns=9).to_json())
     options = ["--tasks", tasks, "--eval-tasks", renamed, "--out", tmp_path / "out"]
     code, _ = command("sample", *HERE, *options)
     assert code == (

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_dbbench.data.reward_data import played_in, steps_of_files
 from trl_dbbench.data.step_labels import by_state_progress, label_steps, state_progress
-from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.judge import Judge, Verdict
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.protocol import Answer, Operation, Reply, get_protocol
 from trl_dbbench.episode.types import Completion, Episode, Sampling, Status, Turn
@@ -166,7 +166,10 @@ def test_labels_by_continuations(tmp_path, sqlite_database):
         for turns in ([good, answer("[('never',)]")], [sql("SELECT 'x'"), final], [sql("SELECT 1"), "?"])
     ]
     settings = {"system_prompt": system_prompt, "max_turn_tokens": 48}
-    run = save_episodes(tmp_path, sqlite_database, episodes, **settings)
+    # no token was left after its first statement
+    short = play_script(right.task, [good, final], policy.tokenizer, sqlite_database)
+    short.turns, short.status, short.verdict = short.turns[:1], Status.OUT_OF_TOKENS, Verdict(False)
+    run = save_episodes(tmp_path, sqlite_database, [*episodes, short], **settings)
     # the last one does not come out as it was saved: the database says something else now
     log = run / "episodes.jsonl"
     log.write_text(log.read_text().replace("[(1,)]", "[(7,)]"))
@@ -178,7 +181,25 @@ def test_labels_by_continuations(tmp_path, sqlite_database):
         k=4,
         model=model,
     )
-    assert labels == [[True, False], [False, True], None]
+    assert labels == [[True, False], [False, True], None, [False]]
+
+
+def test_a_turn_after_which_nothing_fits_has_no_label(tmp_path, sqlite_database):
+    model, system_prompt = str(ROOT / "recipes/tiny/model"), "Work on the MySQL database."
+    _, policy = open_model(find_trained(model=model))
+    (task,) = [t for t in load_tasks(ROOT / "recipes/tiny/train.jsonl")[:60] if t.is_question][:1]
+    episode = play_script(task, [sql("SELECT 1"), answer("[('x',)]")], policy.tokenizer, sqlite_database)
+    known = {"system_prompt": system_prompt, "max_completion_length": 10}
+    run = save_episodes(tmp_path, sqlite_database, [episode], **known)
+    labels = label_steps(
+        list(saved_episodes(run, [])),
+        RunSettings.read(run),
+        "continuations",
+        open_database=lambda: nullcontext(sqlite_database),
+        k=1,
+        model=model,
+    )
+    assert labels == [[None, False]]
 
 
 def test_labels_that_need_what_is_not_there(tmp_path, sqlite_database, tokenizer):

@@ -301,7 +301,13 @@ def test_pairs_are_calibrated_by_what_is_preferred():
 
 
 def test_a_tie_is_half_right():
-    assert pair_calibration([0.0] * 4, ["a", "b", "c", "d"]).accuracy[0] == 0.5
+    found = pair_calibration([0.0] * 4, ["a", "b", "c", "d"])
+    assert (found.accuracy[0], found.error[0], found.brier[0]) == (0.5, 0, 0.25 - 0.25)
+
+
+def test_pairs_are_compared_with_a_coin():
+    """The base rate of what the model itself prefers would be its own accuracy."""
+    assert "(base rate alone: 0.250)" in str(pair_calibration([2.0] * 40, [str(n) for n in range(40)]))
 
 
 def test_things_of_one_task_count_as_one():

@@ -222,10 +222,25 @@ def test_a_turn_that_was_cut_off_gets_no_end(
     first = episode.turns[0].completion
     first.ids.pop(), first.logprobs.pop()  # its tokens ran out
     episode.turns[0].observation_ids.insert(0, tokenizer.eos_token_id)  # the template ends it
-    run = save_episodes(tmp_path / "run", sqlite_database, [episode], model=tokenizer.name_or_path)
+    limit = {"max_turn_tokens": len(first.ids)}
+    run = save_episodes(tmp_path / "run", sqlite_database, [episode], model=tokenizer.name_or_path, **limit)
     (row,) = export(run, "sft")
     trained = tokenizer.decode([label for label in row["labels"] if label != -100])
     assert trained == f"{LOOK}Action: Answer\nFinal Answer: [(2,)]<|im_end|>"
+    assert row["input_ids"] == [*episode.prompt_ids, *episode.completion_ids]
+
+
+def test_a_turn_keeps_its_end_whatever_another_tokenizer_makes_of_it(
+    tmp_path: Path, sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """The model that played wrote each turn in one token fewer than this one."""
+    episode = play_script(count_task(2), [LOOK, answer("[(2,)]")], tokenizer, sqlite_database)
+    run = save_episodes(tmp_path / "run", sqlite_database, [episode], model=tokenizer.name_or_path)
+    record = json.loads((run / "episodes.jsonl").read_text())
+    for turn in record["turns"]:
+        turn["tokens"] -= 1
+    (run / "episodes.jsonl").write_text(json.dumps(record) + "\n")
+    (row,) = export(run, "sft")
     assert row["input_ids"] == [*episode.prompt_ids, *episode.completion_ids]
 
 
@@ -239,7 +254,7 @@ def test_a_file_says_how_its_episodes_were_played(
     known = played | {"model": tokenizer.name_or_path, "protocol": "tools"}
     run = save_episodes(tmp_path / "run", sqlite_database, [episode], **known)
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in export(run, "sft")))
-    assert told_by_rows(tmp_path / "rows.jsonl") == played | {"protocol": "tools"}
+    assert told_by_rows(tmp_path / "rows.jsonl") == played | {"protocol": "tools", "turns": [1]}
 
 
 def test_pairs_are_right_over_wrong(scripted: Path) -> None:

@@ -458,7 +458,10 @@ def test_what_excel_and_others_write(tmp_path: Path, content: str, rows: tuple) 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("Sales 2024,,\n,,\nid,name,amount\n1,a,2\n", r"names one column, 'Sales 2024', and 2 others .* a title, delete"),
+        (
+            "Sales 2024,,\n,,\nid,name,amount\n1,a,2\n",
+            r"names one column, 'Sales 2024', and 2 others .* a title, delete",
+        ),
         ('id,name\n1,"a \\"b\\" c"\n', r'not CSV \(.*\)\. Within a cell a quote is doubled \(""\), not \\"'),
     ],
 )

@@ -425,6 +425,20 @@ def test_a_resumed_run_keeps_its_bound(tiny_model, sqlite_database, demo_tasks, 
     assert run("broken", 1e9, resume=True, max_steps=3, max_tokens_per_forward=700).forwards.bound == 700
 
 
+def test_a_run_that_goes_on_with_much_less_memory_has_a_smaller_bound(
+    tiny_model, sqlite_database, demo_tasks, tmp_path, monkeypatch
+):
+    """On a smaller GPU the bound of the larger one would not fit."""
+    settings = {"save_strategy": "steps", "save_steps": 1, "reward_funcs": [varied], "greedy_eval": "off"}
+    bounds_of = []
+    for free, steps in ((1e9, 1), (5e7, 2)):
+        monkeypatch.setattr(bounds, "free_memory", lambda device, free=free: free)
+        trainer = make_trainer(tiny_model, sqlite_database, demo_tasks, tmp_path, max_steps=steps, **settings)
+        trainer.train(resume_from_checkpoint=bool(bounds_of))
+        bounds_of.append(trainer.forwards.bound)
+    assert bounds_of[1] < bounds_of[0] / 2
+
+
 def test_small_models_are_not_divided(tiny_model, sqlite_database, demo_tasks, tmp_path):
     trainer = make_trainer(tiny_model, sqlite_database, demo_tasks, tmp_path, max_steps=1)
     trainer.train()

@@ -82,20 +82,29 @@ def kl_settings(**settings) -> SimpleNamespace:
 
 def test_the_kl_of_the_loss_is_trls():
     output = scored()
-    assert apply_kl(output, kl_settings(), alone) == 0.0
+    assert apply_kl(output, output["tool_mask"], kl_settings(), alone, True) == 0.0
     assert (output["ref_per_token_logps"] == -3).all()
 
 
 def test_the_rollout_is_the_reference():
     output = scored()
-    assert apply_kl(output, kl_settings(kl_reference="rollout"), alone) == 0.0
+    assert apply_kl(output, output["tool_mask"], kl_settings(kl_reference="rollout"), alone, True) == 0.0
     assert (output["ref_per_token_logps"] == -1).all()
+
+
+def test_a_greedy_rollout_is_no_reference():
+    """At a temperature other than 1 its log-probabilities are not those of the policy."""
+    output = scored()
+    del output["ref_per_token_logps"]
+    assert apply_kl(output, output["tool_mask"], kl_settings(kl_reference="rollout"), alone, False) == 0.0
+    assert "ref_per_token_logps" not in output
 
 
 def test_the_kl_in_the_reward_is_of_sampled_tokens():
     output = scored()
-    output["tool_mask"][1, 0] = output["tool_mask"][2] = 0
-    penalties = apply_kl(output, kl_settings(kl_in_reward=True), alone)
+    mask = output["tool_mask"].clone()
+    mask[1, 0] = mask[2] = 0
+    penalties = apply_kl(output, mask, kl_settings(kl_in_reward=True), alone, True)
     assert penalties.tolist() == [0.5 * 4, 0.5 * 2, 0]
     assert "ref_per_token_logps" not in output
 

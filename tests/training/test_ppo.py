@@ -28,7 +28,7 @@ from trl_dbbench import AdvantageBatch, ConfigError, DBBenchPPOConfig, DBBenchPP
 from trl_dbbench.advantages.gae import GAE, explained_variance, gae, whitened
 from trl_dbbench.episode.types import Status
 from trl_dbbench.training.critic import WEIGHTS, trunk_of
-from trl_dbbench.training.ppo import RETURNS, VALUES, value_errors
+from trl_dbbench.training.ppo import RETURNS, SAMPLED, VALUES, value_errors
 
 KINDS = ("head", "model")
 
@@ -246,6 +246,25 @@ def test_what_is_trained_of_a_critic_of_its_own(ppo_of, tmp_path, lora):
     assert any("embed_tokens" in name for name in names) != lora
     policy = {weight.data_ptr() for weight in trunk_of(trainer.model).parameters()}
     assert not policy & {weight.data_ptr() for weight in trainer.critic.parameters()}
+
+
+def test_an_episode_without_a_reward_teaches_the_critic_nothing(ppo_of, tmp_path):
+    """Its advantages are 0 too, so that the gradient is that of the others alone."""
+
+    def every_other(episode, **kwargs):
+        return [5.0 if number % 2 else None for number in range(len(episode))]
+
+    trainer = without_dropout(ppo_of(tmp_path, reward_funcs=[every_other]))
+    torch.nn.init.ones_(trainer.critic.head.weight)
+    _, batch = scored_batch(trainer)
+    scored = [number % 2 == 1 for number in range(len(batch[SAMPLED]))]
+    assert batch[SAMPLED].any(dim=1).tolist() == scored
+    found = gradients(trainer, batch)
+    batch[RETURNS][::2] = 1000.0
+    again = gradients(trainer, batch)
+    assert all(torch.equal(again[name], found[name]) for name in found)
+    batch[RETURNS][1::2] += 1.0
+    assert not torch.equal(gradients(trainer, batch)["critic.head.bias"], found["critic.head.bias"])
 
 
 def test_learning_rates_of_policy_and_critic_follow_one_schedule(ppo_of, tmp_path):

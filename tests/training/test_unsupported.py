@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,11 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     FalconMambaConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
     Mamba2Config,
     MambaConfig,
+    Phi3Config,
     PretrainedConfig,
     Qwen2ForCausalLM,
     Qwen3NextConfig,
@@ -29,7 +33,7 @@ from trl_dbbench.engines.base import in_process_vllm
 from trl_dbbench.engines.policy import Policy
 from trl_dbbench.engines.transformers.backend import TransformersBackend
 from trl_dbbench.engines.transformers.models import check_model
-from trl_dbbench.training.unsupported import REFUSED_SETTINGS, TRACKERS, default_of
+from trl_dbbench.training.unsupported import REFUSED_SETTINGS, TRACKERS, check_positions, default_of
 
 # Before you list a new field of TRL or transformers here, find out what it does to a rollout on a database.
 
@@ -375,3 +379,66 @@ def test_a_tracker_that_nobody_knows(tmp_path):
         DBBenchGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=["wandbb"])
     for nothing in ("none", []):
         DBBenchGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=nothing)
+
+
+# --- what goes by a measure of evaluations ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "setting", [{"load_best_model_at_end": True}, {"lr_scheduler_type": "reduce_lr_on_plateau"}]
+)
+def test_the_best_model_is_the_most_accurate(setting: dict[str, Any], tmp_path: Path) -> None:
+    """The loss of an evaluation's one greedy sample is always 0, and so the first checkpoint was the best."""
+    saved = {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "save_strategy": "steps"}
+    saved |= {"use_cpu": True, "bf16": False}
+    args = DBBenchGRPOConfig(output_dir=str(tmp_path), **saved, **setting)
+    assert (args.metric_for_best_model, args.greater_is_better) == ("eval_accuracy_void_wrong", True)
+    other = DBBenchGRPOConfig(
+        output_dir=str(tmp_path),
+        metric_for_best_model="eval_reward",
+        greater_is_better=True,
+        **saved,
+        **setting,
+    )
+    assert other.metric_for_best_model == "eval_reward"
+    with pytest.raises(ConfigError, match="metric_for_best_model: loss says nothing of the model"):
+        DBBenchGRPOConfig(output_dir=str(tmp_path), metric_for_best_model="loss", **saved, **setting)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "max_grad_norm",
+        "learning_rate",
+        "logging_steps",
+        "seed",
+        "per_device_train_batch_size",
+        "epsilon",
+        "beta",
+    ],
+)
+def test_a_number_of_trls_that_is_left_empty(name: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=f"{name} is empty; give it a value, or leave it out for its default"
+    ):
+        DBBenchGRPOConfig(output_dir=str(tmp_path), **{name: None})
+
+
+def test_learned_positions_are_refused() -> None:
+    model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=32))
+    with pytest.raises(ConfigError, match="has a table of learned positions"):
+        check_positions(model)
+
+
+def test_the_context_of_longrope_ends_where_its_factors_change() -> None:
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "rope_theta": 1e4}
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 16}
+    config = Phi3Config(
+        **sizes,
+        vocab_size=32,
+        pad_token_id=0,
+        max_position_embeddings=131_072,
+        original_max_position_embeddings=4096,
+        rope_parameters=rope,
+    )
+    assert Policy(SimpleNamespace(config=config), None).context == 4096

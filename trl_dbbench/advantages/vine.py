@@ -124,7 +124,7 @@ def _worth(trainer: Any, episodes: Sequence[Episode]) -> list[float | None]:
         "log_extra": _nothing,  # its table and means are of the episodes that are trained
         "log_metric": _nothing,
     }
-    total = [0.0] * len(episodes)
+    total: list[float | None] = [None] * len(episodes)  # as long as no function has an opinion
     for function, weight in zip(trainer.reward_funcs, trainer.reward_weights.tolist(), strict=True):
         if not isinstance(function, StepRewards):
             raise ConfigError(
@@ -132,7 +132,10 @@ def _worth(trainer: Any, episodes: Sequence[Episode]) -> list[float | None]:
                 "which only reward functions tell: leave modules such as reward models out."
             )
         values = call_reward(function, **given)
-        total = [sum + weight * (value or 0.0) for sum, value in zip(total, values, strict=True)]
+        total = [
+            sum if value is None else (sum or 0.0) + weight * value
+            for sum, value in zip(total, values, strict=True)
+        ]
     failed = [each.status == Status.ENVIRONMENT_FAULT for each in episodes]
     return [None if gone else sum for sum, gone in zip(total, failed, strict=True)]
 

@@ -47,15 +47,22 @@ def as_list(names: str | list[str]) -> list[str]:
     return [names] if isinstance(names, str) else names
 
 
-def read_settings(runs: Sequence[str]) -> RunSettings | None:
+OF_A_READER = ("protocol", "observation_characters", "chat_template_kwargs")
+"""Settings that the runs of one reward model share, as its chat template shows them."""
+
+OF_STEPS = (*OF_A_READER, "system_prompt", "max_turns", "grader", "history")
+"""Settings that the runs of one process reward model share: all are labelled and shown by the first one's."""
+
+
+def read_settings(runs: Sequence[str], shared: Sequence[str] = OF_A_READER) -> RunSettings | None:
     """Return how the runs' episodes were played; `None` if there are no runs.
 
     Raises:
-        ConfigError: if one is not a run's folder, or their policies read different prompts.
+        ConfigError: if one is not a run's folder, or they differ in a setting that must be shared.
     """
     all_settings = [RunSettings.read(run) for run in runs]
     for run, settings in zip(runs[1:], all_settings[1:], strict=True):
-        for name in ("protocol", "observation_characters", "chat_template_kwargs"):
+        for name in shared:
             first, here = getattr(all_settings[0], name), getattr(settings, name)
             if here != first:
                 raise ConfigError(
@@ -180,7 +187,9 @@ def steps_of_files(files: Sequence[str], reader: StepReader, tokens: StepTokens)
                 f"{place}: 'label' must have one of {list(own.reward_tokens)} for each of the "
                 f"{len(parts) - 1} placeholders {own.placeholder_token!r} in 'input'."
             )
-        begin = reader.tokenizer(parts[0])["input_ids"]  # with what the tokenizer begins a text
+        # with what the tokenizer begins a text, unless the text has that already
+        begins = parts[0].startswith(reader.tokenizer.bos_token or "\0")
+        begin = reader.tokenizer(parts[0], add_special_tokens=not begins)["input_ids"]
         ids, places = reader.spliced([begin, *map(reader.ids_of, parts[1:])])
         task = str(fields.get("task_id") or _opening(text))
         yield task, reader.training_row(ids, places, labels)

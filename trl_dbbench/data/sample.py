@@ -30,6 +30,7 @@ from trl_dbbench.episode.plan import Plan
 from trl_dbbench.episode.player import Player
 from trl_dbbench.errors import ConfigError, StorageError
 from trl_dbbench.evaluation.evaluate import play_in_batches, settings_apart, shots_of, showing, within_context
+from trl_dbbench.runs.journal import NOT_KEPT_BEFORE
 from trl_dbbench.runs.records import (
     EPISODES_FILE,
     TASKS_FILE,
@@ -50,6 +51,7 @@ from trl_dbbench.utils.files import (
     free_space,
     is_full,
     locked,
+    visible,
     write_atomically,
     write_through,
 )
@@ -123,18 +125,14 @@ def check_not_held_out(tasks: Sequence[Task], run: Path | None, eval_tasks: Sequ
     if run is not None:
         held_out.append((evaluated_tasks(run, []), f"the held-out tasks of '{run}'"))
     for others, name in held_out:
-        contents = {_content(task) for task in others}
-        shared = [task.id for task in tasks if _content(task) in contents]
+        contents = {(task.question, task.tables_key) for task in others}
+        shared = [task.id for task in tasks if (task.question, task.tables_key) in contents]
         if shared:
             named = ", ".join(shared[:3]) + (f" and {len(shared) - 3} more" if len(shared) > 3 else "")
             raise ConfigError(
                 f"{len(shared)} of {len(tasks)} tasks are also in {name}: {named}. What is "
                 "sampled is trained on, and their evaluation would tell nothing: take them out of --tasks."
             )
-
-
-def _content(task: Task) -> str:
-    return replace(task, id="").digest
 
 
 def sample_into(
@@ -196,11 +194,22 @@ def _is_of_others(path: Path) -> bool:
     return path.name != LOCK_FILE and not path.name.startswith(f".{PROGRESS_FILE}.")
 
 
+def _stamp(name: str | None) -> str | None:
+    """Return a text that changes when the weights in a folder are written again; `None` for a hub's id."""
+    folder = Path(name or "")
+    if name is None or not folder.is_dir():
+        return None
+    weights = visible(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin"))
+    told = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in weights]
+    return hashlib.blake2b(repr(told).encode(), digest_size=8).hexdigest()
+
+
 def asked_of(tasks: Sequence[Task], plan: Plan | None, trained: Trained) -> dict[str, Any]:
     """Return what decides which episodes are played, as JSON holds it."""
     digests = "\n".join(task.digest for task in tasks)
     asked = {name: getattr(trained.settings, name) for name in TAKEN}
     asked |= {"model": trained.model, "adapter": trained.adapter, **(asdict(plan) if plan else {})}
+    asked["weights"] = [_stamp(trained.model), _stamp(trained.adapter)]
     asked["tasks"] = hashlib.blake2b(digests.encode(), digest_size=8).hexdigest()
     return json.loads(json.dumps(asked))
 
@@ -214,7 +223,7 @@ def _begun(out: Path, asked: dict[str, Any], episodes: int) -> Sampled:
         sampled = Sampled(**json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"'{path}' cannot be read: {error}. Name a new folder by --out.") from None
-    sampled.asked.setdefault("database", asked["database"])  # earlier versions did not keep it
+    sampled.asked = {name: asked[name] for name in NOT_KEPT_BEFORE} | sampled.asked
     others = [name for name in asked if asked[name] != sampled.asked.get(name)]
     if others:
         before = [f"{name} {json.dumps(sampled.asked.get(name))[:60]}" for name in others]

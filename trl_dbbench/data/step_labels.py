@@ -25,7 +25,7 @@ from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.player import DEFAULT_SAMPLING, Player
 from trl_dbbench.episode.prompts import Opening
-from trl_dbbench.episode.types import Episode, Rules, Sampling, Start
+from trl_dbbench.episode.types import Episode, Rules, Sampling, Start, Status
 from trl_dbbench.errors import ConfigError, EnvironmentFault
 from trl_dbbench.evaluation.evaluate import open_model, player_of
 from trl_dbbench.rewards.steps import potential
@@ -150,7 +150,8 @@ def by_continuations(
         sampling: of the continuations.
 
     Returns:
-        For each episode its labels; `None` where it does not come out again as it was or the database fails.
+        For each episode its labels, `None` for a turn after which no continuation had room; `None` for an
+        episode that does not come out again as it was, or whose database fails.
     """
     again = replay_turns(played, player, system_prompt)
     starts, places = [], []
@@ -172,12 +173,14 @@ def by_continuations(
     with backend.engine() as engine:
         for first in range(0, len(starts), batch_size):
             ends += player.play_all(starts[first : first + batch_size], engine)
-    right = {place for place, end in zip(places, ends, strict=True) if end.right}
+    right: dict[tuple[int, int], bool] = {}
+    for place, end in zip(places, ends, strict=True):
+        right[place] = right.get(place, False) or end.right
     failed = {number for (number, _), end in zip(places, ends, strict=True) if end.fault is not None}
     return [
         None
         if episode is None or number in failed
-        else [*((number, turn) in right for turn in range(len(episode.turns) - 1)), record["right"]]
+        else [*(right.get((number, turn)) for turn in range(len(episode.turns) - 1)), record["right"]]
         for number, ((record, _), episode) in enumerate(zip(played, again, strict=True))
     ]
 
@@ -200,7 +203,7 @@ def replay_turns(
     assert isinstance(player.chat, ChatFormat)
     starts = [_start(record, task, player, system_prompt) for record, task in played]
     rules = Rules(player.rules.max_turns, 10**6, 10**6)  # the saved ones kept theirs
-    chat = player.chat  # an episode with more turns than were saved is another one, which `_same` sees
+    chat = player.chat
     ids = [[chat.ids_of(turn["text"]) for turn in record["turns"]] for record, _ in played]
     episodes = replace(player, rules=rules).play_all(starts, Script(ids, chat.ids_of("")))
     return [
@@ -220,4 +223,7 @@ def _same(record: EpisodeRecord, episode: Episode) -> bool:
     """Return whether both are equal up to the last turn, which no continuation starts from."""
     saved = [(turn["text"], turn.get("observation")) for turn in record["turns"][:-1]]
     now = [(turn.text, turn.observation) for turn in episode.turns[:-1]]
-    return saved == now and len(episode.turns) == len(record["turns"])
+    # one without room for another turn gets that here, as a turn of its script's end
+    more = record["status"] == Status.OUT_OF_TOKENS and len(episode.turns) == len(saved) + 2
+    episode.turns = episode.turns[:-1] if more else episode.turns
+    return saved == now[: len(saved)] and len(episode.turns) == len(record["turns"])

@@ -103,8 +103,15 @@ class Policy:
 
     @property
     def context(self) -> int | None:
-        """Tokens that the model can attend to, prompt and completion together; `None` if it does not say."""
-        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        """Tokens that the model can attend to, prompt and completion together; `None` if it does not say.
+
+        With longrope (Phi-3, Phi-4-mini), those up to which it uses its short factors: a longer pass computes
+        all positions by others, and would disagree with what was computed before.
+        """
+        config = self.model.config.get_text_config()
+        rope = getattr(config, "rope_parameters", None) or {}
+        switch = rope.get("original_max_position_embeddings") if rope.get("rope_type") == "longrope" else None
+        return switch or getattr(config, "max_position_embeddings", None)
 
     @property
     def device(self) -> torch.device:

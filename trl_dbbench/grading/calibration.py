@@ -20,9 +20,10 @@ class Calibration:
     """The calibration of n probabilities about items from a number of tasks.
 
     `accuracy` is the share on the right side of 0.5. `brier` is the mean of (p - y)², q(1 - q) for a constant
-    guess at the base rate q. `error` is the expected calibration error: |mean p - mean y| in each tenth of
-    the range of p, weighted by its size (Guo et al. 2017). Items of one task are not independent, so the
-    Wilson interval of the accuracy counts tasks, and the other intervals are a bootstrap over tasks.
+    guess at the base rate q; for pairs, that is a coin's. `error` is the expected calibration error: |mean p
+    - mean y| in each tenth of the range of p, weighted by its size (Guo et al. 2017). Items of one task are
+    not independent, so the Wilson interval of the accuracy counts tasks, and the others are a bootstrap over
+    tasks.
     """
 
     n: int
@@ -42,13 +43,19 @@ class Calibration:
 
 
 def calibration(
-    probabilities: Sequence[float], outcomes: Sequence[bool], tasks: Sequence[str], seed: int = 0
+    probabilities: Sequence[float],
+    outcomes: Sequence[float],
+    tasks: Sequence[str],
+    seed: int = 0,
+    base_rate: float | None = None,
 ) -> Calibration:
     """Compare probabilities with outcomes.
 
     Args:
         probabilities: length N, that the outcome is true.
+        outcomes: length N, 0 or 1; 0.5 for a tie.
         tasks: length N, the task of each; items of one task are resampled together.
+        base_rate: what one would guess without looking; the mean outcome if left out.
 
     Raises:
         ValueError: if there are none.
@@ -67,7 +74,7 @@ def calibration(
     return Calibration(
         len(p),
         len(names),
-        float(y.mean()),
+        float(y.mean()) if base_rate is None else base_rate,
         (accuracy, *wilson_interval(accuracy * len(names), len(names))),
         _with_interval(_brier, p, y, draws),
         _with_interval(_error, p, y, draws),
@@ -84,7 +91,8 @@ def pair_calibration(differences: Sequence[float], tasks: Sequence[str], seed: i
         differences: length N, d: the better one's score minus the other's.
     """
     p = 1 / (1 + np.exp(-np.abs(np.asarray(differences, float))))
-    return calibration(p.tolist(), [each > 0 for each in differences], tasks, seed)
+    outcomes = [0.5 if each == 0 else float(each > 0) for each in differences]
+    return calibration(p.tolist(), outcomes, tasks, seed, base_rate=0.5)
 
 
 def _brier(p: np.ndarray, y: np.ndarray) -> float:

@@ -264,7 +264,7 @@ def settings_of(source: str) -> RunSettings | None:
 
 
 def told_by_rows(source: str | Path) -> dict[str, Any]:
-    """Return the fields of `RunSettings` that a file of `export --to sft` tells."""
+    """Return the arguments of `played_as` that a file of `export --to sft` tells."""
     rows = [dict(entry.fields) for entry in read_entries(Path(source))]
     told: dict[str, Any] = {}
     if all("prompt" in row for row in rows):
@@ -274,6 +274,7 @@ def told_by_rows(source: str | Path) -> dict[str, Any]:
     if tools := rows[0].get("tools"):
         named = [name for name in PROTOCOLS if get_protocol(name).tools == json.loads(tools)]
         told |= {"protocol": named[0]} if named else {}
+    told["turns"] = [sum(message["role"] == "assistant" for message in row["completion"]) for row in rows]
     return told
 
 

@@ -25,6 +25,9 @@ from trl_dbbench.utils.files import is_stream, whole_lines
 GREEDY, SAMPLES = "greedy", "samples"
 """The parts of an evaluation."""
 
+NOT_KEPT_BEFORE = ("database", "weights")
+"""What decides which episodes are played, and earlier versions did not keep."""
+
 
 class Journal:
     """The episodes that an evaluation has played, in its earlier starts and in this one.
@@ -65,7 +68,7 @@ class Journal:
                 f"'{self.path}' cannot be read: {error}. Remove it, and the evaluation starts anew."
             ) from None
         names = dict.fromkeys((*before, *self.asked))
-        before = {"database": self.asked.get("database")} | before  # earlier versions did not keep it
+        before = {name: self.asked.get(name) for name in NOT_KEPT_BEFORE} | before
         if others := [name for name in names if self.asked.get(name) != before.get(name)]:
             told = [f"{name} {json.dumps(before.get(name), ensure_ascii=False)[:60]}" for name in others]
             raise ConfigError(

@@ -128,9 +128,10 @@ class _Again:
     ) -> Episode:
         prompt_ids = chat.prompt_ids(prompt_messages(record, task, settings))
         parts = []
-        for turn in record["turns"]:
+        for number, turn in enumerate(record["turns"], 1):
             ids = chat.ids_of(turn["text"])
-            if len(ids) - 1 == turn["tokens"]:
+            last = number == len(record["turns"]) and record.get("truncated", False)
+            if last or turn["tokens"] >= settings.rules.max_turn_tokens:
                 ids.pop()  # it was cut off: nothing ended it
             ended = ids[-1] if ids[-1] in chat.eos_token_ids else None
             read = turn["observation"] if turn["observation_tokens"] else None

@@ -110,8 +110,8 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
     lost = [place for place in unnamed if any(len(row) > place and row[place] for _, row in filled)]
     if len(named) == 1 and len(lost) > 1:
         raise TaskError(
-            f"{path}: the first line names one column, {''.join(header)!r}, and {len(lost)} others have cells. "
-            "If it is a title, delete the lines above the header."
+            f"{path}: the first line names one column, {''.join(header)!r}, and {len(lost)} others have "
+            "cells. If it is a title, delete the lines above the header."
         )
     if empty := len(rows) - 1 - len(filled):
         notes.append(f"{path}: rows whose cells are all empty ({empty}) are left out")

@@ -61,8 +61,8 @@ NEEDED = {
 }
 """Settings that have an effect only with another -> that one."""
 
-COMPARED = ("temperature", "top_p", "beta")
-"""Settings of TRL that are compared with numbers here."""
+ACCURACY = "eval_accuracy_void_wrong"
+"""Measure of an evaluation by which the best model is chosen."""
 
 
 class _Single(int):
@@ -180,6 +180,9 @@ class DBBenchGRPOConfig(GRPOConfig):
         None,
         "Addresses of vLLM servers that generate, as http://10.0.0.7:8000. With LoRA they must see "
         "output_dir under the same path, to load the adapter from it; full weights are sent over NCCL.",
+    )
+    vllm_server_timeout: float = option(
+        600.0, "Seconds that vLLM servers are waited for when none of them answers."
     )
     rollouts_ahead: int = option(
         0,
@@ -306,6 +309,7 @@ class DBBenchGRPOConfig(GRPOConfig):
             self.disable_tqdm = True
         check_values(self)
         use_new_names(self)
+        self._measure_by_accuracy()
         super().__post_init__()
         self.num_generations = int(self.num_generations)
         for name in ("max_turns", "max_turn_tokens", "max_completion_length", "greedy_eval_every"):
@@ -363,14 +367,37 @@ class DBBenchGRPOConfig(GRPOConfig):
         check_history(self)
         check_correction(self)
 
+    def _measure_by_accuracy(self) -> None:
+        """Let what goes by a measure of evaluations go by the accuracy, in the place of transformers' loss.
+
+        The loss of one greedy sample is 0, or that of the KL, which is least before the training.
+
+        Raises:
+            ConfigError: if the loss was asked for.
+        """
+        plateau = getattr(self.lr_scheduler_type, "value", self.lr_scheduler_type) == "reduce_lr_on_plateau"
+        if not (self.load_best_model_at_end or plateau):
+            return
+        if self.metric_for_best_model in ("loss", "eval_loss"):
+            raise ConfigError(
+                f"metric_for_best_model: {self.metric_for_best_model} says nothing of the model: an "
+                "evaluation's episodes are greedy, so its loss is 0 or that of the KL. Leave it out for "
+                f"{ACCURACY}, or name another measure, such as eval_reward."
+            )
+        if self.metric_for_best_model is None:
+            self.metric_for_best_model, self.greater_is_better = ACCURACY, True
+
     def _check_empty(self) -> None:
         """Raise ConfigError for a setting without the value that it needs, as `few_shot:` in a YAML."""
         # not the fields' types: transformers' parser takes the None out of them
-        types = GRPOConfig.__annotations__ | DBBenchGRPOConfig.__annotations__
+        types: dict[str, Any] = {}
+        for base in reversed(type(self).__mro__):
+            types |= vars(base).get("__annotations__", {})
         for each in fields(self):
-            ours = GRPOConfig.__dataclass_fields__.get(each.name) is not each or each.name in COMPARED
-            optional = each.default is None or "None" in str(types.get(each.name))
-            if ours and not optional and getattr(self, each.name) is None:
+            ours = GRPOConfig.__dataclass_fields__.get(each.name) is not each
+            number = isinstance(each.default, int | float) and not isinstance(each.default, bool)
+            optional = each.default is None or "None" in str(types[each.name]) or each.name == "top_k"
+            if (ours or number) and not optional and getattr(self, each.name) is None:
                 raise ConfigError(
                     f"{each.name} is empty; give it a value, or leave it out for its default, "
                     f"{each.default!r}."

@@ -44,6 +44,10 @@ Run = Callable[[Tokens, int | None], Values]
 """Computes values of completions' tokens, (B, T), or one of all rows, or `None`, given the rows of a pass."""
 
 
+MUCH_LESS = 2 / 3
+"""Share of a checkpoint's bound: if that, or less, fits now, the device is another one."""
+
+
 class Forwards:
     """Passes of a trainer's models, each of at most `bound` tokens. A checkpoint keeps the bound.
 
@@ -63,12 +67,18 @@ class Forwards:
         self._known: dict[tuple[str, int], torch.Tensor] = {}  # (B, T), of the parts before it
 
     def settle(self) -> None:
-        """Choose the bound by the memory that is free, if there is none. All ranks call it."""
-        if self.bound is not None:
+        """Choose the bound by the memory that is free, if none is set. All ranks call it.
+
+        A checkpoint's stays, so that sums are rounded as before, unless much less fits here.
+        """
+        if self.trainer.args.max_tokens_per_forward is not None:
             return
         own = fitting(self.trainer)
         known = [bound for bound in Ranks().gather(own) if bound is not None]
-        self.bound = min(known, default=None)
+        fits = min(known, default=None)
+        if self.bound is not None and (fits is None or fits > MUCH_LESS * self.bound):
+            return
+        self.bound = fits
         if self.bound is not None:
             logger.info(
                 "A forward and backward pass has at most %d tokens (max_tokens_per_forward).", self.bound

@@ -112,6 +112,13 @@ def check_whole_weights(trainer: GRPOTrainer, setting: str) -> None:
         )
 
 
+def without_dropout(model: torch.nn.Module) -> None:
+    """Switch off the dropout of the adapter "ref", through which a reference is computed."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Dropout) and name.endswith(".ref"):
+            module.p = 0.0
+
+
 def of_adapter(name: str, adapter: str) -> str:
     """Return the name that a weight of the adapter `default` has in another adapter."""
     return re.sub(r"\.default(?=\.|$)", f".{adapter}", name)
@@ -160,19 +167,27 @@ class StageReference:
             reference.data.copy_(state[name])
 
 
-def apply_kl(output: dict[str, Any], args: Any, gather: Callable[[torch.Tensor], torch.Tensor]) -> Penalties:
+def apply_kl(
+    output: dict[str, Any],
+    mask: torch.Tensor,
+    args: Any,
+    gather: Callable[[torch.Tensor], torch.Tensor],
+    training: bool,
+) -> Penalties:
     """Put the reference of `kl_reference: rollout` into a scored batch; with `kl_in_reward` take it out.
 
     Args:
-        output: as TRL scored it; `tool_mask` leaves out failed rows.
+        output: as TRL scored it.
+        mask: (n, T), 1 on the sampled tokens of rows that did not fail.
+        training: whether the policy played by its own distribution; an evaluation is greedy.
 
     Returns:
         What is taken from the rewards of all ranks' rows, (N,); 0.0 for nothing.
     """
     played = output["sampling_per_token_logps"]
-    if args.kl_reference == "rollout":
+    if args.kl_reference == "rollout" and training:
         output["ref_per_token_logps"] = played
     if not args.kl_in_reward:
         return 0.0
-    ratios = (played - output.pop("ref_per_token_logps")).nan_to_num() * output["tool_mask"]  # (n, T)
+    ratios = (played - output.pop("ref_per_token_logps")).nan_to_num() * mask  # (n, T)
     return gather(args.beta * ratios.sum(dim=1)).cpu()

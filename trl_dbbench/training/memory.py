@@ -584,8 +584,11 @@ def quantized_bits(*given: Any) -> int | None:
 
 
 def _optimizer_bytes(optimizer: str) -> int | None:
-    """Return what an optimizer keeps of a trained parameter, as `Load.optimizer_bytes`."""
-    if optimizer and not optimizer.startswith(("adamw", "paged_adamw")):
+    """Return what an optimizer keeps of a trained parameter, as `Load.optimizer_bytes`.
+
+    A paged one moves its moments to main memory when the device is full.
+    """
+    if optimizer and not optimizer.startswith("adamw"):
         return 0
     return 2 if "8bit" in optimizer else 1 if "4bit" in optimizer else None
 

@@ -38,8 +38,11 @@ from trl_dbbench.training.packing import Tokens
 from trl_dbbench.training.trainer import DBBenchGRPOTrainer
 from trl_dbbench.utils.ranks import Ranks
 
-VALUES, RETURNS = "values", "returns"
-"""(B, T) of a scored batch: the critic's values before the update, and their targets."""
+VALUES, RETURNS, SAMPLED = "values", "returns", "valued"
+"""(B, T) of a scored batch: the critic's values before the update, their targets, which tokens have one."""
+
+VALUED = "valued_tokens"
+"""() of a scored batch: the tokens that have a target, of all ranks."""
 
 
 @dataclass
@@ -151,9 +154,12 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
         if train:
             told, ranks = self.advantage, Ranks()
             spare = output["completion_ids"].shape[1] - told.values.shape[1]
-            for name, of_all in ((VALUES, told.values), (RETURNS, told.returns)):
+            columns = ((VALUES, told.values), (RETURNS, told.returns), (SAMPLED, told.sampled))
+            for name, of_all in columns:
                 own = F.pad(of_all.chunk(ranks.count)[ranks.number], (0, spare))
                 output[name] = own.to(self.accelerator.device)
+            own = output[SAMPLED] & (output["completion_mask"] * output["tool_mask"]).bool()
+            output[VALUED] = self.accelerator.gather(own.sum()).sum()
             known = told.returns[told.sampled], told.values[told.sampled]
             self._metrics["train"]["value/explained_variance"].append(explained_variance(*known))
 
@@ -174,8 +180,11 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
         return loss + self.args.value_loss_weight * self._value_loss(values, inputs)
 
     def _value_loss(self, values: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor:
-        """Return this micro-batch's share of the mean over the sampled tokens of a step, on all ranks."""
-        sampled = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
+        """Return this micro-batch's share of the mean over a step's tokens that were sampled, on all ranks.
+
+        Rows that no reward function scores have no value to learn.
+        """
+        sampled = inputs[SAMPLED] & (inputs["completion_mask"] * inputs["tool_mask"]).bool()
         errors, clipped = value_errors(
             values[sampled], inputs[VALUES][sampled], inputs[RETURNS][sampled], self.args.value_clip
         )
@@ -184,7 +193,7 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
         for name, total in (("loss", error), ("clip_ratio", number)):
             self._metrics["train"][f"value/{name}"].append(total / max(tokens, 1))
         # tokens are counted over a whole generation, and all its ranks; a step may be a part of it
-        tokens_of_step = inputs["num_items_in_batch"].clamp(min=1) / self.args.steps_per_generation
+        tokens_of_step = inputs[VALUED].clamp(min=1) / self.args.steps_per_generation
         steps, ranks = self.current_gradient_accumulation_steps, self.accelerator.num_processes
         return errors.sum() / (tokens_of_step * steps / ranks)
 

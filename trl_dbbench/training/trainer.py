@@ -83,8 +83,8 @@ from trl_dbbench.training.importance_sampling import (
     compares_with_rollout,
     known_logprobs,
 )
-from trl_dbbench.training.kl import StageReference, apply_kl, load_reference
-from trl_dbbench.training.loss import SHARES, correct_means, mask_failed, note_shares
+from trl_dbbench.training.kl import StageReference, apply_kl, load_reference, without_dropout
+from trl_dbbench.training.loss import FAILED, SHARES, correct_means, mask_failed, note_shares
 from trl_dbbench.training.memory import check_memory
 from trl_dbbench.training.model_card import refine_card
 from trl_dbbench.training.packing import FOLLOWS, Tokens
@@ -92,7 +92,7 @@ from trl_dbbench.training.resume import ResumableGRPOTrainer, replaced
 from trl_dbbench.training.samplers import LiveOrder, TaskSampler, task_order
 from trl_dbbench.training.stage_adapters import StageAdapters
 from trl_dbbench.training.stream import Stream, StreamCallback
-from trl_dbbench.training.unsupported import check_arguments, refused_by_trl
+from trl_dbbench.training.unsupported import check_arguments, check_positions, refused_by_trl
 from trl_dbbench.utils.cpu import give_back_memory, leave_unpacked, spare_page_faults
 from trl_dbbench.utils.ranks import raise_on_all, together
 
@@ -181,7 +181,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             check_needs(args.advantage, self.advantage, "step_rewards")
         if args.stream is not None and eval_dataset is not None:
             args.eval_on_start = True  # the matrix begins with what the agent could do before
-        beta = 0.0 if args.kl_reference == "rollout" else args.beta  # above 0 TRL loads a reference
+        own_reference = args.kl_reference == "rollout" or args.reference_model_name_or_path
+        beta = 0.0 if own_reference else args.beta  # above 0 TRL loads a reference
         # with use_vllm TRL would start an engine of its own
         with refused_by_trl(), replaced(args, model_init_kwargs=init_kwargs, beta=beta, use_vllm=False):
             super().__init__(
@@ -196,6 +197,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
                 **kwargs,
             )
         leave_unpacked(self.model)
+        check_positions(self.model)
         # set here and not passed on: TRL's warning that it may change is for those who do not pin TRL
         self.rollout_func = self._rollout
         self.mask_truncated_completions = False  # TRL would go by the last id
@@ -246,6 +248,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         self.stage_reference = StageReference(self) if args.kl_reference == "stage" else None
         if self.stage_reference is not None:
             self.stateful["stage_reference"] = self.stage_reference
+        without_dropout(self.model)
         self.stage_adapters = None
         if args.stage_adapters != "one":
             self.stage_adapters = self.stateful["stage_adapters"] = StageAdapters(self, args.stage_adapters)
@@ -323,8 +326,10 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             logprobs = known_logprobs(output, engine_of(self.args), self._any_rank)
             if compares_with_rollout(self.args):
                 output["old_per_token_logps"] = logprobs
+        every = output["tool_mask"]
         mask_failed(output, batch.episodes, self.args.mask_truncated_completions, self.accelerator.gather)
-        penalties = apply_kl(output, self.args, self.accelerator.gather)
+        played = every.masked_fill(output[FAILED][:, None], 0)  # truncated rows are in their groups' means
+        penalties = apply_kl(output, played, self.args, self.accelerator.gather, self.model.training)
         self._assign_advantages(output, penalties)
         self._record(batch)
         return output
@@ -610,7 +615,9 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
 
         tokens = Tokens(input_ids, attention_mask, logits_to_keep, self._follows)
         shared = shared and tokens.follows is None  # a tree computes its own prompt
-        return self.forwards.score("logprobs", run, tokens, batch_size, shared=shared)
+        # rollouts were sampled without dropout
+        with nullcontext() if torch.is_grad_enabled() else evaluating(model):
+            return self.forwards.score("logprobs", run, tokens, batch_size, shared=shared)
 
     def _score_trees(
         self, model: Any, tokens: Tokens, rows: int | None, compute_entropy: bool, usual: Callable
@@ -656,6 +663,17 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
 
 
 @contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Switch off a model's dropout."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+@contextmanager
 def trl_settings(trainer: DBBenchGRPOTrainer, micro_batch: dict[str, Any] | None = None) -> Iterator[None]:
     """Set attributes of TRL's as it must see them while it scores a batch, or computes a loss.
 
@@ -677,9 +695,10 @@ def trl_settings(trainer: DBBenchGRPOTrainer, micro_batch: dict[str, Any] | None
             of_args = {"gradient_accumulation_steps": trainer._micro_steps}
     else:
         own = {"use_vllm": "importance_sampling_ratio" in micro_batch}
+        own["beta"] = trainer.beta if "ref_per_token_logps" in micro_batch else 0.0
         if SHARES in micro_batch:
             factor, batches = correct_means(trainer.loss_type, micro_batch[SHARES])
-            own["beta"] = trainer.beta * factor
+            own["beta"] *= factor
             own["current_gradient_accumulation_steps"] = trainer.current_gradient_accumulation_steps * batches
     with replaced(args, **of_args), replaced(trainer, **own):
         yield

@@ -279,6 +279,17 @@ def default_of(setting: str) -> Any:
     return kind.__dataclass_fields__[name].default
 
 
+def check_positions(model: PreTrainedModel) -> None:
+    """Raise ConfigError for a model that learned a table of positions, as GPT-2: TRL pads prompts on the left
+    and does not tell it where they begin."""
+    if any(name.rpartition(".")[2] == "wpe" for name, _ in model.named_modules()):
+        raise ConfigError(
+            f"'{model.name_or_path}' has a table of learned positions (GPT-2, StarCoder), and TRL pads a "
+            "batch's prompts on the left, so it would be trained at shifted positions. Take a model with "
+            "rotary positions, such as Qwen's or Llama's."
+        )
+
+
 def check_arguments(
     model: str | PreTrainedModel,
     args: Any,

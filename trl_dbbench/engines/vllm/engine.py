@@ -24,6 +24,7 @@ from trl_dbbench.engines.vllm.logprobs import policys_logprobs
 from trl_dbbench.engines.vllm.servers import (
     CONNECT_SECONDS,
     CONNECTION_LIMITS,
+    PATIENCE_SECONDS,
     Adapter,
     Server,
     ServerFailure,
@@ -193,6 +194,7 @@ class VLLMBackend:
             self._weights.adapters,
             full_weights=self._weights.full,
             logprobs_of=self._weights.logprobs_of,
+            patience=getattr(args, "vllm_server_timeout", PATIENCE_SECONDS),
         )
         self._on_main_process(self._servers.connect)
         self._weights.open(self._servers, self._on_main_process)
