@@ -378,14 +378,16 @@ class DBBenchGRPOConfig(GRPOConfig):
         plateau = getattr(self.lr_scheduler_type, "value", self.lr_scheduler_type) == "reduce_lr_on_plateau"
         if not (self.load_best_model_at_end or plateau):
             return
-        if self.metric_for_best_model in ("loss", "eval_loss"):
+        measure = vars(self)["metric_for_best_model"]
+        if measure in ("loss", "eval_loss"):
             raise ConfigError(
-                f"metric_for_best_model: {self.metric_for_best_model} says nothing of the model: an "
+                f"metric_for_best_model: {measure} says nothing of the model: an "
                 "evaluation's episodes are greedy, so its loss is 0 or that of the KL. Leave it out for "
                 f"{ACCURACY}, or name another measure, such as eval_reward."
             )
-        if self.metric_for_best_model is None:
-            self.metric_for_best_model, self.greater_is_better = ACCURACY, True
+        if measure is None:
+            self.metric_for_best_model = ACCURACY
+            self.greater_is_better = True
 
     def _check_empty(self) -> None:
         """Raise ConfigError for a setting without the value that it needs, as `few_shot:` in a YAML."""

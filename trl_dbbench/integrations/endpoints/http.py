@@ -325,10 +325,10 @@ class Endpoint:
             raise _Failure(f"the connection broke ({self._said(error)})") from None
         self._heard = True
         if not response.is_success:
-            error = error_of(response)
-            if error.reply is not None:
-                return error.reply
-            self._refused(response.status_code, error, response, body)
+            refusal = error_of(response)
+            if refusal.reply is not None:
+                return refusal.reply
+            self._refused(response.status_code, refusal, response, body)
         try:
             told = json_of(response)
             if (hidden := hidden_error(told)) is not None:
