@@ -201,7 +201,8 @@ def main() -> None:
         print(line_of(f"grpo, seed {seed}", chain.measure(f"grpo-{seed}", folder), sft), flush=True)
     if given.controls:
         controls = {
-            "no-learning": ("--learning_rate", "0"),
+            # two updates tell as much as sixty: the weights stay as they are
+            "no-learning": ("--learning_rate", "0", "--max_steps", "2"),
             "shuffled": ("--reward_funcs", f"{Path(__file__).resolve()}:shuffled_outcome"),
         }
         for name, options in controls.items():
