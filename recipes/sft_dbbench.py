@@ -14,6 +14,7 @@ import logging
 from dataclasses import dataclass, field
 
 import torch
+from datasets import Dataset
 from transformers import AutoModelForCausalLM
 from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config, get_quantization_config
 
@@ -21,6 +22,7 @@ from trl_dbbench import ConfigError, DatabaseArguments, TaskArguments, get_proto
 from trl_dbbench.cli.arguments import read_template_kwargs
 from trl_dbbench.cli.start import load_tokenizer, model_init_kwargs, start
 from trl_dbbench.data.demonstrations import Teacher, demonstrate, to_sft_dataset, with_mistakes
+from trl_dbbench.data.reward_data import fitting
 from trl_dbbench.engines.policy import eos_token_ids
 from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.templates import load_chat_template
@@ -109,11 +111,12 @@ def main(
         if script_args.episodes and given:
             raise ConfigError(f"{name}: {given} is for demonstrations; leave it or episodes out.")
     tasks = [] if script_args.episodes else task_args.load()
-    if (without := [task.id for task in tasks if task.gold.sql is None]) and teacher is None:
-        logging.warning(
-            "%d of %d tasks have no gold SQL to demonstrate, and are left out", len(without), len(tasks)
-        )
-        tasks = [task for task in tasks if task.gold.sql is not None]
+    if teacher is None:
+        whole, tasks = tasks, [task for task in tasks if task.gold.sql is not None]
+        if lost := len(whole) - len(tasks):
+            logging.warning(
+                "%d of %d tasks have no gold SQL to demonstrate, and are left out", lost, len(whole)
+            )
     protocol, mistakes = get_protocol(script_args.protocol), script_args.mistakes
     opening = task_args.opening(script_args.protocol, tasks[0]) if tasks else None
     tokenizer = load_tokenizer(model_args, training_args, script_args.chat_template)
@@ -160,14 +163,13 @@ def main(
             episodes = right
         dataset = to_sft_dataset(episodes, imitate_errors=not mistakes)
 
-    if (longest := training_args.max_length) is not None:
-        whole, dataset = dataset, dataset.filter(lambda row: len(row["input_ids"]) <= longest)
-        if lost := len(whole) - len(dataset):
-            logging.warning(
-                "%d of %d rows are longer than max_length %d, and left out", lost, len(whole), longest
-            )
-    if not len(dataset):
+    cut = list[str]()
+    rows = fitting((("", row) for row in dataset), training_args.max_length, cut)
+    for note in cut:
+        logging.warning(note)
+    if not rows:
         raise ConfigError("nothing is left to learn from; see the messages before this one.")
+    dataset = Dataset.from_list([row for _, row in rows])
     trainer = SFTTrainer(
         model=model,
         args=training_args,

@@ -653,7 +653,7 @@ def test_a_message_that_the_template_leaves_out_is_named(tokenizer: PreTrainedTo
 def test_a_program_hears_a_message_without_its_header(
     tokenizer: PreTrainedTokenizerBase, family: str, turn: str, said: str
 ) -> None:
-    """What it sends back is read in the place of the message, under the template's header."""
+    """The message that it sends back stands under the template's header."""
     chat = chat_of(tokenizer, family, "tools" if family == "gptoss" else "text")
     ids = tokenizer(turn, add_special_tokens=False)["input_ids"]
     sampled = Turn(Completion(ids, [0.0] * len(ids)), chat.text(ids), Operation(""))

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_dbbench.data.reward_data import played_in, steps_of_files
 from trl_dbbench.data.step_labels import by_state_progress, label_steps, state_progress
+from trl_dbbench.database import Database
 from trl_dbbench.episode.judge import Judge, Verdict
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.protocol import Answer, Operation, Reply, get_protocol
@@ -25,7 +26,7 @@ from trl_dbbench.evaluation.evaluate import evaluate, open_model
 from trl_dbbench.rewards.process import ProcessRewardModel, StepReader, StepTokens
 from trl_dbbench.rewards.registry import load_reward_functions, with_step_rewards
 from trl_dbbench.rewards.steps import potential
-from trl_dbbench.runs.conversations import completion_messages, prompt_messages, saved_episodes
+from trl_dbbench.runs.conversations import Labels, completion_messages, prompt_messages, saved_episodes
 from trl_dbbench.runs.replay import replay
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import find_trained
@@ -152,6 +153,18 @@ def test_labels_by_state_progress(tmp_path, sqlite_database, tokenizer):
     assert by_state_progress(bad, task, sqlite_database, judge) == [False, None, False]
 
 
+def continued(run: Path, database: Database, model: str, k: int) -> list[Labels | None]:
+    """The labels by this model's continuations."""
+    return label_steps(
+        list(saved_episodes(run, [])),
+        RunSettings.read(run),
+        "continuations",
+        open_database=lambda: nullcontext(database),
+        k=k,
+        model=model,
+    )
+
+
 def test_labels_by_continuations(tmp_path, sqlite_database):
     """The demo's model plays on: after a right look at the rows it answers right, after a wrong one it cannot."""
     model, system_prompt = str(ROOT / "recipes/tiny/model"), "Work on the MySQL database."
@@ -173,15 +186,7 @@ def test_labels_by_continuations(tmp_path, sqlite_database):
     # the last one does not come out as it was saved: the database says something else now
     log = run / "episodes.jsonl"
     log.write_text(log.read_text().replace("[(1,)]", "[(7,)]"))
-    labels = label_steps(
-        list(saved_episodes(run, [])),
-        RunSettings.read(run),
-        "continuations",
-        open_database=lambda: nullcontext(sqlite_database),
-        k=4,
-        model=model,
-    )
-    assert labels == [[True, False], [False, True], None, [False]]
+    assert continued(run, sqlite_database, model, k=4) == [[True, False], [False, True], None, [False]]
 
 
 def test_a_turn_after_which_nothing_fits_has_no_label(tmp_path, sqlite_database):
@@ -191,15 +196,7 @@ def test_a_turn_after_which_nothing_fits_has_no_label(tmp_path, sqlite_database)
     episode = play_script(task, [sql("SELECT 1"), answer("[('x',)]")], policy.tokenizer, sqlite_database)
     known = {"system_prompt": system_prompt, "max_completion_length": 10}
     run = save_episodes(tmp_path, sqlite_database, [episode], **known)
-    labels = label_steps(
-        list(saved_episodes(run, [])),
-        RunSettings.read(run),
-        "continuations",
-        open_database=lambda: nullcontext(sqlite_database),
-        k=1,
-        model=model,
-    )
-    assert labels == [[None, False]]
+    assert continued(run, sqlite_database, model, k=1) == [[None, False]]
 
 
 def test_labels_that_need_what_is_not_there(tmp_path, sqlite_database, tokenizer):

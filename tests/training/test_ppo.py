@@ -249,7 +249,7 @@ def test_what_is_trained_of_a_critic_of_its_own(ppo_of, tmp_path, lora):
 
 
 def test_an_episode_without_a_reward_teaches_the_critic_nothing(ppo_of, tmp_path):
-    """Its advantages are 0 too, so that the gradient is that of the others alone."""
+    """The gradient is that of the other episodes."""
 
     def every_other(episode, **kwargs):
         return [5.0 if number % 2 else None for number in range(len(episode))]

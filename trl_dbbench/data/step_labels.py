@@ -203,9 +203,12 @@ def replay_turns(
     assert isinstance(player.chat, ChatFormat)
     starts = [_start(record, task, player, system_prompt) for record, task in played]
     rules = Rules(player.rules.max_turns, 10**6, 10**6)  # the saved ones kept theirs
-    chat = player.chat
+    chat = player.chat  # an episode with more turns than were saved is another one, which `_same` sees
     ids = [[chat.ids_of(turn["text"]) for turn in record["turns"]] for record, _ in played]
     episodes = replace(player, rules=rules).play_all(starts, Script(ids, chat.ids_of("")))
+    for (record, _), episode in zip(played, episodes, strict=True):
+        if record["status"] == Status.OUT_OF_TOKENS:  # what follows now had no room then
+            del episode.turns[len(record["turns"]) :]
     return [
         episode if _same(record, episode) else None
         for (record, _), episode in zip(played, episodes, strict=True)
@@ -223,7 +226,4 @@ def _same(record: EpisodeRecord, episode: Episode) -> bool:
     """Return whether both are equal up to the last turn, which no continuation starts from."""
     saved = [(turn["text"], turn.get("observation")) for turn in record["turns"][:-1]]
     now = [(turn.text, turn.observation) for turn in episode.turns[:-1]]
-    # one without room for another turn gets that here, as a turn of its script's end
-    more = record["status"] == Status.OUT_OF_TOKENS and len(episode.turns) == len(saved) + 2
-    episode.turns = episode.turns[:-1] if more else episode.turns
-    return saved == now[: len(saved)] and len(episode.turns) == len(record["turns"])
+    return saved == now and len(episode.turns) == len(record["turns"])

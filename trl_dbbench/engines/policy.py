@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
+from torch import nn
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from trl.models import unwrap_model_for_generation
 
@@ -54,6 +55,17 @@ def quantization_of(config: Any) -> dict[str, Any] | None:
 def autocast_of(accelerator: Accelerator) -> str | None:
     """Return the type that a trainer's forward passes compute in, if it is not that of the weights."""
     return {"bf16": "bfloat16", "fp16": "float16"}.get(accelerator.mixed_precision)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch off a model's dropout, as long as its training does not go on."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
 
 
 class Policy:

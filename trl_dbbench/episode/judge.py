@@ -69,12 +69,11 @@ class _Remembered(Generic[T]):
     """Results of gold SQL; the most recently used are kept. Thread-safe.
 
     Args:
-        rows: counts those of a result.
-        most: rows of all results that are kept.
+        rows: counts those of a result, for `_MAX_STATE_ROWS`.
     """
 
-    def __init__(self, rows: Callable[[T], int], most: int) -> None:
-        self._rows, self._most, self._held = rows, most, 0
+    def __init__(self, rows: Callable[[T], int] = lambda _: 0) -> None:
+        self._rows, self._held = rows, 0
         self._kept: OrderedDict[_Key, T] = OrderedDict()
         self._making: dict[_Key, threading.Lock] = {}
         self._lock = threading.Lock()
@@ -98,7 +97,7 @@ class _Remembered(Generic[T]):
                     with self._lock:
                         self._kept[key] = made
                         self._held += self._rows(made)
-                        while len(self._kept) > _MAX_REMEMBERED or self._held > self._most:
+                        while len(self._kept) > _MAX_REMEMBERED or self._held > _MAX_STATE_ROWS:
                             self._held -= self._rows(self._kept.popitem(last=False)[1])
                 return made
             finally:
@@ -132,10 +131,8 @@ class Judge:
     def __init__(self, database: Database, grader: str | None = None):
         self._database = database
         self._grader = None if grader is None else get_grader(grader)
-        self._states: _Remembered[GoldState] = _Remembered(_rows_of, _MAX_STATE_ROWS)
-        self._results: _Remembered[Result] = _Remembered(
-            lambda gold: len(gold.rows), _MAX_REMEMBERED * _MAX_KEPT_ROWS
-        )
+        self._states: _Remembered[GoldState] = _Remembered(_rows_of)
+        self._results: _Remembered[Result] = _Remembered()
 
     def __call__(
         self,

@@ -26,7 +26,7 @@ GREEDY, SAMPLES = "greedy", "samples"
 """The parts of an evaluation."""
 
 NOT_KEPT_BEFORE = ("database", "weights")
-"""What decides which episodes are played, and earlier versions did not keep."""
+"""Settings that the files of earlier versions lack."""
 
 
 class Journal:

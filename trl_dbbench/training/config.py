@@ -370,7 +370,8 @@ class DBBenchGRPOConfig(GRPOConfig):
     def _measure_by_accuracy(self) -> None:
         """Let what goes by a measure of evaluations go by the accuracy, in the place of transformers' loss.
 
-        The loss of one greedy sample is 0, or that of the KL, which is least before the training.
+        An evaluation's loss is 0: its one greedy sample has no advantage. With beta it is the KL alone, which
+        is lowest before the training.
 
         Raises:
             ConfigError: if the loss was asked for.
@@ -381,9 +382,8 @@ class DBBenchGRPOConfig(GRPOConfig):
         measure = vars(self)["metric_for_best_model"]
         if measure in ("loss", "eval_loss"):
             raise ConfigError(
-                f"metric_for_best_model: {measure} says nothing of the model: an "
-                "evaluation's episodes are greedy, so its loss is 0 or that of the KL. Leave it out for "
-                f"{ACCURACY}, or name another measure, such as eval_reward."
+                f"metric_for_best_model: {measure} says nothing of the model: an evaluation's loss is 0, or "
+                f"the KL alone. Leave it out for {ACCURACY}, or name another measure, such as eval_reward."
             )
         if measure is None:
             self.metric_for_best_model = ACCURACY

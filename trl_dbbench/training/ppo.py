@@ -29,6 +29,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from trl_dbbench.advantages.gae import GAE, explained_variance
+from trl_dbbench.engines.policy import evaluating
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.training.config import DBBenchGRPOConfig, option
@@ -136,14 +137,11 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
                 torch.cat([self.critic(self._states(trunk, *each), tokens.completion) for each in passes]),
             )
 
-        training = trunk.training
-        trunk.eval()
-        try:
-            return self.forwards.score(VALUES, run, Tokens.of(batch), self.args.per_device_train_batch_size)[
-                0
-            ]
-        finally:
-            trunk.train(training)
+        with evaluating(trunk):
+            (values,) = self.forwards.score(
+                VALUES, run, Tokens.of(batch), self.args.per_device_train_batch_size
+            )
+        return values
 
     def _assign_advantages(self, output: dict[str, Any], penalties: torch.Tensor | float) -> None:
         train = self.model.training

@@ -42,7 +42,7 @@ from trl.extras.profiling import profiling_context
 from trl_dbbench.advantages.registry import check_needs, note
 from trl_dbbench.database import Database
 from trl_dbbench.engines.base import engine_of, open_backend
-from trl_dbbench.engines.policy import TrainedPolicy, forward_is_collective
+from trl_dbbench.engines.policy import TrainedPolicy, evaluating, forward_is_collective
 from trl_dbbench.engines.shared_prompts import SharedPrompts
 from trl_dbbench.engines.token_trees import follows_of, lay_out_trees, score_sequences
 from trl_dbbench.episode.chat import ChatFormat
@@ -660,17 +660,6 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         super().create_model_card(*args, **kwargs)
         if self.is_world_process_zero():
             refine_card(self)
-
-
-@contextmanager
-def evaluating(model: Any) -> Iterator[None]:
-    """Switch off a model's dropout."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
 
 from trl_dbbench.engines.asked import Asked, AskedEngine, raise_bugs
+from trl_dbbench.engines.policy import evaluating
 from trl_dbbench.engines.transformers.admission import FED_TOKENS, Admission, Costs
 from trl_dbbench.engines.transformers.cache import GROW_BY_COLUMNS, Piece, RowCache, can_keep
 from trl_dbbench.engines.transformers.models import CACHE_ARGUMENT, cache_argument
@@ -161,13 +162,11 @@ class TransformersEngine(AskedEngine):
 
     def serve(self, episodes: Sequence[Future]) -> None:
         self._watch(episodes)
-        training = self.model.training
-        self.model.eval()
         try:
             # what ranks gather at each layer cannot be laid out beforehand
             laid_out = nullcontext() if self._in_step else packed(self.model)
             # a model that is compiled would be compiled again and again for a cache that grows
-            with laid_out, torch.compiler.set_stance("force_eager"):
+            with evaluating(self.model), laid_out, torch.compiler.set_stance("force_eager"):
                 while True:
                     batch = self._next_batch(episodes)
                     busy = bool(batch)
@@ -178,7 +177,6 @@ class TransformersEngine(AskedEngine):
         finally:
             self._cache, self._rows, self._prompts = RowCache(), [], None
             self._shares = self._admission = None
-            self.model.train(training)
 
     def _answer(self, request: Request, completion: Completion) -> None:
         if request is not _DUMMY:

@@ -298,9 +298,7 @@ class Endpoint:
     ) -> dict[str, Any]:
         settings: dict[str, Any] = {"temperature": 0.0 if sampling.greedy else sampling.temperature}
         if not sampling.greedy:
-            settings["seed"] = (
-                None if sampling.seed is None else sampling.seed & 0x7FFFFFFF
-            )  # Gemini's is signed
+            settings["seed"] = sampling.seed & 0x7FFFFFFF  # Gemini's is signed
             if sampling.top_p < 1:
                 settings["top_p"] = sampling.top_p
         renamed = "max_completion_tokens" if "max_tokens" in self.left_out else "max_tokens"

@@ -107,7 +107,7 @@ class ServerError:
     code: str = ""
     setting: str = ""
     written: str | None = None
-    """What the model wrote that the server could not read as a call (Groq)."""
+    """The model's text, where the server could not read it as a call (Groq)."""
 
     @property
     def reply(self) -> Reply | None:
