@@ -176,6 +176,7 @@ def stages(model: str, folder: Path, rank: int) -> dict:
     operations = ["SELECT", "DELETE"]
     settings: dict[str, Any] = {
         **{"stream": operations, "stage_steps": 2, "replay": 0.5, "stage_adapters": "each", "lora": True},
+        "lr_scheduler_type": "constant",
         **{"learning_rate": 0.0, "eval_on_start": True, "eval_strategy": "steps", "eval_steps": 100},
         "per_device_train_batch_size": 8 // PartialState().num_processes,
         "per_device_eval_batch_size": 3,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ from trl_dbbench.training.stage_adapters import StageAdapters
 from trl_dbbench.training.stream import Stream
 
 TINY = ROOT / "recipes" / "tiny"
+CONSTANT = {"lr_scheduler_type": "constant"}
 OPERATIONS = ["SELECT", "DELETE", "INSERT"]
 
 # two prompts of four samples a generation, and two updates on it
@@ -31,6 +33,7 @@ STREAM = {
     "steps_per_generation": 2,
     "per_device_eval_batch_size": 8,
     "learning_rate": 1e-3,
+    **CONSTANT,
 }
 
 
@@ -205,10 +208,28 @@ def test_merged_adapters_are_saved_as_the_runs_own(trainer_of, tmp_path, way):
     assert [*trainer.model.peft_config] == ["default"]
     of_stages = trainer.stage_adapters
     assert equal(adapter_of(trainer), of_stages._merged)
-    if way == "linear":  # A and B are summed, each by the square root of the weights
+    if way == "linear":
         for name, merged in of_stages._merged.items():
-            whole = sum(weights[name] for weights in of_stages._ended) * (1 / 3) ** 0.5
-            assert torch.allclose(merged, whole, atol=1e-6)
+            mean = sum(weights[name] for weights in of_stages._ended) / 3
+            assert torch.allclose(merged, mean, atol=1e-6)
+
+
+@pytest.mark.parametrize("way", ["linear", "ties"])
+def test_stages_that_learned_the_same_merge_to_the_same(trainer_of, tmp_path, way):
+    """TIES keeps the larger half of each factor's weights, as they are."""
+    trainer = trainer_of(tmp_path, stage_adapters=way, **ADAPTERS)
+    trainer.create_optimizer()
+    for _ in range(3):
+        varied_start = {
+            n: torch.linspace(-1, 1, w.numel()).view_as(w) for n, w in adapter_of(trainer).items()
+        }
+        trainer.stage_adapters._put(varied_start)
+        trainer.stage_adapters.end_stage(last=False)
+    ended = trainer.stage_adapters._ended[0]
+    for name, merged in trainer.stage_adapters._merged.items():
+        kept = merged != 0
+        assert torch.allclose(merged[kept], ended[name][kept], atol=1e-6)
+        assert kept.float().mean() == pytest.approx(1.0 if way == "linear" else 0.5, abs=0.1)
 
 
 def test_one_stage_merged_is_that_stage(trainer_of, tmp_path):
@@ -306,12 +327,13 @@ def stream_of(rows, **settings) -> Stream:
 
 
 def play(stream: Stream, prompts: int, right: bool = True) -> list[str]:
-    """Draw and record a generation; return the questions' operations."""
-    rows = stream.further(np.random.default_rng(stream._generations))
-    tasks = [json.loads(stream._dataset[next(rows)]["task"]) for _ in range(prompts)]
-    digests = list(stream._drawn)
-    stream.record([{"task_digest": each, "status": "answered", "right": right} for each in digests])
-    return [each["operation"] for each in tasks]
+    """Draw and record generations of two prompts; return the questions' operations."""
+    rows: list[int] = []
+    while len(rows) < prompts:
+        rows += stream.further(np.random.default_rng(stream._generations))
+        digests = list(stream._drawn)
+        stream.record([{"task_digest": each, "status": "answered", "right": right} for each in digests])
+    return [json.loads(stream._dataset[row]["task"])["operation"] for row in rows]
 
 
 def test_the_sample_is_fair(rows):
@@ -356,11 +378,77 @@ def test_another_stream_does_not_go_on_with_a_checkpoint(rows):
         other.load_state_dict(state)
 
 
-def test_every_task_comes_once_before_any_comes_again(rows):
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        ({"replay": 0.25}, r"another value of replay \(0.5, now 0.25\)"),
+        ({"replay_by": "accuracy"}, r"another value of replay_by \(uniform, now accuracy\)"),
+        ({"seed": 7}, r"another value of seed \(42, now 7\)"),
+        ({"stage_adapters": "each"}, r"another value of stage_adapters \(one, now each\)"),
+    ],
+)
+def test_other_settings_do_not_go_on_with_a_checkpoint(rows, settings, said):
+    state = stream_of(rows, replay=0.5, **CONSTANT).state_dict()
+    with pytest.raises(ConfigError, match=said):
+        stream_of(rows, **{"replay": 0.5, **CONSTANT, **settings}).load_state_dict(state)
+
+
+def test_other_tasks_do_not_go_on_with_a_checkpoint(rows):
+    """As many of each stage, in another order."""
     stream = stream_of(rows)
-    drawn = stream.further(np.random.default_rng(0))
-    assert sorted(next(drawn) for _ in range(10)) == list(range(10))
-    assert sorted(next(drawn) for _ in range(10)) == list(range(10))
+    other = Stream(rows.train.select([1, 0, *range(2, 30)]), None, stream._args)
+    with pytest.raises(ConfigError, match="another value of the contents of tasks"):
+        other.load_state_dict(stream.state_dict())
+
+
+def test_checkpoints_of_earlier_versions_go_on(rows):
+    state = stream_of(rows).state_dict()
+    del state["fixed"]
+    stream_of(rows).load_state_dict(state)
+
+
+def test_every_task_comes_once_before_any_comes_again(rows):
+    stream = stream_of(rows, per_device_train_batch_size=20)
+    for _ in range(2):
+        assert sorted(stream.further(np.random.default_rng(0))) == list(range(10))
+        stream._drawn.clear()
+
+
+def generations(stream: Stream) -> Iterator[list[int]]:
+    """Draw and record generations until the stream ends; yield the rows of each."""
+    random = np.random.default_rng(0)
+    while not stream.finished:
+        rows = [*stream.further(random)]
+        digests = list(stream._drawn)
+        stream.record([{"task_digest": each, "status": "answered", "right": True} for each in digests])
+        yield rows
+        if stream.ended:
+            stream.end_stage(0)
+
+
+def test_every_task_of_a_stage_is_played_beside_replayed_ones(rows):
+    """One prompt a generation, every second one replayed."""
+    settings = {"stream": ["file"], "stage_tasks": 10, "stage_steps": None, "replay": 0.5}
+    stream = stream_of(rows, per_device_train_batch_size=2, **settings)
+    drawn = [*generations(stream)]
+    assert {row for each in drawn for row in each} == set(range(30))
+    assert len(drawn) == 10 + 19 + 19, "a stage begins and ends with a task of its own"
+
+
+@pytest.mark.parametrize("replay, most", [(0.8, 5 + 25), (0.5, 5 + 10), (0.0, 5 + 5)])
+def test_shares_are_not_rounded_up(rows, replay, most):
+    """Ten tasks, two of a generation; 2 x (1 - 0.8) is a little less than 0.4."""
+    stream = stream_of(rows, stream=["SELECT", "DELETE"], stage_tasks=10, stage_steps=None, replay=replay)
+    assert stream.max_steps == most
+
+
+def test_a_stage_of_one_task_is_replayed_by_its_share(rows):
+    few = rows.train.select([*range(10), 10])
+    args = stream_of(rows, stream=["SELECT", "DELETE"], replay=0.25, per_device_train_batch_size=8)._args
+    stream = Stream(few, None, args)
+    stream = Stream(few, None, args)
+    counted = [sum(row == 10 for row in each) for each in [*generations(stream)][5:]]
+    assert counted == [3] * 5, "three prompts of four, the fourth is an earlier task"
 
 
 # --- settings -------------------------------------------------------------------------------------
@@ -369,8 +457,8 @@ def test_every_task_comes_once_before_any_comes_again(rows):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"stage_steps": 5}, "stage_steps is used only with stream"),
-        ({"replay": 0.5}, "replay is used only with stream"),
+        ({"stage_steps": 5}, "stage_steps: 5 is used only with stream"),
+        ({"replay": 0.5}, "replay: 0.5 is used only with stream"),
         ({"kl_reference": "stage", "beta": 0.1}, "kl_reference: stage is used only with stream"),
         ({"stream": ["skills"]}, "stream needs the length of a stage"),
         ({"stream": ["skills"], "stage_steps": 0}, "stage_steps must be at least 1, is 0"),
@@ -400,8 +488,11 @@ def test_every_task_comes_once_before_any_comes_again(rows):
             "are not whole updates",
         ),
         ({"stream": ["skills"], "stage_steps": 5, "kl_reference": "stage"}, "only with beta above 0"),
-        ({"replay_by": "accuracy"}, "replay_by is used only with stream"),
-        ({"stream": ["skills"], "stage_steps": 5, "replay_size": 9}, "replay_size is used only with replay"),
+        ({"replay_by": "accuracy"}, "replay_by: accuracy is used only with replay"),
+        (
+            {"stream": ["skills"], "stage_steps": 5, "replay_size": 9},
+            "replay_size: 9 is used only with replay",
+        ),
         (
             {
                 "stream": ["skills"],
@@ -412,16 +503,22 @@ def test_every_task_comes_once_before_any_comes_again(rows):
             "leave load_best_model",
         ),
         ({"stream": [], "stage_steps": 5}, "stream is empty"),
-        ({"stage_adapters": "each"}, "stage_adapters is used only with stream"),
+        ({"stage_adapters": "each"}, "stage_adapters: each is used only with stream"),
+        ({"few_shot_by": "skill"}, "few_shot_by: skill is used only with few_shot"),
         (
             {
                 "stream": ["skills"],
                 "stage_steps": 5,
                 "stage_adapters": "each",
+                "lr_scheduler_type": "constant",
                 "kl_reference": "stage",
                 "beta": 0.1,
             },
             "each stage starts from the same weights",
+        ),
+        (
+            {"stream": ["skills"], "stage_steps": 5, "stage_adapters": "ties"},
+            "lr_scheduler_type: linear leaves the last ones next to no learning rate; set .* constant",
         ),
         ({"stream": ["skils"], "stage_steps": 5}, "nearest: skills"),
         (

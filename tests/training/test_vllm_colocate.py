@@ -126,6 +126,7 @@ def test_an_adapter_for_each_stage_of_a_stream(trainer_with, demo_tasks, tmp_pat
         stream=["SELECT", "INSERT"],
         stage_steps=2,
         stage_adapters="each",
+        lr_scheduler_type="constant",
         max_steps=-1,
     )
     with closing(trainer.backend):

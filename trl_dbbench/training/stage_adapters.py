@@ -9,9 +9,9 @@ stage_adapters  one      one adapter, trained on from stage to stage
 ```
 
 A task of a stage that is still to come is played by the latest adapter. The merges are PEFT's
-(`add_weighted_adapter`): the weighted mean; TIES (Yadav et al., 2023), which keeps the largest weights and
-those that agree in sign; DARE (Yu et al., 2024), which drops weights at random and scales up the rest.
-Checkpoints keep the adapters.
+(`add_weighted_adapter`): the mean of the two factors, A and B; TIES (Yadav et al., 2023), which keeps the
+largest weights and those that agree in sign; DARE (Yu et al., 2024), which drops weights at random and
+scales up the rest. Checkpoints keep the adapters.
 """
 
 from __future__ import annotations
@@ -54,6 +54,12 @@ def check_stage_adapters(args: Any) -> None:
         raise ConfigError(
             "stage_adapters: each plays a held-out task with the adapter of its stage, and with stream: file "
             "it belongs to none. Set a merge, as stage_adapters: ties, or leave it out."
+        )
+    if not str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)).startswith("constant"):
+        raise ConfigError(
+            f"stage_adapters: {args.stage_adapters} trains each stage anew, and lr_scheduler_type: "
+            f"{getattr(args.lr_scheduler_type, 'value', args.lr_scheduler_type)} leaves the last ones next "
+            "to no learning rate; set lr_scheduler_type: constant."
         )
     if args.kl_reference == "stage":
         raise ConfigError(
@@ -104,7 +110,8 @@ class StageAdapters:
         return {name: p for name, p in self._trainer.model.named_parameters() if p.requires_grad}
 
     def _copy(self) -> Weights:
-        return {name: weight.detach().clone() for name, weight in self._trained().items()}
+        # kept in main memory: a stream may have many stages
+        return {name: weight.detach().to("cpu", copy=True) for name, weight in self._trained().items()}
 
     @torch.no_grad()
     def _put(self, weights: Weights) -> None:
@@ -127,7 +134,8 @@ class StageAdapters:
             self._merged = self._merge()
         if not last:
             self._put(self._start)
-            self._trainer.optimizer.state.clear()
+            for weight in self._trained().values():  # a critic's moments stay, as its weights do
+                self._trainer.optimizer.state.pop(weight, None)
         elif self._merged is not None:
             self._put(self._merged)
 
@@ -139,17 +147,19 @@ class StageAdapters:
             for of_default, weight in weights.items():
                 model.get_parameter(of_adapter(of_default, name)).data.copy_(weight)
         options = {} if self._way == "linear" else {"density": DENSITY}
-        equal = [1 / len(names)] * len(names)
+        # PEFT multiplies the factors by the roots of their weights and sums; its TIES takes the mean itself
+        weights_of = [1.0 if self._way == "ties" else len(names) ** -2] * len(names)
         device = self._trainer.accelerator.device
         used = [] if device.type == "cpu" else [device]
         with torch.random.fork_rng(used, device_type=device.type):  # the training's draws stay as they are
             torch.manual_seed(self._trainer.args.seed)
-            model.add_weighted_adapter(names, equal, "merged", combination_type=self._way, **options)
+            model.add_weighted_adapter(names, weights_of, "merged", combination_type=self._way, **options)
         merged = {}
         for name in self._start:
             # PEFT puts the scaling of the adapters into the merged one's two factors, half into each
             scaling = model.get_submodule(name.partition(".lora_")[0]).scaling["default"]
-            merged[name] = model.get_parameter(of_adapter(name, "merged")).detach() / math.sqrt(scaling)
+            weight = model.get_parameter(of_adapter(name, "merged"))
+            merged[name] = weight.detach().to("cpu", copy=True) / math.sqrt(scaling)
         for name in (*names, "merged"):
             model.delete_adapter(name)
         model.set_adapter("default")

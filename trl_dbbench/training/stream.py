@@ -14,6 +14,7 @@ All ranks draw and count alike. Checkpoints keep the stage, the place in it, the
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,6 +43,12 @@ WINDOW = 32
 LEAST_WEIGHT = 0.05
 """Weight in the replay by accuracy of a task that was always solved; one that never was has 1 more."""
 
+ROUNDING = 1e-9
+"""What shares may lack of whole numbers."""
+
+FIXED = ("stage_adapters", "replay", "replay_size", "replay_by", "kl_reference", "seed")
+"""Settings of which a checkpoint keeps what they led to."""
+
 REPLAYS = ("uniform", "accuracy")
 REPLAY_SIZE = 200
 
@@ -50,26 +57,15 @@ def check_stream(args: Any) -> None:
     """Raise ConfigError for settings of a stream that cannot work, or have no stream to work on."""
     ends = {"stage_steps": args.stage_steps, "stage_tasks": args.stage_tasks}
     if args.stream is None:
-        of_streams = {
-            **ends,
-            "stage_accuracy": args.stage_accuracy,
-            "replay": args.replay or None,
-            **_of_replay(args),
-            "stream_order": args.stream_order if args.stream_order != "fixed" else None,
-            "stage_adapters": args.stage_adapters if args.stage_adapters != "one" else None,
-            "kl_reference: stage": args.kl_reference == "stage" or None,
-        }
-        if given := [name for name, value in of_streams.items() if value is not None]:
+        if args.kl_reference == "stage":
             raise ConfigError(
-                f"{given[0]} is used only with stream, as in stream: skills; set that, or leave it out."
+                "kl_reference: stage is used only with stream, as in stream: skills; set that, or leave it "
+                "out."
             )
         return
     by, names = kind_of(args.stream)
     if isinstance(args.stream, list) and not names:
         args.stream = by  # as YAML gives it; the command line gives a list
-    if not args.replay:
-        for name in (name for name, value in _of_replay(args).items() if value is not None):
-            raise ConfigError(f"{name} is used only with replay above 0; set that, or leave it out.")
     for name, value in ends.items():
         if value is not None and value < 1:
             raise ConfigError(f"{name} must be at least 1, is {value}.")
@@ -121,14 +117,6 @@ def check_stream(args: Any) -> None:
         )
 
 
-def _of_replay(args: Any) -> dict[str, Any]:
-    """Return the settings of a replay, `None` for those that are the defaults."""
-    return {
-        "replay_size": None if args.replay_size == REPLAY_SIZE else args.replay_size,
-        "replay_by": None if args.replay_by == REPLAYS[0] else args.replay_by,
-    }
-
-
 class Stream:
     """The order of a stream, and what became of it.
 
@@ -151,6 +139,7 @@ class Stream:
             )
         self._dataset, self._args = dataset, args
         tasks = [task_in(line) for line in dataset["task"]]
+        self._digests = [task.digest for task in tasks]  # by row
         self.stages: Stages = plan_stages(
             tasks, args.stream, args.stream_order, args.stage_tasks or 0, args.seed
         )
@@ -196,7 +185,8 @@ class Stream:
     def _group(self, held_out: Sequence[Any], training: Sequence[Any]) -> None:
         """Find the group of each held-out task."""
         shared = {task.digest for task in shared_with_training(training, held_out)}
-        if len(shared) == len(held_out):  # as with one's own database
+        # held-out tasks of a database are over its tables, and with a database of one's own all are
+        if self.stages.by == "databases" or len(shared) == len(held_out):
             shared = {task.digest for task in shared_with_training(training, held_out, tables=False)}
             if self._args.process_index == 0:
                 logger.warning("The held-out tasks are over the training's tables; only questions are new.")
@@ -216,6 +206,10 @@ class Stream:
                 "and do not count in the stream's matrix.",
                 *(len(shared), len(held_out)),
             )
+        measured = set(self._groups.values())
+        empty = [name for number, name in enumerate(self.stages.groups) if number not in measured]
+        if empty and self._args.process_index == 0:
+            logger.warning("No held-out task measures %s.", ", ".join(empty))
 
     def _tell(self) -> None:
         stages = ", ".join(f"{stage.name} ({len(stage.rows)})" for stage in self.stages.stages)
@@ -238,14 +232,14 @@ class Stream:
         if args.stage_steps is not None:
             bounds.append(math.ceil(args.stage_steps / _updates(args)))
         if args.stage_tasks is not None:
-            of_stage = max(1, math.floor(_prompts(args) * (1 - args.replay)))
-            bounds.append(math.ceil(self._tasks_of(stage) / of_stage))
+            own = _prompts(args) * (1 - args.replay if stage else 1)  # the first stage has nothing to replay
+            bounds.append(math.ceil(self._tasks_of(stage) / own - ROUNDING))
         length = min(bounds)
         # one stage of all lasts as long as the stages together
         return length * len(self.stages.groups) if args.stream_order == "mixed" else length
 
     def _tasks_of(self, stage: int) -> int:
-        """Return how many tasks a stage plays; those of a file once each."""
+        """Return how many tasks a stage plays, before the last generation is filled up."""
         most = self._args.stage_tasks
         return min(most, len(self.stages.stages[stage].rows)) if self.stages.by == "file" else most
 
@@ -285,16 +279,18 @@ class Stream:
         return range(len(self._dataset))
 
     def further(self, random: np.random.Generator) -> Iterator[int]:
-        while True:
-            earlier = [row for row, stage in self._kept if stage < self.stage]
+        """Yield a row for each prompt of a generation; one comes twice only where no other is left."""
+        earlier = [row for row, stage in self._kept if stage < self.stage]
+        for _ in range(_prompts(self._args)):
             self._owed += self._args.replay if earlier else 0.0
-            replayed = self._owed >= 1
+            replayed = self._owed >= 1 - ROUNDING
             if replayed:
                 self._owed -= 1
-                row = earlier[int(random.choice(len(earlier), p=self._weights(earlier)))]
+                fresh = [row for row in earlier if self._digests[row] not in self._drawn] or earlier
+                row = fresh[int(random.choice(len(fresh), p=self._weights(fresh)))]
             else:
                 row = self._next()
-            self._drawn[task_in(self._dataset[row]["task"]).digest] = row, replayed
+            self._drawn.setdefault(self._digests[row], (row, replayed))
             yield row
 
     def _weights(self, rows: Sequence[int]) -> np.ndarray | None:
@@ -305,11 +301,13 @@ class Stream:
 
     def _next(self) -> int:
         rows = self.stages.stages[self.stage].rows
-        around, place = divmod(self._place, len(rows))
-        self._place += 1
-        if self.stages.by == "file":
-            return rows[place]
-        return self._round(self.stage, around)[place]
+        for _ in rows:
+            around, place = divmod(self._place, len(rows))
+            self._place += 1
+            row = rows[place] if self.stages.by == "file" else self._round(self.stage, around)[place]
+            if self._digests[row] not in self._drawn:
+                break
+        return row
 
     def _shuffled(self, stage: int, around: int) -> list[int]:
         """Return a stage's rows in the order of a round, in which each comes once."""
@@ -428,7 +426,18 @@ class Stream:
     )
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.STATE} | {"record": asdict(self.record_of)}
+        state = {name: getattr(self, name) for name in self.STATE}
+        return state | {"record": asdict(self.record_of), "fixed": self._fixed}
+
+    @property
+    def _fixed(self) -> dict[str, Any]:
+        """Return what must not change between a checkpoint and its continuation, as a message names it."""
+        settings = {name: getattr(self._args, name) for name in FIXED}
+        files = {"tasks": self._digests, "eval_tasks": sorted(self._groups)}
+        return settings | {
+            f"the contents of {name}": hashlib.blake2b(" ".join(digests).encode(), digest_size=8).hexdigest()
+            for name, digests in files.items()
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         record = StreamRecord.from_dict(state["record"])
@@ -438,6 +447,14 @@ class Stream:
                 f"settings and tasks make {self.record_of.told}. Give the same to go on; for another stream, "
                 "start a run of its own from these weights (adapter_name_or_path or model_name_or_path)."
             )
+        before = state.get("fixed", {})  # checkpoints of earlier versions have none
+        for name, value in self._fixed.items():
+            if before.get(name, value) != value:
+                raise ConfigError(
+                    f"resume_from_checkpoint: the checkpoint's stream had another value of {name} "
+                    f"({before[name]}, now {value}). Give the same to go on, or start a run of its own from "
+                    "these weights (adapter_name_or_path or model_name_or_path)."
+                )
         for name in self.STATE:
             setattr(self, name, state[name])
         self.record_of = record
