@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from trl_dbbench import AdvantageBatch, ConfigError
 from trl_dbbench.advantages.estimators import (
+    ProcessAvgUnique,
+    TurnReturns,
     grpo,
     normalised,
-    process_avg_unique,
     reinforce_pp,
     rloo,
     token_wise,
-    turn,
     weighted,
 )
 from trl_dbbench.advantages.registry import ADVANTAGES, check_needs, compute, get_advantage
@@ -171,7 +171,7 @@ def test_process_avg_unique_by_hand(played):
         [0, best * -0.5, 0, best * (2.0 - 1)],  # A > 0, x > 1: A (x - 1)
         [0, worst * 1, 0, worst * 1],  # A <= 0: A (1 - x), also where x = 0, which is a reward
     ]
-    assert torch.allclose(process_avg_unique(batch), torch.tensor(expected), atol=1e-5)
+    assert torch.allclose(ProcessAvgUnique()(batch), torch.tensor(expected), atol=1e-5)
 
 
 def test_process_avg_unique_turns_around_where_a_reward_above_1_meets_a_negative_advantage(played):
@@ -179,7 +179,7 @@ def test_process_avg_unique_turns_around_where_a_reward_above_1_meets_a_negative
         played(1, steps=[3.0]), played(1, steps=[-1.0]), played(1, steps=[9.0]), outcomes=[0] * 3
     )
     low = (3 - 11 / 3) / torch.tensor([3.0, -1.0, 9.0]).std().item()
-    given = process_avg_unique(batch)[:, 0]
+    given = ProcessAvgUnique()(batch)[:, 0]
     assert given[0] == pytest.approx(low * (1 - 3), abs=1e-5) and given[0] > 0
     assert given[1] < 0  # 1 - x is 2: twice the advantage
 
@@ -187,9 +187,9 @@ def test_process_avg_unique_turns_around_where_a_reward_above_1_meets_a_negative
 def test_process_avg_unique_over_all_tokens_of_a_turn_and_never_where_no_reward_is(played):
     batch = batch_of(played(2, 2, steps=[0.5, None]), played(2, steps=[0.0]), outcomes=[0, 0])
     high = normalised(torch.tensor([0.5, 0.0]), torch.zeros(2))[0].item()
-    spread = process_avg_unique(batch, step_spread="turn")
+    spread = ProcessAvgUnique(step_spread="turn")(batch)
     assert spread[0].tolist() == pytest.approx([high / 2, high / 2, 0, 0, 0], abs=1e-5)
-    assert process_avg_unique(batch)[0].tolist() == pytest.approx([0, high / 2, 0, 0, 0], abs=1e-5)
+    assert ProcessAvgUnique()(batch)[0].tolist() == pytest.approx([0, high / 2, 0, 0, 0], abs=1e-5)
 
 
 def test_token_wise_compares_what_stands_at_the_same_place(played):
@@ -220,7 +220,7 @@ def test_turn_normalises_what_is_earned_from_a_turn_on_among_those_who_have_it(p
         pytest.approx([0.2, 0.4, -9]),
         pytest.approx([0.3, -9, -9]),
     ]
-    given = turn(batch, gamma=0.5)
+    given = TurnReturns(gamma=0.5)(batch)
     first = torch.tensor([0.45, 0.2, 0.3])
     one, two, three = ((first - first.mean()) / first.std()).tolist()
     high = 0.15 / (0.3 / 2**0.5)  # of 0.7 and 0.4
@@ -231,11 +231,11 @@ def test_turn_normalises_what_is_earned_from_a_turn_on_among_those_who_have_it(p
 
 def test_turn_with_an_outcome_alone_is_the_episodes_advantage(played):
     batch = batch_of(*[played(1, 1)] * 3, outcomes=[1.0, 0.0, NAN])
-    assert turn(batch)[:2].tolist() == [
+    assert TurnReturns()(batch)[:2].tolist() == [
         pytest.approx([0.5**0.5, 0, 0.5**0.5], abs=1e-5),
         pytest.approx([-(0.5**0.5), 0, -(0.5**0.5)], abs=1e-5),
     ]
-    assert compute("turn", turn, batch)[2].tolist() == [0, 0, 0]
+    assert compute("turn", TurnReturns(), batch)[2].tolist() == [0, 0, 0]
 
 
 def test_state_adds_what_turns_from_the_same_tables_and_observations_earn(played):
@@ -407,6 +407,8 @@ def test_penalties_are_taken_from_the_outcome(played):
         ("reinforce", {"baseline": "mean"}, "unknown advantage_args.baseline 'mean'; allowed: none, running"),
         ("state", {"omega": -1}, "omega in advantage_args must be 0 or more, is -1"),
         ("state", {"gamma": 1.5}, "gamma in advantage_args must be a number from 0 to 1, is 1.5"),
+        ("turn", {"gamma": 2}, "gamma in advantage_args must be a number from 0 to 1, is 2"),
+        ("process_avg_unique", {"step_spread": "all"}, "unknown advantage_args.step_spread 'all'; allowed: "),
         ("tree", {"lam": -0.1}, "lam in advantage_args must be a number from 0 to 1, is -0.1"),
         ("vine", {"continuations": 0}, "continuations in advantage_args must be 1 or more, is 0"),
     ],
@@ -416,22 +418,12 @@ def test_arguments_that_cannot_be_used(name, arguments, error):
         get_advantage(name, arguments)
 
 
-def test_arguments_of_a_function_are_checked_when_it_is_called(played):
-    batch = outcomes(played, 1, 0)
-    with pytest.raises(ConfigError, match=r"gamma in advantage_args must be a number from 0 to 1, is 2"):
-        turn(batch, gamma=2)
-    with pytest.raises(
-        ConfigError, match=r"unknown advantage_args.step_spread 'all'; allowed: last_token, turn"
-    ):
-        process_avg_unique(batch, step_spread="all")
-
-
 def test_a_batch_without_step_rewards_teaches_a_process_estimator_nothing(played):
     """As `state_progress` gives none for questions."""
-    values = compute("process_avg_unique", process_avg_unique, outcomes(played, 1, 0))
+    values = compute("process_avg_unique", ProcessAvgUnique(), outcomes(played, 1, 0))
     assert not values.any()
 
 
 def test_a_process_estimator_is_refused_where_no_reward_is_for_turns():
     with pytest.raises(ConfigError, match=r"'process_avg_unique' goes by each turn's reward, and no reward"):
-        check_needs("process_avg_unique", process_avg_unique, "step_rewards")
+        check_needs("process_avg_unique", ProcessAvgUnique(), "step_rewards")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -256,3 +257,73 @@ def test_a_report_without_matplotlib_is_a_report(
     assert (tmp_path / "report.html").is_file()
     code, _ = command("report", tmp_path, "--figures", tmp_path / "f")
     assert code.startswith("error: --figures: figures need matplotlib")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "setting", "value", "said"),
+    [
+        ("grpo", "max_turns", 2.5, "max_turns must be a whole number, is 2.5"),
+        ("grpo", "seed", 1.5, "seed must be a whole number, is 1.5"),
+        ("grpo", "few_shot", True, "few_shot must be a whole number, is True"),
+        ("grpo", "stage_steps", 2.5, "stage_steps must be a whole number, is 2.5"),
+        ("grpo", "max_concurrent_episodes", float("nan"), "must be a whole number, is nan"),
+        ("grpo", "reward_weights", [1.0, float("nan")], "reward_weights must be a number, is nan"),
+        ("sft", "learning_rate", True, "learning_rate must be a number, is True"),
+        ("rm", "max_steps", 2.5, "max_steps must be a whole number, is 2.5"),
+    ],
+)
+def test_what_is_no_number(recipe: str, setting: str, value: object, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        parsed_by(recipe, tmp_path, **{setting: value})
+
+
+def test_what_is_no_number_on_the_command_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="temperature must be a number, is nan"):
+        parsed_by("grpo", tmp_path, "--temperature", "nan")
+
+
+def test_a_whole_float_is_a_whole_number(tmp_path: Path) -> None:
+    *_, args, _ = parsed_by("grpo", tmp_path, max_turns=4.0, max_grad_norm=float("inf"))
+    assert (args.max_turns, type(args.max_turns), args.max_grad_norm) == (4, int, float("inf"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation"),
+        *("generation_batch_size", "num_generations", "num_iterations", "per_device_eval_batch_size"),
+    ],
+)
+@pytest.mark.parametrize("value", [0, -1])
+def test_sizes_of_nothing(name: str, value: int, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be at least 1, is {value}"):
+        config(tmp_path, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"beta": -0.1}, "beta must be 0 (no KL) or more, is -0.1"),
+        ({"vllm_gpu_memory_utilization": 30}, "above 0 and at most 1, as 0.3; is 30"),
+        ({"vllm_gpu_memory_utilization": float("nan")}, "above 0 and at most 1, as 0.3; is nan"),
+        ({"vllm_max_model_length": 0}, "vllm_max_model_length must be at least 1 token, is 0"),
+        ({"vllm_tensor_parallel_size": 0}, "vllm_tensor_parallel_size must be at least 1 process, is 0"),
+    ],
+)
+def test_out_of_range(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
+    vllm = {"use_vllm": True, "vllm_mode": "colocate"} if "beta" not in settings else {}
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        config(tmp_path, **vllm, **settings)
+
+
+@pytest.mark.parametrize(
+    "url", [5, None, "http://[::1", "http://a:999999", "http://a:80:90", "http://a:x", "http://a b:80"]
+)
+def test_addresses_of_no_server(url: object, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not a server's address; give scheme, host and port alone"):
+        config(tmp_path, use_vllm=True, vllm_mode="server", vllm_server_urls=[url])
+
+
+def test_an_empty_host(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="vllm_server_host is empty"):
+        config(tmp_path, use_vllm=True, vllm_mode="server", vllm_server_host=None)

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -82,8 +83,9 @@ Spread = Literal["last_token", "turn"]
 
 
 @needs("groups", "step_rewards")
-def process_avg_unique(batch: AdvantageBatch, step_spread: Spread = "last_token") -> torch.Tensor:
-    """Return each turn's reward x, signed and scaled by its episode's standing in the group (RewardSQL).
+@dataclass(frozen=True)
+class ProcessAvgUnique:
+    """Each turn's reward x, signed and scaled by its episode's standing in the group (RewardSQL).
 
     u is the mean of an episode's distinct nonzero step rewards, or 0; A = (u - mean) / (std + eps) in the
     group. If A > 0, a turn gets A (x - 1) for x > 1 and A x otherwise; if A <= 0, it gets A (1 - x), so that
@@ -92,15 +94,25 @@ def process_avg_unique(batch: AdvantageBatch, step_spread: Spread = "last_token"
 
     Args:
         step_spread: `last_token` (as in RewardSQL) or `turn`: which sampled tokens of a turn get it.
+
+    Raises:
+        ConfigError: if there is no such spread.
     """
-    check_choice("advantage_args.step_spread", step_spread, ("last_token", "turn"))
-    steps = batch.steps  # (N, K)
-    means = [torch.unique(row[~row.isnan() & (row != 0)]) for row in steps]
-    unique = torch.stack([values.mean() if len(values) else torch.tensor(0.0) for values in means])
-    advantage = normalised(unique.masked_fill(~batch.scored, torch.nan), batch.groups)[:, None]
-    given = torch.where(steps > 1, advantage * (steps - 1), advantage * steps)
-    given = torch.where(advantage > 0, given, advantage * (1 - steps)).nan_to_num()
-    return batch.over_tokens(given) if step_spread == "turn" else batch.at_last_tokens(given)
+
+    step_spread: Spread = "last_token"
+
+    def __post_init__(self) -> None:
+        check_choice("advantage_args.step_spread", self.step_spread, ("last_token", "turn"))
+
+    def __call__(self, batch: AdvantageBatch) -> torch.Tensor:
+        """(N, T)"""
+        steps = batch.steps  # (N, K)
+        means = [torch.unique(row[~row.isnan() & (row != 0)]) for row in steps]
+        unique = torch.stack([values.mean() if len(values) else torch.tensor(0.0) for values in means])
+        advantage = normalised(unique.masked_fill(~batch.scored, torch.nan), batch.groups)[:, None]
+        given = torch.where(steps > 1, advantage * (steps - 1), advantage * steps)
+        given = torch.where(advantage > 0, given, advantage * (1 - steps)).nan_to_num()
+        return batch.over_tokens(given) if self.step_spread == "turn" else batch.at_last_tokens(given)
 
 
 @needs("groups")
@@ -118,16 +130,27 @@ def token_wise(batch: AdvantageBatch) -> torch.Tensor:
 
 
 @needs("groups")
-def turn(batch: AdvantageBatch, gamma: float = 1.0) -> torch.Tensor:
-    """Return turn-level GRPO: returns from each turn, normalised over the group's episodes with that turn.
+@dataclass(frozen=True)
+class TurnReturns:
+    """Turn-level GRPO: returns from each turn, normalised over the group's episodes with that turn.
 
     Args:
         gamma: discount per turn, 0 to 1.
+
+    Raises:
+        ConfigError: if it is out of range.
     """
-    check_share("gamma", gamma)
-    returns = batch.returns(gamma)  # (N, K)
-    columns = [normalised(column, batch.groups) for column in returns.unbind(dim=1)]
-    return batch.over_tokens(torch.stack(columns, dim=1)) if columns else batch.mask.float()
+
+    gamma: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_share("gamma", self.gamma)
+
+    def __call__(self, batch: AdvantageBatch) -> torch.Tensor:
+        """(N, T)"""
+        returns = batch.returns(self.gamma)  # (N, K)
+        columns = [normalised(column, batch.groups) for column in returns.unbind(dim=1)]
+        return batch.over_tokens(torch.stack(columns, dim=1)) if columns else batch.mask.float()
 
 
 def places_of_groups(values: torch.Tensor, groups: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -35,11 +35,11 @@ import torch
 
 from trl_dbbench.advantages.batch import NEEDS, NO_TURN, AdvantageBatch, Need, turns_of_tokens
 from trl_dbbench.advantages.estimators import (
-    process_avg_unique,
+    ProcessAvgUnique,
+    TurnReturns,
     reinforce_pp,
     rloo,
     token_wise,
-    turn,
     weighted,
 )
 from trl_dbbench.advantages.gae import GAE
@@ -60,9 +60,9 @@ ADVANTAGES: dict[str, Callable | None] = {
     "reinforce": Reinforce,
     "reinforce_pp": reinforce_pp,
     "weighted": weighted,
-    "process_avg_unique": process_avg_unique,
+    "process_avg_unique": ProcessAvgUnique,
     "token_wise": token_wise,
-    "turn": turn,
+    "turn": TurnReturns,
     "state": StateGroups,
     "tree": StateTree,
     "vine": Vine,

@@ -54,7 +54,8 @@ class TaskArguments:
     system_prompt: str | None = field(
         default=None,
         metadata={
-            "help": "Replaces the protocol's system prompt: a text, or a file (.txt, .md) that holds it."
+            "help": "Replaces the protocol's system prompt: a text, a file (.txt, .md) that holds it, or a "
+            ".json file of all messages before the question."
         },
     )
 

@@ -104,7 +104,7 @@ class RecipeParser(TrlParser):
         self.folder = Path()
         self.missing: list[str] = []
         self.needed = [action.dest for action in self._actions if action.required]
-        self.one_value = _of_one_value(self.dataclass_types)
+        self.types = _types(self.dataclass_types)
         self.in_yaml: dict[str, Any] = {}
 
     def parse_args_and_config(self, args: Iterable[str] | None = None, **options: Any) -> tuple[Any, ...]:
@@ -154,6 +154,9 @@ class RecipeParser(TrlParser):
                 config[action.dest] = next(each for each in ("no", "off", False) if each in action.choices)
             if action.nargs == "+" and isinstance(config.get(action.dest), str | int | float):
                 config[action.dest] = [config[action.dest]]  # a list of one, as on the command line
+            value = config.get(action.dest)
+            if isinstance(value, float) and value.is_integer() and self._number(action.dest) is int:
+                config[action.dest] = int(value)
         self.in_yaml = config
         return super().set_defaults_with_config(**with_paths(config, self._locate))
 
@@ -182,9 +185,12 @@ class RecipeParser(TrlParser):
         for name, value in self.in_yaml.items():
             if value is None and name in self.needed and getattr(found, name) is None:
                 raise ConfigError(f"{name} is empty in the YAML. Give it a value.")
-            if isinstance(value, list) and name in self.one_value and getattr(found, name) == value:
+            one_value = not re.search("list|Any|Sequence", self.types.get(name, "Any"), re.I)
+            if isinstance(value, list) and one_value and getattr(found, name) == value:
                 raise ConfigError(f"{name} takes one value; the YAML gives a list, {value}.")
         for action in self._actions:
+            if (kind := self._number(action.dest)) is not None:
+                _check_number(action.dest, kind, getattr(found, action.dest))
             if action.choices and action.dest in self.in_yaml:
                 values = getattr(found, action.dest)
                 for value in values if isinstance(values, list) else [values]:
@@ -198,6 +204,17 @@ class RecipeParser(TrlParser):
                 if not (wants_bf16(found) or found.fp16):
                     # accelerate's configuration would be taken where bf16 and fp16 are both false
                     os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
+
+    def _number(self, setting: str) -> type | None:
+        """Return `int` or `float` for a setting that takes such numbers alone."""
+        words = {*re.findall(r"\w+", self.types.get(setting, ""))} - {
+            "None",
+            "Optional",
+            "list",
+            "class",
+            "typing",
+        }
+        return int if words == {"int"} else float if words and words <= {"int", "float"} else None
 
     def _locate(self, path: str) -> str:
         if is_there(path):
@@ -230,15 +247,24 @@ class RecipeParser(TrlParser):
         raise ConfigError(f"{message}. --help lists all options.")
 
 
-def _of_one_value(kinds: Iterable[type]) -> frozenset[str]:
-    """Return the names of the settings that cannot be a list."""
-    types = {
+def _types(kinds: Iterable[type]) -> dict[str, str]:
+    """Return the settings' types as they are written, such as `int | None`."""
+    return {
         name: str(of)
         for kind in kinds
         for each in reversed(kind.__mro__)
         for name, of in vars(each).get("__annotations__", {}).items()
     }
-    return frozenset(name for name, of in types.items() if not re.search("list|Any|Sequence", of, re.I))
+
+
+NUMBERS = {int: "a whole number", float: "a number"}
+
+
+def _check_number(name: str, kind: type, value: Any) -> None:
+    """Raise ConfigError for what a YAML can have in the place of a number; argparse does not look at it."""
+    for each in value if isinstance(value, list) else [value]:
+        if isinstance(each, bool) or (isinstance(each, float) and (kind is int or each != each)):
+            raise ConfigError(f"{name} must be {NUMBERS[kind]}, is {each!r}.")
 
 
 def _check_quantized(found: Namespace) -> None:

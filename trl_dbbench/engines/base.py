@@ -12,6 +12,7 @@ Policy         the weights, as a trainer or an evaluation knows them (`policy.py
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -100,6 +101,8 @@ def servers_asked(get: Callable[[str], Any]) -> list[str] | None:
     """
     urls = get("vllm_server_urls")
     if urls is None and get("use_vllm") and get("vllm_mode") == "server":
+        if not (get("vllm_server_base_url") or get("vllm_server_host")):
+            raise ConfigError("vllm_server_host is empty; give it a value, or set vllm_server_base_url.")
         address = f"http://{get('vllm_server_host')}:{get('vllm_server_port')}"
         return [get("vllm_server_base_url") or address]
     return urls
@@ -136,6 +139,15 @@ def check_concurrency(most: int, engine: str) -> None:
         )
 
 
+def check_share(share: float) -> None:
+    """Raise ConfigError for a `vllm_gpu_memory_utilization` that is no share."""
+    if not 0 < share <= 1:
+        raise ConfigError(
+            "vllm_gpu_memory_utilization is vLLM's share of the memory, above 0 and at most 1, as 0.3; is "
+            f"{share}."
+        )
+
+
 def server_addresses(urls: Sequence[str]) -> list[str]:
     """The addresses of `vllm_server_urls`, without a slash at their end.
 
@@ -144,11 +156,9 @@ def server_addresses(urls: Sequence[str]) -> list[str]:
     """
     if not urls:
         raise ConfigError("vllm_server_urls is empty; name at least one server, or leave it out.")
-    addresses = [url.rstrip("/") for url in urls]
+    addresses = [str(url).rstrip("/") for url in urls]
     for url in addresses:
-        parts = urlsplit(url)
-        named = parts.scheme in ("http", "https") and parts.hostname
-        if not named or parts.username or parts.path or parts.query:
+        if not _is_address(url):
             raise ConfigError(
                 f"vllm_server_urls: {url!r} is not a server's address; give scheme, host and port alone, as "
                 "in http://10.0.0.7:8000."
@@ -156,6 +166,16 @@ def server_addresses(urls: Sequence[str]) -> list[str]:
         if addresses.count(url) > 1:
             raise ConfigError(f"vllm_server_urls names {url} more than once.")
     return addresses
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port  # reading a wrong port is an error
+    except ValueError:
+        return False
+    named = parts.scheme in ("http", "https") and host and not re.search(r"\s", url)
+    return bool(named) and not (parts.username or parts.path or parts.query or parts.fragment)
 
 
 def _transformers(args: Any, policy: Policy) -> Backend:

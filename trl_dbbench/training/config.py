@@ -54,10 +54,20 @@ CHOICES = {
     "stage_adapters": ADAPTER_WAYS,
 }
 
+SIZES = (
+    *("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"),
+    *("steps_per_generation", "generation_batch_size", "num_generations", "num_iterations"),
+)
+"""Settings that TRL divides by."""
+
 NEEDED = {
     "compaction": "compaction_tokens",
     "harness_seconds": "harness",
     "dynamic_sampling_rounds": "dynamic_sampling",
+    "few_shot_by": "few_shot",
+    **dict.fromkeys(("stage_steps", "stage_tasks", "stage_accuracy", "replay"), "stream"),
+    **dict.fromkeys(("stream_order", "stage_adapters"), "stream"),
+    **dict.fromkeys(("replay_size", "replay_by"), "replay"),
 }
 """Settings that have an effect only with another -> that one."""
 
@@ -186,8 +196,8 @@ class DBBenchGRPOConfig(GRPOConfig):
     )
     rollouts_ahead: int = option(
         0,
-        "Batches that vLLM servers play while an earlier one is trained on, 0 to 2. Their weights are as "
-        "many generations old.",
+        "Batches that vLLM servers play ahead while an earlier one is trained on, 0 to 2. The weights that "
+        "play a batch are up to this many batches old.",
     )
     max_concurrent_episodes: int | None = option(
         None,
@@ -310,6 +320,13 @@ class DBBenchGRPOConfig(GRPOConfig):
         check_values(self)
         use_new_names(self)
         self._measure_by_accuracy()
+        for name in SIZES:
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, is {value}.")
+        if not self.beta >= 0:
+            raise ConfigError(
+                f"beta must be 0 (no KL) or more, is {self.beta}: below, a KL would be paid for."
+            )
         super().__post_init__()
         self.num_generations = int(self.num_generations)
         for name in ("max_turns", "max_turn_tokens", "max_completion_length", "greedy_eval_every"):
@@ -348,10 +365,12 @@ class DBBenchGRPOConfig(GRPOConfig):
             raise ConfigError(
                 f"observation_characters must be 0 (no limit) or more, is {self.observation_characters}."
             )
-        if self.temperature <= 0:
+        if not self.temperature > 0:
             raise ConfigError(
                 f"temperature must be above 0, is {self.temperature}; GRPO needs rollouts that differ."
             )
+        if (self.top_k or 0) < 0:
+            raise ConfigError(f"top_k must be 0 (all tokens) or more, is {self.top_k}.")
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p must be above 0 and at most 1, is {self.top_p}.")
         check_few_shot(self.few_shot, self.few_shot_memory, self.few_shot_by, self.few_shot_update)

@@ -56,8 +56,8 @@ class DBBenchPPOConfig(DBBenchGRPOConfig):
     )
     critic: str = option(
         "head",
-        "A linear head on the policy's trunk, which its loss trains too, or a model: a copy of that trunk "
-        "for itself, with adapters if the policy has them.",
+        "head: a linear layer on the policy's trunk, which the value loss trains too. model: a separate copy "
+        "of the trunk, with its own adapter if the policy has one.",
         CRITICS,
     )
     critic_learning_rate: float = option(

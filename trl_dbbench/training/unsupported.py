@@ -25,7 +25,7 @@ from transformers.training_args import OptimizerNames
 from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_available
 from trl import GRPOConfig
 
-from trl_dbbench.engines.base import engine_of, in_process_vllm
+from trl_dbbench.engines.base import check_share, engine_of, in_process_vllm
 from trl_dbbench.engines.transformers.models import check_adapter, check_model
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.adapters import check_is_model
@@ -232,6 +232,8 @@ def check_vllm(args: Any) -> None:
                 "true with vllm_mode: colocate; or give it to `vllm serve`, whose address goes to "
                 "vllm_server_urls."
             )
+    if in_process:
+        _check_bounds(args)
     by_servers = args.use_vllm and args.vllm_mode == "server"
     for name in (*VLLM_SERVER, "vllm_mode"):
         if not by_servers and getattr(args, name) != default_of(name):
@@ -239,6 +241,21 @@ def check_vllm(args: Any) -> None:
                 f"{name}={getattr(args, name)!r} has no effect without use_vllm: true and vllm_mode: "
                 "server. Set these, or name the servers in vllm_server_urls."
             )
+
+
+def _check_bounds(args: Any) -> None:
+    """Raise ConfigError for settings of vLLM in this process that are out of their range."""
+    check_share(args.vllm_gpu_memory_utilization)
+    length = args.vllm_max_model_length
+    if length is not None and length < 1:
+        raise ConfigError(
+            f"vllm_max_model_length must be at least 1 token, is {length}; leave it out for what memory has "
+            "room for."
+        )
+    if args.vllm_tensor_parallel_size < 1:
+        raise ConfigError(
+            f"vllm_tensor_parallel_size must be at least 1 process, is {args.vllm_tensor_parallel_size}."
+        )
 
 
 TRACKERS = {

@@ -303,7 +303,7 @@ def _tensor_parallel_group(size: int) -> torch.distributed.ProcessGroup | None:
         ConfigError: if the ranks cannot be divided into groups of this size.
     """
     ranks = Ranks()
-    if size < 1 or ranks.count % size:
+    if ranks.count % size:
         raise ConfigError(
             f"vllm_tensor_parallel_size must divide the number of processes, {ranks.count}; it is {size}."
         )
