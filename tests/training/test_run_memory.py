@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,8 @@ from trl_dbbench.training import memory
 from trl_dbbench.training.memory import (
     Batch,
     Load,
+    Place,
+    Plan,
     Sizes,
     adapter_config,
     copied_bytes,
@@ -283,3 +286,82 @@ def test_an_adapter_that_is_trained_further(tmp_path):
     config = AutoConfig.from_pretrained(TINY)
     assert Sizes.of(config, adapter_config(str(tmp_path))) == Sizes.of(config, LORA)
     assert Sizes.counted(model).trained == Sizes.of(config, LORA).trained > 0
+
+
+# --- several ranks, and vLLM in the process -------------------------------------------------------
+
+SEVEN = Sizes(
+    **{"parameters": 7_600_000_000, "trained": 7_600_000_000, "quantizable": 0, "layers": 28},
+    **{"hidden": 3584, "heads": 3584, "key_values": 1024, "between": 18944, "vocabulary": 152064},
+)
+"""The sizes of Qwen2.5-7B, all of it trained."""
+
+LORA_OF_SEVEN = replace(SEVEN, trained=40_000_000)
+
+
+def plan_of(sizes: Sizes, given: Mapping[str, Any], there: float = 80e9, **place: Any) -> Plan:
+    """A plan on a GPU; `place` are fields of a `Place`."""
+    settings = {"per_device_train_batch_size": 8, "max_turns": 3, "num_generations": 8, "bf16": True, **given}
+    where = Place(**{"there": there, "on_cpu": False, "value_bytes": 2, "lora": sizes is not SEVEN, **place})
+    return plan(SimpleNamespace(**settings), AutoConfig.from_pretrained(TINY), sizes, 300, where)
+
+
+def parts_of(
+    sizes: Sizes, there: float = 80e9, given: Mapping[str, Any] = MappingProxyType({}), **place: Any
+) -> dict[str, float]:
+    return plan_of(sizes, given, there, **place).parts
+
+
+def test_fsdp_keeps_what_it_trains_in_float32():
+    """accelerate casts it where there is mixed precision, whatever the weights are loaded as."""
+    half = parts_of(SEVEN, ranks=8, sharing=(8, 8), full_precision=True)
+    assert [half[name] * 8 for name in ("weights", "gradients", "optimizer")] == [
+        4 * SEVEN.trained,
+        4 * SEVEN.trained,
+        8 * SEVEN.trained,
+    ]
+
+
+def test_deepspeeds_optimizer_has_a_copy():
+    parts = parts_of(SEVEN, ranks=8, sharing=(1, 8), master=True)
+    assert (parts["weights"], 8 * parts["optimizer"]) == (2 * SEVEN.trained, 12 * SEVEN.trained)
+
+
+def test_ranks_that_do_not_share_gradients_have_them_twice():
+    alone, two = (parts_of(SEVEN, there=400e9, ranks=ranks) for ranks in (1, 2))
+    assert (alone["buckets"], two["buckets"]) == (0, 2 * SEVEN.trained)
+    assert two["total"] == alone["total"] + 2 * SEVEN.trained
+    assert parts_of(SEVEN, ranks=2, sharing=(2, 2))["buckets"] == 0
+
+
+IN_PROCESS = {"use_vllm": True, "vllm_mode": "colocate"}
+
+
+def test_a_share_that_does_not_hold_the_weights():
+    said = r"vLLM's share of 42.0 GB, 0.3, does not hold its copy of the weights, 15.2 GB. .* at least 0.40"
+    with pytest.raises(ConfigError, match=said):
+        parts_of(LORA_OF_SEVEN, 42e9, IN_PROCESS)
+    assert parts_of(LORA_OF_SEVEN, 80e9, IN_PROCESS)["vLLM"] == 0.3 * 80e9
+
+
+def test_an_update_has_the_memory_of_a_vllm_that_sleeps():
+    rows = {"per_device_train_batch_size": 64, "max_completion_length": 500}
+    shared = {**IN_PROCESS, **rows, "vllm_gpu_memory_utilization": 0.5}
+    awake, asleep = (
+        plan_of(LORA_OF_SEVEN, {**shared, "vllm_enable_sleep_mode": sleeps}) for sleeps in (False, True)
+    )
+    assert awake.per_forward < asleep.per_forward
+
+
+def test_vllms_memory_on_a_cpu(monkeypatch):
+    """The cache that is asked for and a copy of the weights; else a share of all that the process has."""
+    few = replace(LORA_OF_SEVEN, parameters=100_000_000)
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "2")
+    assert parts_of(few, 24e9, IN_PROCESS, on_cpu=True)["vLLM"] == 2 * 2**30 + 200_000_000
+    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE")
+    assert parts_of(few, 24e9, IN_PROCESS, on_cpu=True)["vLLM"] == 0.3 * 24e9 - 0.6e9 - 200_000_000
+
+
+def test_an_attention_without_shared_prompts():
+    eager = {"model_init_kwargs": {"attn_implementation": "eager"}}
+    assert plan_of(LORA_OF_SEVEN, {}).tokens < plan_of(LORA_OF_SEVEN, eager).tokens

@@ -446,11 +446,13 @@ def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
     place = Place(
         there=_memory_there(case),
         on_cpu=case.on_cpu,
-        value_bytes=_bytes_of(case.get("dtype", "auto"), config),
+        value_bytes=_bytes_of(str(_loaded_with(case).get("dtype") or case.get("dtype", "auto")), config),
         lora=adapter is not None,
         bits=bits,
         ranks=case.ranks,
         sharing=_sharing(case),
+        full_precision=_mixed(case) and case.accelerate.get("distributed_type") == "FSDP",
+        master=_mixed(case) and case.accelerate.get("distributed_type") == "DEEPSPEED",
     )
     planned = plan(case.given, config, sizes, _prompt_tokens(case, tasks, name), place)
     text = (
@@ -498,6 +500,17 @@ def _bytes_of(dtype: str, config: Any) -> int:
     # the check of the settings names a word that is no type
     known = getattr(torch, re.sub(r"^torch\.", "", dtype), torch.float32)
     return int(known.itemsize)
+
+
+def _loaded_with(case: Case) -> dict[str, Any]:
+    """Return `model_init_kwargs`, which override the recipe's own settings."""
+    given = case.get("model_init_kwargs")
+    return given if isinstance(given, dict) else {}
+
+
+def _mixed(case: Case) -> bool:
+    """Return whether accelerate's configuration asks for mixed precision."""
+    return case.accelerate.get("mixed_precision", "no") != "no"
 
 
 def _sharing(case: Case) -> tuple[int, int]:

@@ -15,12 +15,15 @@ rollout      keys and values, logits of the next token, and what a layer compute
 update       activations and the output layer, of one forward and backward pass
 gradients    T values. They come as activations go; with several passes in a step, they are there from the
              one before, and both add up
-vLLM         where it runs in this process: its share of the GPU; on a CPU a copy of the weights, and the
-             cache of VLLM_CPU_KVCACHE_SPACE. It counts with the rollout if vLLM sleeps during the update
+buckets      T values, in which several ranks add up gradients that they do not share (DDP)
+vLLM         where it runs in this process: its share of the device's memory; on a CPU, where
+             VLLM_CPU_KVCACHE_SPACE says the cache's size, that and a copy of the weights. It counts with the
+             rollout if vLLM sleeps during the update
 ```
 
-FSDP and ZeRO-3 divide weights, gradients and optimizer among the ranks, ZeRO-2 the last two. The formula
-leaves out a critic of its own and reward models.
+FSDP and ZeRO-3 divide weights, gradients and optimizer among the ranks, ZeRO-2 the last two. With mixed
+precision FSDP keeps trained weights in float32 (`accelerate.utils.fsdp_utils`), and DeepSpeed's optimizer a
+copy of them in float32. The formula leaves out a critic of its own and reward models.
 
 **Activations** are what autograd keeps of each token for the backward pass. Of a layer (`layer_bytes`), with
 the hidden size H, all heads' size Q, keys' and values' size K, the MLP's size F, c bytes for each value:
@@ -226,6 +229,8 @@ class Load:
         vllm: bytes of vLLM in this process.
         vllm_sleeps: whether it gives them back during the update.
         ranks: that share the weights, and that share gradients and optimizer.
+        full_precision: whether what is trained is kept in float32 whatever its type.
+        bucketed: whether gradients are there twice, as between ranks that do not share them.
     """
 
     value_bytes: int
@@ -242,10 +247,14 @@ class Load:
     vllm: float = 0
     vllm_sleeps: bool = False
     ranks: tuple[int, int] = (1, 1)
+    full_precision: bool = False
+    bucketed: bool = False
 
     @property
     def trained_bytes(self) -> int:
         """Bytes of a parameter that is trained."""
+        if self.full_precision:
+            return 4
         if self.lora:
             return 2 if self.bits is not None else 4
         return self.value_bytes
@@ -264,6 +273,7 @@ def needed(sizes: Sizes, load: Load) -> dict[str, float]:
         "weights": (untrained + sizes.trained * load.trained_bytes + reference) / share_weights,
         "optimizer": sizes.trained * optimizer / share_rest,
         "gradients": sizes.trained * load.trained_bytes / share_rest,
+        "buckets": sizes.trained * load.trained_bytes if load.bucketed else 0.0,
         "rollout": load.rollout,
         "update": update_bytes(sizes, load),
         "vLLM": load.vllm,
@@ -276,7 +286,7 @@ def needed(sizes: Sizes, load: Load) -> dict[str, float]:
         rollout += load.vllm
     else:
         training += load.vllm
-    lasting = parts["libraries"] + parts["weights"] + parts["optimizer"]
+    lasting = parts["libraries"] + parts["weights"] + parts["optimizer"] + parts["buckets"]
     return parts | {"total": lasting + max(rollout, training)}
 
 
@@ -387,8 +397,8 @@ REMEDIES = (
     "per_device_train_batch_size or max_completion_length, or with gradient_checkpointing: true"
 )
 
-VLLM_CACHE_ON_CPU = 4
-"""GiB of vLLM's cache on a CPU where VLLM_CPU_KVCACHE_SPACE says nothing."""
+MASTER_BYTES = 12
+"""Of a trained parameter, what DeepSpeed's optimizer keeps in mixed precision: a copy and two moments."""
 
 
 @dataclass(frozen=True)
@@ -400,6 +410,8 @@ class Place:
         value_bytes: of a parameter as it is loaded.
         ranks: of the training.
         sharing: ranks that share the weights, and that share gradients and optimizer.
+        full_precision: whether trained weights are kept in float32 (FSDP in mixed precision).
+        master: whether the optimizer has a copy of them in float32 (DeepSpeed in mixed precision).
     """
 
     there: float
@@ -409,6 +421,8 @@ class Place:
     bits: int | None = None
     ranks: int = 1
     sharing: tuple[int, int] = (1, 1)
+    full_precision: bool = False
+    master: bool = False
 
 
 @dataclass(frozen=True)
@@ -469,7 +483,9 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
     completion = int(get("max_completion_length", 256) if plays else get("max_length", 1024))
     usual = Batch(rows, min(rows, prompts), prompt, completion)
     attending = copy(config)
-    attending._attn_implementation = get("attn_implementation") or "sdpa"
+    loaded_with = get("model_init_kwargs") if isinstance(get("model_init_kwargs"), dict) else {}
+    asked_attention = loaded_with.get("attn_implementation") or get("attn_implementation")
+    attending._attn_implementation = asked_attention or "sdpa"
     shared = replace(usual, shared=True)
     shares = plays and get("shared_prefix", "auto") == "auto" and reason_against(attending) is None
     half = wants_bf16(settings) or get("fp16", False)
@@ -481,7 +497,9 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
         computed_bytes=2 if half else place.value_bytes,
         lora=place.lora,
         bits=place.bits,
-        optimizer_bytes=_optimizer_bytes(getattr(optimizer, "value", optimizer)),
+        optimizer_bytes=(
+            MASTER_BYTES if place.master else _optimizer_bytes(getattr(optimizer, "value", optimizer))
+        ),
         reference=plays
         and (
             bool(get("reference_model_name_or_path"))
@@ -491,8 +509,10 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
         checkpointing=bool(get("activation_checkpointing", get("gradient_checkpointing"))),
         on_cpu=place.on_cpu,
         vllm=_vllm(get, sizes, place) if colocated else 0,
-        vllm_sleeps=bool(get("vllm_enable_sleep_mode")),
+        vllm_sleeps=colocated and bool(get("vllm_enable_sleep_mode")),
         ranks=place.sharing,
+        full_precision=place.full_precision,
+        bucketed=place.ranks > 1 and place.sharing == (1, 1),
     )
     lasting = needed(sizes, load)
     free = max(0.0, place.there - lasting["total"])
@@ -520,6 +540,8 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
     load = replace(load, update=batch)
     most = get("max_tokens_per_forward")
     if most is None and plays:
+        if load.vllm_sleeps:
+            free = max(0.0, place.there - needed(sizes, replace(load, vllm=0, update=Batch()))["total"])
         budget = update_budget(free, lasting["weights"], place.on_cpu)
         most = None if budget is None else tokens_within(budget, sizes, load)
     longest = prompt + completion
@@ -533,12 +555,29 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
 
 
 def _vllm(get: Callable[..., Any], sizes: Sizes, place: Place) -> float:
-    """Return the bytes of vLLM in this process."""
-    if not place.on_cpu:
-        share = float(get("vllm_gpu_memory_utilization", 0.3))
-        return 0 if math.isinf(place.there) else share * place.there
-    cache = float(os.environ.get("VLLM_CPU_KVCACHE_SPACE") or VLLM_CACHE_ON_CPU)
-    return cache * 2**30 + sizes.parameters * place.value_bytes
+    """Return the bytes of vLLM in this process.
+
+    Raises:
+        ConfigError: if its share does not hold its copy of the weights, of at most 2 bytes each.
+    """
+    weights = sizes.parameters * place.value_bytes
+    if place.on_cpu and (cache := os.environ.get("VLLM_CPU_KVCACHE_SPACE")):
+        return int(cache) * 2**30 + weights
+    if math.isinf(place.there):
+        return 0
+    share = float(get("vllm_gpu_memory_utilization", 0.3))
+    least = sizes.parameters * min(place.value_bytes, 2) - (
+        sizes.quantizable * (2 - place.bits / 8) if place.bits is not None else 0
+    )
+    least /= int(get("vllm_tensor_parallel_size", 1))
+    if share * place.there < least:
+        raise ConfigError(
+            f"vllm_gpu_memory_utilization: vLLM's share of {gb(place.there)}, {share:g}, does not hold its "
+            f"copy of the weights, {gb(least)}. Set it to at least {1.1 * least / place.there:.2f}."
+        )
+    # on a CPU the share is of all that the process holds
+    held = LIBRARIES_ON_CPU + weights if place.on_cpu else 0
+    return max(least, share * place.there - held)
 
 
 # --- at a training's start ------------------------------------------------------------------------
