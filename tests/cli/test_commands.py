@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from launching import ROOT
@@ -48,3 +49,58 @@ def test_an_unknown_command_names_the_nearest(command: Callable, word: str, near
     said = command(word, "--tasks", "t.jsonl")[0]
     assert said.startswith(f"error: unknown command '{word}'; allowed: recipes, doctor, train, ")
     assert said.endswith(f"; nearest: {nearest}.")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "report runs/a runs/b --figures f",
+            "--figures has no effect: PNG files are drawn of one run alone.",
+        ),
+        (
+            "report runs/a --figures f --no-figures",
+            "--figures has no effect: --no-figures writes no PNG files.",
+        ),
+        (
+            "export runs/a --to sft --label-by outcome",
+            "--label-by has no effect: sft has no labels of turns.",
+        ),
+        (
+            "export runs/a --to kto --model m",
+            "--model has no effect: kto is text, which any tokenizer reads.",
+        ),
+        (
+            "import t.csv --out o.jsonl --test-size 0.5",
+            "--test-size has no effect: it goes with --test-out, .*",
+        ),
+        (
+            "eval --endpoint http://a --model m --batch-size 64",
+            "--batch-size has no effect: --concurrency .*",
+        ),
+    ],
+)
+def test_options_without_effect_are_refused(command: Callable, words: str, said: str) -> None:
+    assert re.fullmatch(f"error: {said}", command(*words.split())[0])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "compare run run2 --json run/episodes.jsonl",
+        "compare run/checkpoint-5 --html run/episodes.jsonl",
+        "report run --out run/episodes.jsonl",
+        "eval run --json run/episodes.jsonl",
+        "replay run --out run/episodes.jsonl",
+        "export run --to sft --out run/episodes.jsonl",
+    ],
+)
+def test_what_a_run_has_recorded_is_not_replaced(
+    command: Callable, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run/checkpoint-5").mkdir(parents=True)
+    Path("run2").mkdir()
+    Path("run/episodes.jsonl").write_text("{}\n")
+    assert "'run/episodes.jsonl' is the file to read; write to another." in command(*words.split())[0]
+    assert Path("run/episodes.jsonl").read_text() == "{}\n"

@@ -568,6 +568,20 @@ def test_targets_that_cannot_be_written(own: Path, out: str, format: str | None,
         convert(own, own.parent / out, format)
 
 
+def test_a_protocol_for_tasks_without_prompts(own: Path):
+    with pytest.raises(
+        ConfigError, match="--protocol has no effect: tasks in the format own have no prompts"
+    ):
+        convert(own, own.parent / "out.jsonl", protocol="tools")
+
+
+def test_a_table_of_the_folder_that_is_read_is_not_replaced(own: Path):
+    (folder := own.parent / "folder").mkdir()
+    convert(own, folder / "test.parquet", split="test")
+    with pytest.raises(ConfigError, match=r"test\.parquet' is the file to read; write to another"):
+        convert(folder, folder / "test.parquet", split="test")
+
+
 def test_questions_without_tables_are_asked_for_them(tmp_path: Path):
     with pytest.raises(ConfigError, match="name the CSV files of the tables that it asks of with --tables"):
         convert(tmp_path / "questions.csv", tmp_path / "tasks.jsonl")

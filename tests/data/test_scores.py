@@ -143,6 +143,11 @@ def test_predictions_as_people_have_them(
         ("a.jsonl", '{"id": "who", "sql": 5}', "'5' is not SQL"),
         ("a.json", '{"-1": "SELECT 1"}', "'-1' is neither a task's id nor the place of one of 3 tasks"),
         ("a.jsonl", "[" * 100_000, "RecursionError"),
+        (
+            "episodes.jsonl",
+            json.dumps({"task_id": "who", "turns": [{"sql": "SELECT 1"}, {"answer": "42"}]}),
+            "episodes.jsonl: its episodes answer in words, such as '42'; only a run with protocol text_sql",
+        ),
         ("a.jsonl", '{"id": "other", "sql": "SELECT 1"}', "tasks that are not there, such as 'other'"),
     ],
 )

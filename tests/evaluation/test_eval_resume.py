@@ -108,6 +108,15 @@ def test_a_file_of_a_stopped_evaluation_is_not_whole(
     assert len(json.loads((tmp_path / "e.json").read_text())["episodes"]) == 6
 
 
+def test_a_journal_whose_first_line_was_cut_holds_nothing(
+    api: Api, command: Callable, arguments: list, tmp_path: Path
+) -> None:
+    (tmp_path / "e.json.partial").write_text('{"asked": {"a')
+    api.answer = lambda body, number: said(RIGHT)
+    assert command(*arguments, "--resume")[0] == 0
+    assert len(json.loads((tmp_path / "e.json").read_text())["episodes"]) == 6
+
+
 def test_episodes_that_failed_are_nothing_to_lose(api: Api, command: Callable, arguments: list) -> None:
     """After a wrong key, the same command plays all."""
     api.answer = lambda body, number: refused(401, "Incorrect API key")

@@ -13,7 +13,6 @@ from trl_dbbench.episode.protocol import COMMIT_FINAL_ANSWER, EXECUTE_SQL
 from trl_dbbench.rewards.steps import executes
 from trl_dbbench.runs.conversations import (
     completion_messages,
-    conversation,
     preference_pairs,
     prompt_messages,
     saved_episodes,
@@ -34,7 +33,7 @@ def test_a_conversation_is_what_the_policy_read(run, tokenizer, sqlite_database)
     """Message by message, and rendered by the policy's template token by token."""
     settings = RunSettings.read(run)
     record, task = next(saved_episodes(run, []))
-    messages = conversation(record, task, settings)
+    messages = prompt_messages(record, task, settings) + completion_messages(record, settings)
     assert messages == [
         {"role": "system", "content": "Rules."},
         {"role": "user", "content": task.prompt()},

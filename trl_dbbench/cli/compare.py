@@ -62,7 +62,8 @@ def compare(
     was played before. Prints their figures, wins and losses, McNemar's exact test, bootstrap intervals of the
     difference, and tasks that flipped.
     """
-    check_outputs([json_file, html_file], *(saved or ()))
+    read = [file for each in saved or () for file in opt.files_of(each)]
+    check_outputs([json_file, html_file], *read, *([] if tasks is None else [tasks]))
     notes: list[str] = []
     arms = _saved(context, saved) if saved else _played(context, notes)
     _tell(arms, notes, json_file, html_file)
@@ -98,12 +99,8 @@ def _tell_streams(saved: list[Path]) -> None:
 def _saved(context: typer.Context, paths: list[Path]) -> list[Arm]:
     from trl_dbbench.evaluation.compare.saved import saved_arms
 
-    given = [
-        parameter.opts[0]
-        for parameter in context.command.params
-        if (source := context.get_parameter_source(parameter.name or "")) and source.name == "COMMANDLINE"
-    ]
-    if played := [option for option in given if option not in ("saved", "--json", "--html")]:
+    kept = ("saved", "--json", "--html")
+    if played := [option for option in opt.given_options(context) if option not in kept]:
         options = ", ".join(played)
         raise ConfigError(f"what was saved is not played again: leave out {options}, or SAVED.")
     return saved_arms(paths)

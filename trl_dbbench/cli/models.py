@@ -76,13 +76,17 @@ def evaluate(
 
     What a training run trained is played as the run played it: its run.json says model, system prompt, limits
     and the like, and options override that. Defaults are for models without a run. --samples adds pass@k,
-    majority@k, and with --reward-model best-of-n.
+    majority@n, and with --reward-model best-of-n.
     """
-    check_outputs([json_file, html_file], *([] if tasks is None else [tasks]))
+    of_run = [] if run is None else opt.files_of(run)
+    check_outputs([json_file, html_file], *of_run, *([] if tasks is None else [tasks]))
     drawing = opt.drawing_options(context)
     if endpoint_given(context.params):
+        opt.refuse(context, "--concurrency says how many requests an endpoint gets at a time", "--batch-size")
         return _evaluate_endpoint(context.params, drawing, html_file)
     trained = opt.trained_by(run, model, adapter, few_shot_update, **opt.settings_options(context))
+    if not trained.settings.few_shot:
+        opt.refuse(context, "no examples are shown without --few-shot", "--few-shot-by")
     loaded = opt.tasks_to_evaluate(trained, tasks, limit)
     _evaluate(loaded, trained, drawing, context.params)
 
@@ -217,6 +221,8 @@ def sample(
     drawn = {name: context.params[name] for name in ("temperature", "top_p", "top_k", "seed")}
     plan = Plan(n, keep, max_per_task, **drawn)
     trained = opt.trained_by(run, model, adapter, **opt.settings_options(context))
+    if not trained.settings.few_shot:
+        opt.refuse(context, "no examples are shown without --few-shot", "--few-shot-by")
     loaded = load_tasks(tasks)
     if eval_tasks is None and trained.run is None:
         typer.echo("note: no task is known to be held out; --eval-tasks names some, which are then refused.")

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.runs.records import EPISODES_FILE, METRICS_FILE, TASKS_FILE
+from trl_dbbench.runs.settings import SETTINGS_FILE
+from trl_dbbench.runs.stream import STREAM_FILE
 from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.tasks.csv_tables import CsvOptions
 
@@ -172,6 +175,29 @@ SETTINGS_OPTIONS = (
 """Options that commands pass to `trained_by`, where they have them."""
 
 
+def files_of(path: Path) -> list[Path]:
+    """Return the files of a run, or of the run that a checkpoint is in, which no command may replace; `path`
+    itself if it is no folder."""
+    names = (EPISODES_FILE, TASKS_FILE, SETTINGS_FILE, METRICS_FILE, STREAM_FILE)
+    folders = (path, path.parent) if path.is_dir() else ()
+    return [folder / name for folder in folders for name in names] or [path]
+
+
+def given_options(context: typer.Context) -> list[str]:
+    """Return the options and arguments that stand on the command line, such as `--json`."""
+    return [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if (source := context.get_parameter_source(parameter.name or "")) and source.name == "COMMANDLINE"
+    ]
+
+
+def refuse(context: typer.Context, why: str, *options: str) -> None:
+    """Raise ConfigError if one of these options, which would have no effect, is on the command line."""
+    if useless := [option for option in given_options(context) if option in options]:
+        raise ConfigError(f"{useless[0]} has no effect: {why}.")
+
+
 def settings_options(context: typer.Context) -> dict[str, Any]:
     """Return the options of a command that say how episodes are played."""
     return {name: context.params[name] for name in SETTINGS_OPTIONS if name in context.params}
@@ -209,13 +235,16 @@ def engine_settings(given: Mapping[str, Any]) -> EngineSettings:
     """Return the engine that a command's options ask for; raise ConfigError for a server's wrong address."""
     import torch
 
-    from trl_dbbench.engines.base import EngineSettings, server_addresses
+    from trl_dbbench.engines.base import EngineSettings, check_share, server_addresses
 
     urls, share = names(given.get("vllm_server_urls")), given["vllm_gpu_memory_utilization"]
+    if urls is not None and given["use_vllm"]:
+        raise ConfigError("--use-vllm and --vllm-server-urls name two engines; leave one of them out.")
     if share is not None and not given["use_vllm"]:
         raise ConfigError("--vllm-gpu-memory-utilization goes with --use-vllm, which is not given.")
     if share is None:
         share = 0.9 if torch.cuda.is_available() else 0.3
+    check_share(share)
     return EngineSettings(
         vllm_server_urls=None if urls is None else server_addresses(urls),
         use_vllm=given["use_vllm"],

@@ -14,8 +14,8 @@ from trl_dbbench.cli import options as opt
 from trl_dbbench.database import database_for, open_database
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.read import read_tasks
-from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE
-from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings
+from trl_dbbench.runs.records import TASKS_FILE
+from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.utils.files import check_outputs, write_atomically
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 def report(
+    context: typer.Context,
     run: Annotated[Path, typer.Argument(help="A training run's output_dir, finished, running or killed.")],
     other: Annotated[Path | None, typer.Argument(help="A second run, to be shown beside it.")] = None,
     out: Annotated[Path | None, typer.Option(help="The HTML file; RUN/report.html if left out.")] = None,
@@ -39,9 +40,15 @@ def report(
     from trl_dbbench.evaluation.report import read_run, write_figures, write_report
     from trl_dbbench.evaluation.report.figures import NO_MATPLOTLIB, can_draw
 
-    if figures is not None and not no_figures and not can_draw():
+    if other is not None:
+        opt.refuse(context, "PNG files are drawn of one run alone", "--figures")
+    if no_figures:
+        opt.refuse(context, "--no-figures writes no PNG files", "--figures")
+    if figures is not None and not can_draw():
         raise ConfigError(f"--figures: {NO_MATPLOTLIB}.")
-    reads = [read_run(each) for each in (run, other) if each is not None]
+    runs = [each for each in (run, other) if each is not None]
+    check_outputs([out], *(file for each in runs for file in opt.files_of(each)))
+    reads = [read_run(each) for each in runs]
     for read in reads:
         for note in read.notes:
             typer.echo(f"note: {f'{read.name}: ' if other else ''}{note}")
@@ -89,7 +96,7 @@ def replay(
     from trl_dbbench.cli.arguments import outcome_reward
     from trl_dbbench.runs.replay import replay as replay_run
 
-    check_outputs([out], *_files_of(run))
+    check_outputs([out], *opt.files_of(run))
     outcome = outcome_reward(outcome_preset) if outcome_preset else None
     only_steps = _steps(steps) if steps else None
     settings = RunSettings.read(
@@ -141,6 +148,7 @@ def _tell(episodes: Iterable[Replayed], notes: Sequence[str], file: IO[str] | No
 
 
 def export(
+    context: typer.Context,
     run: Annotated[Path, typer.Argument(help="A training run's output_dir, or a folder of sample.")],
     to: Annotated[str, typer.Option(help="sft, preference, kto or prm.")],
     out: Annotated[
@@ -156,16 +164,21 @@ def export(
         str, typer.Option(help="For prm: outcome, or a step reward that the run recorded.")
     ] = "outcome",
     model: Annotated[
-        str | None, typer.Option(help="Another model that is to learn: its tokenizer makes the ids of sft.")
+        str | None,
+        typer.Option(help="Another model that is to learn: its tokenizer makes the ids of sft and prm."),
     ] = None,
 ) -> None:
     """Writes a run's episodes as a dataset that TRL's SFT, DPO, KTO and reward trainers take as it is."""
     from trl_dbbench.runs.export import check_suffix, write_rows
     from trl_dbbench.runs.export import export as export_run
 
+    if to != "prm":
+        opt.refuse(context, f"{to} has no labels of turns", "--label-by")
+    if to in ("preference", "kto"):
+        opt.refuse(context, f"{to} is text, which any tokenizer reads", "--model")
     path = out or run / f"{to}.jsonl"
     check_suffix(path)
-    check_outputs([path], *_files_of(run))
+    check_outputs([path], *opt.files_of(run))
     notes: list[str] = []
     rows = export_run(
         *(run, to),
@@ -180,11 +193,6 @@ def export(
     write_rows(rows, path)
     tasks = len({row["task_id"] for row in rows})
     typer.echo(f"{path}: {len(rows):,} rows of {tasks:,} tasks")
-
-
-def _files_of(run: Path) -> list[Path]:
-    """Return the files of a run that its commands read."""
-    return [run / name for name in (EPISODES_FILE, TASKS_FILE, SETTINGS_FILE)]
 
 
 def _steps(text: str) -> tuple[int, int]:

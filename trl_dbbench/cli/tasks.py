@@ -134,7 +134,9 @@ def convert(
     split: Annotated[
         str | None, typer.Option(help="The split of IN, where it has some; verl's extra_info.split.")
     ] = None,
-    protocol: Annotated[str, typer.Option(help="text, tools or a dotted path; for verl's prompts")] = "text",
+    protocol: Annotated[
+        str | None, typer.Option(help="text (default), tools or a dotted path; for verl's prompts.")
+    ] = None,
     skip: Annotated[
         bool, typer.Option("--skip", help="Leaves out tasks that OUT's format cannot hold.")
     ] = False,
@@ -338,6 +340,7 @@ Force = Annotated[bool, typer.Option("--force", help="Replaces files that are th
 
 
 def import_tables(
+    context: typer.Context,
     sources: Annotated[
         list[str],
         typer.Argument(
@@ -376,6 +379,8 @@ def import_tables(
     from trl_dbbench.data.generate.imported import import_from
     from trl_dbbench.data.generate.own import Drafts
 
+    if test_out is None:
+        opt.refuse(context, "it goes with --test-out, which is not given", "--test-size")
     check_test_size(test_size)
     check_outputs([out, test_out], *sources)
     for path in filter(None, (out, test_out)):

@@ -32,6 +32,9 @@ from trl_dbbench.utils.files import check_outputs
 GOLD_LIMITS = Limits(seconds=60.0, rows=10_000, characters=10_000_000)
 """Limits for the user's own statements; agents get less."""
 
+NO_PROMPTS = ("own", "agentbench", "lifelong")
+"""Formats of tasks alone."""
+
 _PROTOCOLS_OWN = "the protocol's own"
 
 
@@ -79,7 +82,7 @@ def convert(
     tables: Sequence[str | Path] = (),
     csv: CsvOptions = FROM_FILE,
     split: str | None = None,
-    protocol: str = "text",
+    protocol: str | None = None,
     database: Database | None = None,
     skip: bool = False,
 ) -> Conversion:
@@ -100,7 +103,7 @@ def convert(
         csv: how the CSV files of tables and questions are read.
         split: of `source`, as in `load_tasks`, and verl's `extra_info.split`, where it is `train` if left
             out.
-        protocol: `"text"`, `"tools"` or a dotted path, for verl's prompts.
+        protocol: `"text"` (default), `"tools"` or a dotted path, for verl's prompts.
         database: where gold SQL is executed; the embedded SQLite if left out.
         skip: leaves out tasks that the target cannot hold, instead of an error.
 
@@ -112,6 +115,11 @@ def convert(
     format = _target_format(target, to)
     check_outputs([target], source)
     _check_source(source, source_format, tables, csv)
+    if protocol is not None and format.name in NO_PROMPTS:
+        raise ConfigError(
+            f"--protocol has no effect: tasks in the format {format.name} have no prompts. Leave it out."
+        )
+    protocol = protocol or "text"
     messages = get_protocol(protocol).messages
     with _opened(database) as opened:
         context = _Context(opened, messages, split or "train", protocol)

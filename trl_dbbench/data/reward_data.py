@@ -27,9 +27,9 @@ from trl_dbbench.runs.conversations import (
     Labels,
     Played,
     completion_messages,
-    observation_role,
     preference_pairs,
     prompt_messages,
+    protocol_of,
     saved_episodes,
     split_by_task,
     tools_of,
@@ -85,7 +85,7 @@ def check_reader(reader: Reader, settings: RunSettings | None) -> None:
     """
     if settings is not None:
         own_template(reader.tokenizer, tools_of(settings))
-        name, role = reader.tokenizer.name_or_path, observation_role(settings)
+        name, role = reader.tokenizer.name_or_path, protocol_of(settings).observation_role
         remedy = "Name another with `chat_template:`, a jinja file or one of TRL's, such as qwen3."
         check_shows_episodes(name, reader.tokenizer, role, reader.shown, remedy=remedy)
 

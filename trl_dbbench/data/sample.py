@@ -30,7 +30,6 @@ from trl_dbbench.episode.plan import Plan
 from trl_dbbench.episode.player import Player
 from trl_dbbench.errors import ConfigError, StorageError
 from trl_dbbench.evaluation.evaluate import play_in_batches, settings_apart, shots_of, showing, within_context
-from trl_dbbench.runs.journal import NOT_KEPT_BEFORE
 from trl_dbbench.runs.records import (
     EPISODES_FILE,
     TASKS_FILE,
@@ -223,7 +222,6 @@ def _begun(out: Path, asked: dict[str, Any], episodes: int) -> Sampled:
         sampled = Sampled(**json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"'{path}' cannot be read: {error}. Name a new folder by --out.") from None
-    sampled.asked = {name: asked[name] for name in NOT_KEPT_BEFORE} | sampled.asked
     others = [name for name in asked if asked[name] != sampled.asked.get(name)]
     if others:
         before = [f"{name} {json.dumps(sampled.asked.get(name))[:60]}" for name in others]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -16,6 +17,10 @@ from trl_dbbench.grading import SQL_GRADERS, SQLGrader
 from trl_dbbench.grading.scorers import Result
 from trl_dbbench.tasks import Gold, Task
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS
+
+_READS = re.compile(r"[\s(;]*(?:SELECT|WITH|VALUES|TABLE|--|/\*|#)", re.IGNORECASE)
+SIDE_BY_SIDE = 4
+"""Tasks that are scored at a time."""
 
 _BIRD_MARK = "\t----- bird -----\t"
 
@@ -38,14 +43,11 @@ def can_be_scored(task: Task) -> bool:
     return task.is_question and (task.gold.sql is not None or bool(task.gold.results))
 
 
-def score_all(
-    tasks: Sequence[Task], predictions: Mapping[str, str], database: Database, workers: int = 4
-) -> Iterator[Scores]:
+def score_all(tasks: Sequence[Task], predictions: Mapping[str, str], database: Database) -> Iterator[Scores]:
     """Score the predictions for questions, in the order of the tasks. A missing one is wrong.
 
     Args:
         predictions: SQL by the task's id.
-        workers: tasks that are scored side by side.
 
     Raises:
         TaskError: a task is a change, or has neither gold SQL nor gold results.
@@ -58,7 +60,7 @@ def score_all(
     def scored(task: Task) -> Scores:
         return _scored(task, predictions.get(task.id), database)
 
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         yield from pool.map(scored, tasks)
 
 
@@ -153,6 +155,12 @@ def _of_entries(entries: Sequence[dict[str, Any]], tasks: Sequence[Task]) -> dic
     digests = {task.digest for task in tasks}
     played = [each for each in entries if "turns" in each]
     played = [each for each in played if each.get("task_digest") in digests] or played
+    answers = [turn["answer"] for each in played for turn in each["turns"] if turn.get("answer")]
+    if answers and not any(map(_READS.match, answers)):
+        raise TaskError(
+            f"its episodes answer in words, such as {answers[0][:50]!r}; only a run with protocol text_sql "
+            "or tools_sql answers in SQL. `trl-dbbench eval` and `replay` judge other answers."
+        )
     lines = _once([(str(each["id"]), _parts(each["sql"])[0]) for each in entries if "turns" not in each])
     return lines | dict(map(_of_episode, played))
 

@@ -20,13 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from peft import PeftConfig
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from trl_dbbench.engines.policy import quantization_of
-from trl_dbbench.errors import ConfigError, loading, one_line
+from trl_dbbench.errors import ConfigError, loading
 from trl_dbbench.evaluation.evaluate import dtype_of, settings_apart
-from trl_dbbench.runs.adapters import with_adapter
+from trl_dbbench.runs.adapters import base_model_of, with_adapter
 from trl_dbbench.runs.trained import Trained
 
 PROMPTS = (
@@ -79,7 +78,7 @@ def merge(trained: Trained, out: Path, named_model: str | None = None) -> Merged
         raise ConfigError(f"'{trained.model}' has all weights of a model and no adapter to merge into it.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"'{out}' is there already. Give --out a folder that is not.")
-    if named_model is not None and (noted := _noted_base(trained.adapter)) is not None:
+    if named_model is not None and (noted := base_model_of(trained.adapter)) is not None:
         _check_same_base(trained.adapter, named_model, noted)
     revision = trained.settings.model_revision
     _check_not_quantised(trained)
@@ -146,13 +145,6 @@ def _logits(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase) -> list[
 def _distance(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> float:
     """Return the largest difference between two logits of the same place."""
     return max((a - b).abs().max().item() for a, b in zip(one, other, strict=True))
-
-
-def _noted_base(adapter: str) -> str | None:
-    try:
-        return PeftConfig.from_pretrained(adapter).base_model_name_or_path
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"'{adapter}' is not an adapter: {one_line(error)}") from None
 
 
 def _check_same_base(adapter: str, named: str, noted: str) -> None:

@@ -81,7 +81,7 @@ def calibration(
     )
 
 
-def pair_calibration(differences: Sequence[float], tasks: Sequence[str], seed: int = 0) -> Calibration:
+def pair_calibration(differences: Sequence[float], tasks: Sequence[str]) -> Calibration:
     """Return the calibration of pairs, where P(first is better) = 1 / (1 + exp(-d)).
 
     The order of a pair is arbitrary, so the outcome is "the preferred one is better", with a probability of
@@ -92,7 +92,7 @@ def pair_calibration(differences: Sequence[float], tasks: Sequence[str], seed: i
     """
     p = 1 / (1 + np.exp(-np.abs(np.asarray(differences, float))))
     outcomes = [0.5 if each == 0 else float(each > 0) for each in differences]
-    return calibration(p.tolist(), outcomes, tasks, seed, base_rate=0.5)
+    return calibration(p.tolist(), outcomes, tasks, base_rate=0.5)
 
 
 def _brier(p: np.ndarray, y: np.ndarray) -> float:

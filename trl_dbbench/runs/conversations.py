@@ -86,11 +86,6 @@ def saved_episodes(
 # --- as the policy read it ----------------------------------------------------------------------------
 
 
-def conversation(record: EpisodeRecord, task: Task, settings: RunSettings) -> list[Message]:
-    """Return the whole episode: system prompt, question, turns, and the observations between them."""
-    return prompt_messages(record, task, settings) + completion_messages(record, settings)
-
-
 def prompt_messages(record: EpisodeRecord, task: Task, settings: RunSettings) -> list[Message]:
     """Return the prompt, with the earlier episodes that it showed."""
     protocol = protocol_of(settings)
@@ -115,11 +110,6 @@ def completion_messages(record: EpisodeRecord, settings: RunSettings) -> list[Me
 def tools_of(settings: RunSettings) -> list[dict[str, Any]] | None:
     """Return the function schemas that the chat template showed, if any."""
     return protocol_of(settings).tools
-
-
-def observation_role(settings: RunSettings) -> str:
-    """Return the chat role of observations."""
-    return protocol_of(settings).observation_role
 
 
 def template_columns(settings: RunSettings) -> dict[str, Any]:

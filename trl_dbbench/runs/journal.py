@@ -25,9 +25,6 @@ from trl_dbbench.utils.files import is_stream, whole_lines
 GREEDY, SAMPLES = "greedy", "samples"
 """The parts of an evaluation."""
 
-NOT_KEPT_BEFORE = ("database", "weights")
-"""Settings that the files of earlier versions lack."""
-
 
 class Journal:
     """The episodes that an evaluation has played, in its earlier starts and in this one.
@@ -57,7 +54,10 @@ class Journal:
         """
         assert self.path is not None
         try:
-            head, *entries = map(json.loads, filter(None, whole_lines(self.path, cut=True)))
+            lines = [*filter(None, whole_lines(self.path, cut=True))]
+            if not lines:  # it was killed as it wrote the first one
+                return
+            head, *entries = map(json.loads, lines)
             before = head["asked"]
             for entry in entries:
                 self.shots |= entry.get("shots", {})
@@ -68,7 +68,6 @@ class Journal:
                 f"'{self.path}' cannot be read: {error}. Remove it, and the evaluation starts anew."
             ) from None
         names = dict.fromkeys((*before, *self.asked))
-        before = {name: self.asked.get(name) for name in NOT_KEPT_BEFORE} | before
         if others := [name for name in names if self.asked.get(name) != before.get(name)]:
             told = [f"{name} {json.dumps(before.get(name), ensure_ascii=False)[:60]}" for name in others]
             raise ConfigError(

@@ -133,7 +133,7 @@ class _Again:
             last = number == len(record["turns"]) and record.get("truncated", False)
             if last or turn["tokens"] >= settings.rules.max_turn_tokens:
                 ids.pop()  # it was cut off: nothing ended it
-            ended = ids[-1] if ids[-1] in chat.eos_token_ids else None
+            ended = ids[-1] if ids and ids[-1] in chat.eos_token_ids else None
             read = turn["observation"] if turn["observation_tokens"] else None
             after = [] if read is None else chat.observation_ids(read, end=ended)
             parts.append((ids, after))

@@ -96,8 +96,17 @@ def check_outputs(outputs: Iterable[str | Path | None], *sources: str | Path) ->
         check_writable(path)
         if path.resolve() in [other.resolve() for other in paths[:place]]:
             raise ConfigError(f"'{path}' would be written twice; name two files.")
-        if path.exists() and any(path.samefile(source) for source in sources if Path(source).exists()):
+        if path.exists() and any(path.samefile(source) for source in _files_among(sources)):
             raise ConfigError(f"'{path}' is the file to read; write to another.")
+
+
+def _files_among(sources: Iterable[str | Path]) -> Iterator[Path]:
+    """Yield the files that are there, and for a folder the tables in it."""
+    for source in map(Path, sources):
+        if source.is_dir():
+            yield from (each for suffix in ("parquet", "csv") for each in source.glob(f"*.{suffix}"))
+        elif source.exists():
+            yield source
 
 
 # --- a disk that is full --------------------------------------------------------------------------

@@ -75,9 +75,10 @@ def mcnemar(wins: int, losses: int) -> float:
     return min(1.0, 2 * tail / 2**n)
 
 
-def paired_interval(
-    differences: Sequence[float], *, seed: int = 0, resamples: int = 10_000
-) -> tuple[float, float]:
+RESAMPLES = 10_000
+
+
+def paired_interval(differences: Sequence[float]) -> tuple[float, float]:
     """Return the 95 % percentile bootstrap interval of the mean difference; there must be at least one task.
 
     B. Efron and R. Tibshirani, "An Introduction to the Bootstrap" (1993), chapter 13. Tasks are drawn with
@@ -86,7 +87,7 @@ def paired_interval(
     """
     values, counts = np.unique(np.asarray(differences, dtype=float), return_counts=True)
     n = len(differences)
-    drawn = np.random.default_rng(seed).multinomial(n, counts / n, size=resamples)
+    drawn = np.random.default_rng(0).multinomial(n, counts / n, size=RESAMPLES)
     low, high = np.quantile(drawn @ values / n, [0.025, 0.975])
     return float(low), float(high)
 

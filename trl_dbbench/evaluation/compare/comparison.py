@@ -167,8 +167,8 @@ class Comparison:
         }
 
 
-def compare_arms(arms: Sequence[Arm], *, seed: int = 0, notes: Sequence[str] = ()) -> Comparison:
-    """Compare every arm with the first one; `seed` is for the bootstrap's draws.
+def compare_arms(arms: Sequence[Arm], *, notes: Sequence[str] = ()) -> Comparison:
+    """Compare every arm with the first one.
 
     Raises:
         ConfigError: if the arms share no task.
@@ -188,11 +188,11 @@ def compare_arms(arms: Sequence[Arm], *, seed: int = 0, notes: Sequence[str] = (
         drawn = (f"{arm.name}: {arm.sampling or 'no samples'}" for arm in arms)
         notes.append(f"The samples were drawn differently ({'; '.join(drawn)}).")
     arms = [arm.only(shared) for arm in arms]
-    pairings = [_pairing(arms[0], other, seed) for other in arms[1:]]
+    pairings = [_pairing(arms[0], other) for other in arms[1:]]
     return Comparison(arms, [figures_of(arm) for arm in arms], pairings, notes)
 
 
-def _pairing(first: Arm, other: Arm, seed: int) -> Pairing:
+def _pairing(first: Arm, other: Arm) -> Pairing:
     here, there = ({key_of(episode): episode for episode in arm.greedy} for arm in (first, other))
     void, flips = [], []
     for key, episode in here.items():
@@ -207,14 +207,14 @@ def _pairing(first: Arm, other: Arm, seed: int) -> Pairing:
             flips.append(Flip(there[key]["right"], episode, there[key], gold))
     flips.sort(key=lambda flip: not flip.won)
     samples = any(map(is_void, (*first.samples, *other.samples)))
-    void_wrong = _outcome(first, other, seed, void_wrong=True) if void or samples else None
-    return Pairing(**vars(_outcome(first, other, seed)), void=void, void_wrong=void_wrong, flips=flips)
+    void_wrong = _outcome(first, other, void_wrong=True) if void or samples else None
+    return Pairing(**vars(_outcome(first, other)), void=void, void_wrong=void_wrong, flips=flips)
 
 
-def _outcome(first: Arm, other: Arm, seed: int, void_wrong: bool = False) -> Outcome:
+def _outcome(first: Arm, other: Arm, void_wrong: bool = False) -> Outcome:
     mine, theirs = first.values(void_wrong), other.values(void_wrong)
     differences = {
-        measure: _difference(mine[measure], theirs[measure], seed)
+        measure: _difference(mine[measure], theirs[measure])
         for measure in mine
         if mine[measure].keys() & theirs.get(measure, {}).keys()
     }
@@ -231,9 +231,9 @@ def _outcome(first: Arm, other: Arm, seed: int, void_wrong: bool = False) -> Out
     )
 
 
-def _difference(first: Mapping[str, float], other: Mapping[str, float], seed: int) -> Difference:
+def _difference(first: Mapping[str, float], other: Mapping[str, float]) -> Difference:
     values = [other[key] - first[key] for key in first if key in other]
-    low, high = paired_interval(values, seed=seed)
+    low, high = paired_interval(values)
     return Difference(sum(values) / len(values), low, high, len(values))
 
 
