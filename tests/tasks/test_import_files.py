@@ -20,6 +20,7 @@ from trl_dbbench.database.server.tables import read_tables
 from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.tasks import Column, Task, load_tasks
+from trl_dbbench.tasks.sources.dump_text import unescaped
 
 PHP_MY_ADMIN = """SET NAMES utf8mb4;
 CREATE TABLE `pets` (`id` int(11) NOT NULL, `name` varchar(20) NOT NULL DEFAULT 'it\\'s', `price` decimal(4,2) DEFAULT 4.99,
@@ -191,7 +192,10 @@ def test_the_quoted_names_of_sqlites_dumps(tmp_path: Path) -> None:
     [
         (("--out", "o.jsonl", "--test-out", "./o.jsonl"), "o.jsonl' would be written twice; name two files"),
         (("--out", "t.csv"), "t.csv' is the file to read; write to another"),
-        (("--out", "o.jsonl", "--test-size", "10"), "the test size is 10.0; it must be a share"),
+        (
+            ("--out", "o.jsonl", "--test-out", "p.jsonl", "--test-size", "10"),
+            "the test size is 10.0; it must be a share",
+        ),
     ],
 )
 def test_what_could_not_be_written_is_refused_before_a_task_is_drafted(
@@ -242,3 +246,10 @@ def test_options_that_cannot_be(tmp_path: Path, arguments: list[str], message: s
     (tmp_path / "d.sql").write_text(PHP_MY_ADMIN)
     with pytest.raises(ConfigError, match=message):
         run(tmp_path / arguments[0], *arguments[1:], "--out", tmp_path / "t.jsonl")
+
+
+@pytest.mark.parametrize(
+    "written", ["_utf8mb4'it''s'", "_UTF8MB4'it''s'", "_Latin1 'it''s'", "N'it''s'", "n'it''s'"]
+)
+def test_an_introducer_is_no_part_of_a_text(written: str) -> None:
+    assert unescaped(written) == "it's"

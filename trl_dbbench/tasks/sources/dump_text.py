@@ -61,7 +61,7 @@ _ROW = re.compile(
 _CELL = re.compile(rf"{_ROW_GAP}|(?P<cell>{_VALUE})", re.IGNORECASE | re.VERBOSE)
 _COMMENT_SIGNS = ("/*", "--", "#", "*/")
 _SURROGATE = re.compile("[\udc80-\udcff]")
-_TEXT = re.compile(r"(?:_[a-z0-9]+ ?)?'((?:[^'\\]++|\\.|'')*+)'", re.DOTALL)
+_TEXT = re.compile(r"(?:_[a-z0-9]+ ?)?'((?:[^'\\]++|\\.|'')*+)'", re.DOTALL | re.IGNORECASE)
 _DIGITS = re.compile(
     r"(?:_\w+ ?)?(?:0x(?P<hex>[0-9a-f]+)|0b(?P<bits>[01]+)|x'(?P<more>[0-9a-f]*)'|b'(?P<other>[01]*)')",
     re.IGNORECASE,
@@ -146,7 +146,7 @@ def unescaped(written: str) -> str:
     """
     if (held := bytes_of(written)) is not None:
         return held.decode()
-    body = re.sub(r"^(?:_[a-z0-9]+ ?|[nN](?='))", "", written)
+    body = re.sub(r"^(?:_[a-z0-9]+ ?|n(?='))", "", written, flags=re.IGNORECASE)
     if body[:1] not in ("'", '"'):
         return body
     return _between_quotes(body[1:-1], body[0])
