@@ -37,7 +37,7 @@ def test_the_snippet_trains(tmp_path: Path) -> None:
 def test_the_fields_of_an_episode_that_it_names_are_there(tmp_path: Path) -> None:
     from trl_dbbench.runs.records import EpisodeRecord, TurnRecord
 
-    (told,) = re.findall(r"`episodes\.jsonl` with every episode in full \((.*?)\)", README, re.DOTALL)
+    (told,) = re.findall(r"`episodes\.jsonl` with every episode \((.*?)\)", README, re.DOTALL)
     fields = re.findall(r"`(\w+)`", told)
     known = EpisodeRecord.__annotations__.keys() | TurnRecord.__annotations__.keys()
     assert fields and set(fields) <= known, set(fields) - known

@@ -157,7 +157,7 @@ def test_template_kwargs_reach_the_template(tokenizer: PreTrainedTokenizerBase) 
         (
             CHATML,
             ToolsProtocol(),
-            "does not tell the tools (execute_sql) in the prompt. Try the other protocol (`protocol: text`",
+            "does not show the tools (execute_sql) in the prompt. Try the other protocol (`protocol: text`",
         ),
         (
             "{{ tools | tojson }}" + CHATML.replace("{{ m.content }}", "{{ m.content }}{{ m.tool_calls }}"),

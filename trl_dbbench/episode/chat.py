@@ -507,7 +507,7 @@ class ChatFormat:
         for tool in self.protocol.tools or []:
             function = tool["function"]
             if not all(name in prompt for name in (function["name"], *function["parameters"]["properties"])):
-                raise self._refusal(f"does not tell the tools ({function['name']}) in the prompt")
+                raise self._refusal(f"does not show the tools ({function['name']}) in the prompt")
         stem, begun = split_prompt(prompt)
         if not conversation.startswith(stem):
             raise self._refusal(
