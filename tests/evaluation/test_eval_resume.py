@@ -98,20 +98,18 @@ def test_ctrl_c_before_the_first_episode_leaves_no_file(
     assert (tmp_path / "e.json").read_text() == whole, "an older evaluation is not replaced by nothing"
 
 
-def test_a_file_of_a_stopped_evaluation_is_not_whole(
-    api: Api, command: Callable, arguments: list, tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("e.json", '{"planned": 6, "stopped": "interrupted", "episodes": []}'),
+        ("e.json.partial", '{"asked": {"a'),
+    ],
+    ids=["as earlier versions wrote it, without a journal", "a journal whose first line was cut"],
+)
+def test_a_file_of_a_stopped_evaluation_without_episodes(
+    api: Api, command: Callable, arguments: list, tmp_path: Path, name: str, text: str
 ) -> None:
-    """As earlier versions wrote it, without a journal beside it."""
-    (tmp_path / "e.json").write_text('{"planned": 6, "stopped": "interrupted", "episodes": []}')
-    api.answer = lambda body, number: said(RIGHT)
-    assert command(*arguments, "--resume")[0] == 0
-    assert len(json.loads((tmp_path / "e.json").read_text())["episodes"]) == 6
-
-
-def test_a_journal_whose_first_line_was_cut_holds_nothing(
-    api: Api, command: Callable, arguments: list, tmp_path: Path
-) -> None:
-    (tmp_path / "e.json.partial").write_text('{"asked": {"a')
+    (tmp_path / name).write_text(text)
     api.answer = lambda body, number: said(RIGHT)
     assert command(*arguments, "--resume")[0] == 0
     assert len(json.loads((tmp_path / "e.json").read_text())["episodes"]) == 6

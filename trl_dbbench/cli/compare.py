@@ -63,7 +63,7 @@ def compare(
     difference, and tasks that flipped.
     """
     read = [file for each in saved or () for file in opt.files_of(each)]
-    check_outputs([json_file, html_file], *read, *([] if tasks is None else [tasks]))
+    check_outputs([json_file, html_file], *read, tasks)
     notes: list[str] = []
     arms = _saved(context, saved) if saved else _played(context, notes)
     _tell(arms, notes, json_file, html_file)

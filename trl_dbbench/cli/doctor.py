@@ -36,7 +36,7 @@ from trl import ModelConfig, get_peft_config
 
 from trl_dbbench.cli import bundled as shipped
 from trl_dbbench.cli.arguments import TaskArguments
-from trl_dbbench.cli.start import RecipeParser
+from trl_dbbench.cli.start import RecipeParser, model_init_kwargs
 from trl_dbbench.data.generate.fresh import SCHEME, FreshTasks
 from trl_dbbench.data.reward_data import as_list
 from trl_dbbench.database import database_for, open_database
@@ -443,10 +443,12 @@ def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
         bits = quantized_bits(asked or None, getattr(config, "quantization_config", None))
     except ValueError as error:
         return Finding("memory", "note", f"what {name} needs cannot be told: {error}")
+    given = case.get("model_init_kwargs")
+    loaded_with = model_init_kwargs(model, given if isinstance(given, dict) else None)
     place = Place(
         there=_memory_there(case),
         on_cpu=case.on_cpu,
-        value_bytes=_bytes_of(str(_loaded_with(case).get("dtype") or case.get("dtype", "auto")), config),
+        value_bytes=_bytes_of(str(loaded_with["dtype"] or "auto"), config),
         lora=adapter is not None,
         bits=bits,
         ranks=case.ranks,
@@ -500,12 +502,6 @@ def _bytes_of(dtype: str, config: Any) -> int:
     # the check of the settings names a word that is no type
     known = getattr(torch, re.sub(r"^torch\.", "", dtype), torch.float32)
     return int(known.itemsize)
-
-
-def _loaded_with(case: Case) -> dict[str, Any]:
-    """Return `model_init_kwargs`, which override the recipe's own settings."""
-    given = case.get("model_init_kwargs")
-    return given if isinstance(given, dict) else {}
 
 
 def _mixed(case: Case) -> bool:

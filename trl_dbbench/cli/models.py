@@ -78,8 +78,7 @@ def evaluate(
     and the like, and options override that. Defaults are for models without a run. --samples adds pass@k,
     majority@n, and with --reward-model best-of-n.
     """
-    of_run = [] if run is None else opt.files_of(run)
-    check_outputs([json_file, html_file], *of_run, *([] if tasks is None else [tasks]))
+    check_outputs([json_file, html_file], *opt.files_of(run), tasks)
     drawing = opt.drawing_options(context)
     if endpoint_given(context.params):
         opt.refuse(context, "--concurrency says how many requests an endpoint gets at a time", "--batch-size")

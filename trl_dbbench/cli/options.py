@@ -175,9 +175,13 @@ SETTINGS_OPTIONS = (
 """Options that commands pass to `trained_by`, where they have them."""
 
 
-def files_of(path: Path) -> list[Path]:
-    """Return the files of a run, or of the run that a checkpoint is in, which no command may replace; `path`
-    itself if it is no folder."""
+def files_of(path: Path | None) -> list[Path]:
+    """Return the files of a run that no command may replace, of a checkpoint those of its run.
+
+    A path that is not a folder is returned as it is; for `None` there are none.
+    """
+    if path is None:
+        return []
     names = (EPISODES_FILE, TASKS_FILE, SETTINGS_FILE, METRICS_FILE, STREAM_FILE)
     folders = (path, path.parent) if path.is_dir() else ()
     return [folder / name for folder in folders for name in names] or [path]

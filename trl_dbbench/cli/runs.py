@@ -46,9 +46,8 @@ def report(
         opt.refuse(context, "--no-figures writes no PNG files", "--figures")
     if figures is not None and not can_draw():
         raise ConfigError(f"--figures: {NO_MATPLOTLIB}.")
-    runs = [each for each in (run, other) if each is not None]
-    check_outputs([out], *(file for each in runs for file in opt.files_of(each)))
-    reads = [read_run(each) for each in runs]
+    check_outputs([out], *opt.files_of(run), *opt.files_of(other))
+    reads = [read_run(each) for each in (run, other) if each is not None]
     for read in reads:
         for note in read.notes:
             typer.echo(f"note: {f'{read.name}: ' if other else ''}{note}")

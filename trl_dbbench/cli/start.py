@@ -35,7 +35,7 @@ from trl_dbbench.runs.adapters import check_is_model
 from trl_dbbench.runs.checkpoints import whole_checkpoints
 from trl_dbbench.training.lost_ranks import limit_waiting, naming_lost_ranks
 from trl_dbbench.training.stopping import ordered_end, set_up_logging
-from trl_dbbench.training.unsupported import check_values, use_new_names, wants_bf16
+from trl_dbbench.training.unsupported import check_values, use_new_names, wants_bf16, written_types
 from trl_dbbench.utils.cpu import spare_page_faults
 from trl_dbbench.utils.files import check_not_misspelled
 from trl_dbbench.utils.lookup import check_choice, nearest, unknown
@@ -104,7 +104,7 @@ class RecipeParser(TrlParser):
         self.folder = Path()
         self.missing: list[str] = []
         self.needed = [action.dest for action in self._actions if action.required]
-        self.types = _types(self.dataclass_types)
+        self.types = {name: of for kind in self.dataclass_types for name, of in written_types(kind).items()}
         self.in_yaml: dict[str, Any] = {}
 
     def parse_args_and_config(self, args: Iterable[str] | None = None, **options: Any) -> tuple[Any, ...]:
@@ -207,13 +207,7 @@ class RecipeParser(TrlParser):
 
     def _number(self, setting: str) -> type | None:
         """Return `int` or `float` for a setting that takes such numbers alone."""
-        words = {*re.findall(r"\w+", self.types.get(setting, ""))} - {
-            "None",
-            "Optional",
-            "list",
-            "class",
-            "typing",
-        }
+        words = {*re.findall(r"\w+", self.types.get(setting, ""))} - NOT_TYPES
         return int if words == {"int"} else float if words and words <= {"int", "float"} else None
 
     def _locate(self, path: str) -> str:
@@ -247,15 +241,8 @@ class RecipeParser(TrlParser):
         raise ConfigError(f"{message}. --help lists all options.")
 
 
-def _types(kinds: Iterable[type]) -> dict[str, str]:
-    """Return the settings' types as they are written, such as `int | None`."""
-    return {
-        name: str(of)
-        for kind in kinds
-        for each in reversed(kind.__mro__)
-        for name, of in vars(each).get("__annotations__", {}).items()
-    }
-
+NOT_TYPES = {"None", "Optional", "list", "class", "typing"}
+"""Words around a number's type as it is written."""
 
 NUMBERS = {int: "a whole number", float: "a number"}
 

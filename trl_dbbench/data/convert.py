@@ -32,9 +32,6 @@ from trl_dbbench.utils.files import check_outputs
 GOLD_LIMITS = Limits(seconds=60.0, rows=10_000, characters=10_000_000)
 """Limits for the user's own statements; agents get less."""
 
-NO_PROMPTS = ("own", "agentbench", "lifelong")
-"""Formats of tasks alone."""
-
 _PROTOCOLS_OWN = "the protocol's own"
 
 
@@ -115,7 +112,7 @@ def convert(
     format = _target_format(target, to)
     check_outputs([target], source)
     _check_source(source, source_format, tables, csv)
-    if protocol is not None and format.name in NO_PROMPTS:
+    if protocol is not None and format is not FORMATS["verl"] and format in FORMATS.values():
         raise ConfigError(
             f"--protocol has no effect: tasks in the format {format.name} have no prompts. Leave it out."
         )

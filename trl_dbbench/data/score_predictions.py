@@ -19,6 +19,8 @@ from trl_dbbench.tasks import Gold, Task
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS
 
 _READS = re.compile(r"[\s(;]*(?:SELECT|WITH|VALUES|TABLE|--|/\*|#)", re.IGNORECASE)
+"""How a query begins."""
+
 SIDE_BY_SIDE = 4
 """Tasks that are scored at a time."""
 

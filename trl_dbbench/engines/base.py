@@ -140,7 +140,7 @@ def check_concurrency(most: int, engine: str) -> None:
 
 
 def check_share(share: float) -> None:
-    """Raise ConfigError for a `vllm_gpu_memory_utilization` that is no share."""
+    """Raise ConfigError unless `vllm_gpu_memory_utilization` is above 0 and at most 1."""
     if not 0 < share <= 1:
         raise ConfigError(
             "vllm_gpu_memory_utilization is vLLM's share of the memory, above 0 and at most 1, as 0.3; is "

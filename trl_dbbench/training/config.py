@@ -37,6 +37,7 @@ from trl_dbbench.training.unsupported import (
     check_settings,
     check_values,
     use_new_names,
+    written_types,
 )
 from trl_dbbench.utils.console import shows_bars
 from trl_dbbench.utils.lookup import check_choice
@@ -410,14 +411,11 @@ class DBBenchGRPOConfig(GRPOConfig):
 
     def _check_empty(self) -> None:
         """Raise ConfigError for a setting without the value that it needs, as `few_shot:` in a YAML."""
-        # not the fields' types: transformers' parser takes the None out of them
-        types: dict[str, Any] = {}
-        for base in reversed(type(self).__mro__):
-            types |= vars(base).get("__annotations__", {})
+        types = written_types(type(self))
         for each in fields(self):
             ours = GRPOConfig.__dataclass_fields__.get(each.name) is not each
             number = isinstance(each.default, int | float) and not isinstance(each.default, bool)
-            optional = each.default is None or "None" in str(types[each.name]) or each.name == "top_k"
+            optional = each.default is None or "None" in types[each.name] or each.name == "top_k"
             if (ours or number) and not optional and getattr(self, each.name) is None:
                 raise ConfigError(
                     f"{each.name} is empty; give it a value, or leave it out for its default, "

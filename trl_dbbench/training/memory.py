@@ -398,7 +398,8 @@ REMEDIES = (
 )
 
 MASTER_BYTES = 12
-"""Of a trained parameter, what DeepSpeed's optimizer keeps in mixed precision: a copy and two moments."""
+"""Bytes that DeepSpeed's optimizer keeps for each trained parameter in mixed precision: a copy in float32,
+and two moments."""
 
 
 @dataclass(frozen=True)

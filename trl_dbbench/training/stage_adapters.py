@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel
+from transformers import SchedulerType
 from trl import GRPOTrainer
 
 from trl_dbbench.errors import ConfigError
@@ -55,11 +56,11 @@ def check_stage_adapters(args: Any) -> None:
             "stage_adapters: each plays a held-out task with the adapter of its stage, and with stream: file "
             "it belongs to none. Set a merge, as stage_adapters: ties, or leave it out."
         )
-    if not str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)).startswith("constant"):
+    schedule = SchedulerType(args.lr_scheduler_type).value
+    if not schedule.startswith("constant"):
         raise ConfigError(
             f"stage_adapters: {args.stage_adapters} trains each stage anew, and lr_scheduler_type: "
-            f"{getattr(args.lr_scheduler_type, 'value', args.lr_scheduler_type)} leaves the last ones next "
-            "to no learning rate; set lr_scheduler_type: constant."
+            f"{schedule} leaves the last ones next to no learning rate; set lr_scheduler_type: constant."
         )
     if args.kl_reference == "stage":
         raise ConfigError(

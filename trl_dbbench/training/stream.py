@@ -44,10 +44,10 @@ LEAST_WEIGHT = 0.05
 """Weight in the replay by accuracy of a task that was always solved; one that never was has 1 more."""
 
 ROUNDING = 1e-9
-"""What shares may lack of whole numbers."""
+"""Tolerance where shares add up to a whole number."""
 
 FIXED = ("stage_adapters", "replay", "replay_size", "replay_by", "kl_reference", "seed")
-"""Settings of which a checkpoint keeps what they led to."""
+"""Settings that a resumed run must not change, because the checkpoint holds what they led to."""
 
 REPLAYS = ("uniform", "accuracy")
 REPLAY_SIZE = 200

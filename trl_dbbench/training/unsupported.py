@@ -165,6 +165,18 @@ CHOICES_OF_TRL: dict[type, dict[str, tuple[object, ...]]] = {
 """Settings of TRL and transformers that take one of a few values; TRL reads some only in the update."""
 
 
+def written_types(kind: type) -> dict[str, str]:
+    """Return the types of a class's fields as they are written, such as `int | None`.
+
+    transformers' parser takes the None out of the fields' own.
+    """
+    return {
+        name: str(of)
+        for base in reversed(kind.__mro__)
+        for name, of in vars(base).get("__annotations__", {}).items()
+    }
+
+
 def check_values(args: Any, kind: type[TrainingArguments] | None = None) -> None:
     """Raise ConfigError for a value that TRL or transformers would refuse late, or in words of their own.
 

@@ -89,20 +89,21 @@ def check_writable(path: str | Path) -> None:
         raise ConfigError(f"'{path}' cannot be written: it must be a file in a folder that is there.")
 
 
-def check_outputs(outputs: Iterable[str | Path | None], *sources: str | Path) -> None:
+def check_outputs(outputs: Iterable[str | Path | None], *sources: str | Path | None) -> None:
     """Raise ConfigError for outputs that would replace each other, or a file that is read."""
     paths = [Path(output) for output in outputs if output is not None]
+    read = [*_files_among(sources)]
     for place, path in enumerate(paths):
         check_writable(path)
         if path.resolve() in [other.resolve() for other in paths[:place]]:
             raise ConfigError(f"'{path}' would be written twice; name two files.")
-        if path.exists() and any(path.samefile(source) for source in _files_among(sources)):
+        if path.exists() and any(map(path.samefile, read)):
             raise ConfigError(f"'{path}' is the file to read; write to another.")
 
 
-def _files_among(sources: Iterable[str | Path]) -> Iterator[Path]:
+def _files_among(sources: Iterable[str | Path | None]) -> Iterator[Path]:
     """Yield the files that are there, and for a folder the tables in it."""
-    for source in map(Path, sources):
+    for source in (Path(each) for each in sources if each is not None):
         if source.is_dir():
             yield from (each for suffix in ("parquet", "csv") for each in source.glob(f"*.{suffix}"))
         elif source.exists():
