@@ -22,12 +22,14 @@ from sqlalchemy import make_url
 
 from trl_dbbench.database import Database, Dialect, Limits, open_database
 from trl_dbbench.database.dialect import MARIADB, MYSQL, SQLITE
+from trl_dbbench.database.server.start import FAST, Server
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
 from trl_dbbench.grading.states import state_hash
 from trl_dbbench.tasks import Column, Gold, Table, Task
 
 MEDALS = table("medals", "nation, gold", ("Chad", "1"), ("Peru", "22"), ("Perú", None))
 PERUS = [("Peru", "22"), ("Perú", None)]
+CHANGE = dataclasses.replace(task(MEDALS), operation="UPDATE", gold=Gold(sql="UPDATE medals SET gold = '2'"))
 
 
 def digits(places: int = 6) -> str:
@@ -772,6 +774,47 @@ def test_accounts_go_though_the_given_account_may_not_list_them(
         finally:
             cursor.execute(f"DROP USER {users}")
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_a_server_that_is_not_strict(server: Server) -> None:
+    """Tables are what the task says, or are refused; an agent's session is as the server has it."""
+    sql = {name: f"SET GLOBAL sql_mode = '{name}'" for name in ("", "NO_ZERO_DATE")}
+    with pymysql.connect(**connect_arguments(server.url)) as admin, admin.cursor() as cursor:
+        for modes in sql.values():
+            cursor.execute(modes)
+            with open_database(server.url, limits=LIMITS) as database:
+                long = dataclasses.replace(CHANGE, tables=(table("t", "a VARCHAR(3)", ("abcdef",)),))
+                for kind in (long, dataclasses.replace(long, operation="SELECT")):
+                    with pytest.raises(TaskError, match="Data too long for column 'a'"):
+                        database.sandbox(kind)
+                zero = dataclasses.replace(CHANGE, tables=(table("t", "a INT AUTO_INCREMENT KEY", (0,)),))
+                with database.sandbox(zero) as sandbox:
+                    assert sandbox.execute("SELECT a FROM t").rows == [(0,)]
+                    assert sandbox.execute("INSERT INTO t VALUES (0)").affected == 1
+                    assert sandbox.execute("SELECT a FROM t ORDER BY a").rows == [(0,), (1,)]
+
+
+def test_a_server_with_a_password_policy(server: Server) -> None:
+    """Capitals, digits and signs, as validate_password and simple_password_check ask for."""
+    with pymysql.connect(**connect_arguments(server.url)) as admin, admin.cursor() as cursor:
+        cursor.execute("INSTALL SONAME 'simple_password_check'")
+        for _ in range(3):
+            with open_database(server.url, limits=LIMITS, require_accounts=True) as database:
+                boxes = [database.sandbox(CHANGE) for _ in range(4)]
+                assert [box.execute("SELECT 1").rows for box in boxes] == [[(1,)]] * 4
+                for box in boxes:
+                    box.close()
+
+
+def test_a_server_that_gives_names_in_lower_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows."""
+    monkeypatch.setattr("trl_dbbench.database.server.local.FAST", (*FAST, "--lower-case-table-names=1"))
+    items = table("Items", "Id INT", (1,), (2,))
+    with opened("local") as database:
+        for kind in (task(items), dataclasses.replace(CHANGE, tables=(items,))):
+            with database.sandbox(kind) as sandbox:
+                assert sandbox.execute("SELECT COUNT(*) FROM Items").rows == [(2,)]
+                assert [*sandbox.state()] == ["Items"]
 
 
 def test_a_server_with_partial_revokes(docker_database: Database) -> None:

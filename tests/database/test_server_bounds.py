@@ -15,7 +15,7 @@ from trl_dbbench.database import Database, open_database
 from trl_dbbench.database.dialect import MYSQL
 from trl_dbbench.database.server.connections import as_fault
 from trl_dbbench.database.server.start import Server
-from trl_dbbench.errors import ServerCrash
+from trl_dbbench.errors import ServerCrash, TaskError
 from trl_dbbench.tasks import Gold
 
 MEDALS = table("medals", "nation TEXT, gold INT", ("Chad", 1), ("Peru", 22))
@@ -46,6 +46,16 @@ def test_large_tables_of_a_task(server_database: Database) -> None:
     with server_database.sandbox(task(many, large)) as sandbox:
         assert sandbox.execute("SELECT COUNT(*), MAX(id) FROM many").rows == [(20_000, 19_999)]
         assert sandbox.execute("SELECT LENGTH(a) FROM large").rows == [(300_000,), (300_000,)]
+
+
+def test_a_cell_that_is_larger_than_what_the_server_takes(local_database: Database) -> None:
+    """It would hang up, which is no reason to wait for it or to stop the run."""
+    for kind in (QUESTION, CHANGE):
+        large = dataclasses.replace(kind, tables=(table("large", "a LONGTEXT", ("x" * 400_000,)),))
+        with pytest.raises(TaskError, match=r"'large' cannot be filled: a row takes 400,.* up to 327,680"):
+            local_database.sandbox(large)
+    with local_database.sandbox(QUESTION) as sandbox:
+        assert sandbox.execute("SELECT COUNT(*) FROM medals").rows == [(2,)]
 
 
 def test_a_session_that_takes_too_much_memory(local_database: Database) -> None:

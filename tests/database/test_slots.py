@@ -6,18 +6,15 @@ import dataclasses
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pymysql
 import pytest
 from databases import LIMITS, rows_of, table, task
 from hostile import PREPARED, TRACES
-from sqlalchemy.engine import Connection
 
 from trl_dbbench.database import Database, Sandbox, open_database
 from trl_dbbench.database.dialect import MARIADB
-from trl_dbbench.database.server.pristine import fill_rows
 from trl_dbbench.database.server.slots import MAX_ROWS, is_of_rows
 from trl_dbbench.tasks import Gold, Table, Task
 
@@ -297,16 +294,6 @@ def test_the_server_counts_from_the_start(server_database: Database, tables: tup
             sandbox.execute("INSERT INTO ids (a) VALUES ('z')")
             assert sandbox.execute("SELECT id FROM ids WHERE a = 'z'").rows == [(3,)]
             sandbox.execute("DELETE FROM ids WHERE id > 1")
-
-
-@pytest.mark.parametrize("kind", ["INT AUTO_INCREMENT PRIMARY KEY", "serial", "VARCHAR(9)"])
-def test_rows_are_filled_in_with_ids_of_zero(kind: str) -> None:
-    """Otherwise a server gives 0 the next number, 1, which is there already."""
-    sent: list[str] = []
-    connection = SimpleNamespace(exec_driver_sql=lambda sql, *rows: sent.append(sql))
-    fill_rows(cast(Connection, connection), table("ids", f"id {kind}", (0,), (1,), (2,)))
-    keeps = ["SET SESSION sql_mode = CONCAT(@@SESSION.sql_mode, ',NO_AUTO_VALUE_ON_ZERO')"]
-    assert sent == [*(keeps if kind != "VARCHAR(9)" else []), "INSERT INTO `ids` (`id`) VALUES (%s)"]
 
 
 def test_ids_of_zero_stay_zero(server_database: Database) -> None:

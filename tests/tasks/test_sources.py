@@ -448,6 +448,22 @@ def test_what_has_no_counterpart_is_told(
         assert part in told, told
 
 
+def test_wide_rows_and_defaults_that_do_not_fit(local_database: Database, tmp_path: Path) -> None:
+    """SQLite checks neither."""
+    wide = ", ".join(f"c{n} VARCHAR(255) DEFAULT 'x'" for n in range(70))
+    strange = "a VARCHAR(1) DEFAULT 'abc', b INT DEFAULT 99999999999, c INT DEFAULT -1"
+    both = over(
+        made(
+            tmp_path / "w.sqlite",
+            f"CREATE TABLE w (id INTEGER PRIMARY KEY, {wide});"
+            f"INSERT INTO w (id) VALUES (1); CREATE TABLE d (k INT, {strange}); INSERT INTO d (k) VALUES (1)",
+        )
+    )
+    with local_database.sandbox(both) as sandbox:
+        assert sandbox.execute("SELECT c0, c69 FROM w").rows == [("x", "x")]
+        assert sandbox.execute("INSERT INTO d (k) VALUES (2)").affected == 1
+
+
 def test_what_no_server_holds_is_refused_once(
     local_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

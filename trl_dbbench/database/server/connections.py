@@ -11,23 +11,25 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pymysql.charset import charset_by_name
 from pymysql.connections import Connection
+from pymysql.converters import escape_item
 from pymysql.cursors import Cursor
 from pymysql.err import MySQLError, OperationalError
 from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 from sqlalchemy import Engine, create_engine, event, make_url
 from sqlalchemy.engine import URL
+from sqlalchemy.engine import Connection as SQLConnection
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from trl_dbbench.database.dialect import Dialect
 from trl_dbbench.database.error_numbers import LOST, TOO_LARGE, message
-from trl_dbbench.errors import DatabaseError, EnvironmentFault
+from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
 
 CONNECT_SECONDS = 8
 """Seconds a server may take to accept a connection."""
@@ -39,6 +41,9 @@ KILL_SECONDS = 2
 """Seconds it may take to accept a KILL."""
 
 MAX_ROW_BYTES = 4 * 1024 * 1024
+
+LARGE_ROW_CHARACTERS = 16 * 1024
+"""Text in a row from which it matters how large a packet the server takes."""
 
 MAX_INSERT_BYTES = 256 * 1024
 """Rows are sent in statements of up to this size, or alone; servers may refuse more."""
@@ -255,6 +260,29 @@ class _Cursor(Cursor):
     max_stmt_length = MAX_INSERT_BYTES
 
 
+def check_packet(connection: SQLConnection, sql: str, rows: Iterable[Sequence[Any]], what: str) -> None:
+    """Raise TaskError for a statement that the server does not take: it would hang up, as if it had failed.
+
+    Args:
+        rows: those that the statement inserts.
+        what: the error's beginning: what cannot be done.
+    """
+    size = len(sql.encode()) + 1 if len(sql) > LARGE_ROW_CHARACTERS else 0
+    for row in rows:
+        texts = [cell for cell in row if isinstance(cell, str | bytes)]
+        if sum(map(len, texts)) > LARGE_ROW_CHARACTERS:
+            escaped = sum(len(escape_item(cell, "utf8mb4").encode()) for cell in texts)
+            size = max(size, escaped + 32 * len(row) + len(sql))
+    if not size:
+        return
+    packet = int(connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar() or 0)
+    if size > packet:
+        raise TaskError(
+            f"{what}: a row takes {size:,} bytes, the server takes up to {packet:,} (max_allowed_packet). "
+            f"Give the URL of one that takes more; in {sql[:200]}"
+        )
+
+
 def make_engine(
     url: URL,
     read_seconds: float,
@@ -262,6 +290,7 @@ def make_engine(
     connections: int = 4,
     patient: bool = False,
     ping: bool = True,
+    strict: bool = False,
     **arguments: Any,
 ) -> Engine:
     """Connections with autocommit, which send statements as they are: `%` and `:name` mean nothing special.
@@ -270,6 +299,8 @@ def make_engine(
         read_seconds: how long to wait for an answer, and for one of the `connections` to become free.
         patient: whether to wait for that without a limit.
         ping: whether to find out first if the server has closed a connection that was idle.
+        strict: whether a row that does not fit its columns is an error, whatever the server's `sql_mode`, and
+            a number of 0 is kept in a column that counts.
         arguments: for PyMySQL. With an `init_command` there is no pool: the engine is a single session's.
     """
     pool: dict[str, Any] = {
@@ -298,9 +329,18 @@ def make_engine(
         **pool,
     )
     event.listen(engine, "do_connect", lambda dialect, record, args, kwargs: _connect(*args, **kwargs))
+    if strict:
+        event.listen(engine, "connect", _make_strict)
     if "init_command" in arguments:
         event.listen(engine, "handle_error", _keep_connection)
     return engine
+
+
+def _make_strict(connection: Any, record: Any) -> None:
+    modes = "'STRICT_ALL_TABLES', 'NO_AUTO_VALUE_ON_ZERO'"
+    with connection.cursor() as cursor:
+        # NULLIF: an empty mode in the list is no mode
+        cursor.execute(f"SET SESSION sql_mode = CONCAT_WS(',', NULLIF(@@SESSION.sql_mode, ''), {modes})")
 
 
 def _keep_connection(context: Any) -> None:

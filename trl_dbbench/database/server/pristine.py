@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -15,6 +14,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from trl_dbbench.database.sandbox import check_rows, columns_of
+from trl_dbbench.database.server.connections import check_packet
 from trl_dbbench.database.server.ownership import drop_database
 from trl_dbbench.database.server.sources import Loaded, SourceLoader
 from trl_dbbench.errors import TaskError
@@ -145,27 +145,26 @@ class PristineDatabases:
             raise
 
 
-_COUNTS = re.compile(r"\b(?:AUTO_INCREMENT|SERIAL)\b", re.IGNORECASE)
-"""In the type of a column to which servers give numbers where it is NULL or, unless told otherwise, 0."""
-
-_KEEP_ZEROS = "SET SESSION sql_mode = CONCAT(@@SESSION.sql_mode, ',NO_AUTO_VALUE_ON_ZERO')"
-
-
 def fill(connection: Connection, table: Table, database: str | None = None) -> None:
-    """Make a table with its rows, in `database` or in the database in use."""
+    """Make a table with its rows, in `database` or in the database in use.
+
+    Raises:
+        DBAPIError: it cannot be made.
+        TaskError: a row is larger than what the server takes.
+    """
     connection.exec_driver_sql(f"CREATE TABLE {_place(table, database)} ({columns_of(table)})")
     fill_rows(connection, table, database)
 
 
 def fill_rows(connection: Connection, table: Table, database: str | None = None) -> None:
-    """Put its rows into an empty table; ids of 0 stay 0."""
+    """Put its rows into an empty table."""
     if table.rows:
-        if any(_COUNTS.search(column.type) for column in table.columns):
-            connection.exec_driver_sql(_KEEP_ZEROS)
         names = ", ".join(quote(column.name) for column in table.columns).replace("%", "%%")
         places = ", ".join(["%s"] * len(table.columns))
         target = _place(table, database).replace("%", "%%")
-        connection.exec_driver_sql(f"INSERT INTO {target} ({names}) VALUES ({places})", list(table.rows))
+        insert = f"INSERT INTO {target} ({names}) VALUES ({places})"
+        check_packet(connection, insert, table.rows, f"table {table.name!r} cannot be filled")
+        connection.exec_driver_sql(insert, list(table.rows))
 
 
 def _place(table: Table, database: str | None) -> str:

@@ -162,6 +162,8 @@ class ServerSandbox(Sandbox):
         self._unmeasured_seconds = 0.0
         self._moments = Moments(tenancy.dialect, task, tenancy.ahead)
         self._has_temporary = False
+        self._own_names = {each.name.lower(): each.name for each in task.tables if tenancy.lowers_names}
+        """The task's names of its tables by the server's, if these are others."""
         self.brought_down = False
         if task.source is not None or (tenancy.readers is not None and task.is_question):
             self.reached = False  # the tables may have been there
@@ -381,7 +383,8 @@ class ServerSandbox(Sandbox):
                     state[repr(table)] = TableState((), [])
                 elif kind == "BASE TABLE" and table not in but and not session.broken:
                     with contextlib.suppress(_Unreadable):
-                        state[table] = self._read(session, f"`{name}`.{quote(table)}")
+                        own_name = self._own_names.get(table, table)
+                        state[own_name] = self._read(session, f"`{name}`.{quote(table)}")
         except DBAPIError as error:
             if error_code(error) == _UNKNOWN_DATABASE and self._tenancy.held():
                 return {}  # dropped by the agent

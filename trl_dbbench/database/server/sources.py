@@ -12,12 +12,17 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import pymysql.converters
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError
 
 from trl_dbbench.database.dialect import ServerDialect
-from trl_dbbench.database.server.connections import error_code, error_text, make_engine, text_of
+from trl_dbbench.database.server.connections import (
+    check_packet,
+    error_code,
+    error_text,
+    make_engine,
+    text_of,
+)
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks import Source
 from trl_dbbench.tasks.sources.base import Step, in_order, names_in
@@ -114,12 +119,12 @@ class SourceLoader:
         with self._engine.connect() as connection:
             try:
                 _prepare(connection, database)
-                packet = int(connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar() or 0)
                 for step in source.opened.steps():
                     if isinstance(step, str):
                         notes.append(step)
                     else:
-                        _check_size(step, packet, source)
+                        what = f"the database '{source.path}' cannot be loaded"
+                        check_packet(connection, step.sql, step.rows, what)
                         self._execute(connection, step, source, notes)
                 found = _contents(connection, database)
             finally:
@@ -168,23 +173,6 @@ class SourceLoader:
                     f"{error_text(error)}, in {step.sql[:200]}"
                 ) from None
             notes.append(f"{step.else_lost} ({error_text(error)})")
-
-
-def _check_size(step: Step, packet: int, source: Source) -> None:
-    """Raise TaskError for what the server does not take; it would hang up, as if it had failed."""
-    size = len(step.sql) + 1
-    if size > packet // 4:
-        size = len(step.sql.encode())
-    for row in step.rows:
-        texts = [cell for cell in row if isinstance(cell, str | bytes)]
-        if sum(map(len, texts)) > packet // 8:
-            escaped = sum(len(pymysql.converters.escape_item(cell, "utf8mb4").encode()) for cell in texts)
-            size = max(size, escaped + 32 * len(row) + len(step.sql))
-    if size > packet:
-        raise TaskError(
-            f"the database '{source.path}' cannot be loaded: a row takes {size:,} bytes, the server takes up "
-            f"to {packet:,} (max_allowed_packet). Give the URL of one that takes more; in {step.sql[:200]}"
-        )
 
 
 def _prepare(connection: Connection, database: str) -> None:

@@ -17,7 +17,6 @@ from sqlalchemy import Connection, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from trl_dbbench.database.server.connections import (
-    ADMIN_SECONDS,
     connect_advice,
     error_text,
     make_engine,
@@ -209,6 +208,9 @@ def _cell(value: Any) -> Cell:
 DEFAULT_SAMPLE = 50
 """Rows of a table. Every task holds the rows of its table, and every episode that changes them makes them."""
 
+READ_SECONDS = 600
+"""Seconds in which one table is read; its sample is drawn from all of its rows."""
+
 _OWN = ("information_schema", "mysql", "performance_schema", "sys")
 
 
@@ -255,7 +257,7 @@ def read_tables(
     if sample < 1:
         raise ConfigError(f"the sample is {sample} rows; it must be at least 1.")
     parsed = parse_url(_without_database(url))
-    engine = make_engine(parsed, ADMIN_SECONDS)
+    engine = make_engine(parsed, READ_SECONDS)
     try:
         with engine.connect() as connection:
             place = _database(connection, database or make_url(url).database or None)
@@ -323,6 +325,11 @@ class _Reader:
                 rows[name] = self._rows(name, columns[name], references, rows)
             except (DBAPIError, UnicodeDecodeError) as error:
                 if isinstance(error, DBAPIError) and error.connection_invalidated:
+                    if "timed out" in str(error.orig):
+                        raise DatabaseError(
+                            f"{name}: its rows were not read within {READ_SECONDS} s. Leave the table out: "
+                            "name the others by --tables."
+                        ) from None
                     raise
                 reason = error_text(error) if isinstance(error, DBAPIError) else "its texts are no UTF-8"
                 self.notes.append(f"{name}: left out, it cannot be read ({reason})")

@@ -149,7 +149,7 @@ class Tenancy:
         self._url = url
         self._limits = limits
         self._watchdog = watchdog
-        self._admin = make_engine(url, ADMIN_SECONDS, connections=ADMIN_CONNECTIONS)
+        self._admin = make_engine(url, ADMIN_SECONDS, connections=ADMIN_CONNECTIONS, strict=True)
         quick = partial(make_engine, url, KILL_SECONDS, connect_timeout=KILL_SECONDS)
         self._killer = quick(connections=KILL_CONNECTIONS)
         self._killed: dict[int, float] = {}
@@ -163,6 +163,8 @@ class Tenancy:
             self._keeper_number = ownership.hold_lock(self._keeper, owner)
             self.ahead = float(self._keeper.exec_driver_sql("SELECT @@timestamp").scalar() or 0) - time.time()
             """Seconds by which the server's clock is ahead of ours."""
+            self.lowers_names = self._keeper.exec_driver_sql("SELECT @@lower_case_table_names").scalar() == 1
+            """Whether the server gives tables names in lower case, whatever they were made with."""
             connections = self._connections(self._keeper, ranks)
             self.statements = max(1, min(statements, connections // 3))
             with self._admin.connect() as admin:
@@ -180,7 +182,7 @@ class Tenancy:
         self.observers = Readers(lambda: self._connect(None), dialect, OBSERVERS)
         self.slots = Slots(
             self._admin,
-            make_engine(url, ADMIN_SECONDS, connections=MAKER_CONNECTIONS, ping=False),
+            make_engine(url, ADMIN_SECONDS, connections=MAKER_CONNECTIONS, ping=False, strict=True),
             names,
             self._connect,
             dialect=dialect,

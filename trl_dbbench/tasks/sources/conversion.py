@@ -6,6 +6,7 @@ values otherwise.
 
 from __future__ import annotations
 
+import math
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,11 @@ COLUMNS_AT_ONCE = 40
 
 MAX_VARCHAR = 1000
 """Characters of a VARCHAR; longer ones become TEXT, as all other columns of a row share 65,535 bytes."""
+
+MAX_ROW_BYTES = 60_000
+"""Bytes of a row's VARCHAR columns, four for a character; MySQL takes 65,535 with the other columns."""
+
+_LARGEST = {"INT": 2**31 - 1, "BIGINT": 2**63 - 1}
 
 _EXACT = 2**53
 """Integers up to here are exact in a DOUBLE."""
@@ -294,7 +300,11 @@ def _default(text: str, type: str) -> str | None:
     if number.is_string:
         if not _takes_text(type) and not re.fullmatch(r"-?\d+(\.\d+)?", number.name):
             return None
+        if len(number.name) > (_varchar(type) or len(number.name)):  # which SQLite does not mind
+            return None
         return number.sql(dialect="mysql")
+    if abs(float(number.name)) > _LARGEST.get(type, math.inf):
+        return None
     return ("-" if negative else "") + number.name if not type.startswith(("DATE", "TIME")) else None
 
 
@@ -422,7 +432,27 @@ def definitions(
     references = [(each, reference) for each in made for reference in each.foreign]
     while sum(_same_types(each, reference, by_name) for each, reference in references):
         pass
+    for each in made:
+        _fit_row(each)
     return made
+
+
+def _fit_row(table: Definition) -> None:
+    """Make texts of the longest VARCHAR columns without a key, until a row is no longer than MySQL takes."""
+    keys = (table.primary, *table.uniques, *(each.columns for each in table.foreign))
+    keyed = {name.casefold() for names in keys for name in names}
+    sizes = {column.name: _varchar(column.type) for column in table.columns}
+    for column in sorted(table.columns, key=lambda each: -sizes[each.name]):
+        if 4 * sum(sizes.values()) <= MAX_ROW_BYTES:
+            return
+        if column.name.casefold() not in keyed and sizes[column.name]:
+            column.type, sizes[column.name] = "TEXT", 0
+
+
+def _varchar(type: str) -> int:
+    """Return the most characters of a VARCHAR; 0 for another type."""
+    word, size, _ = _parsed(type)
+    return (size or 0) if word == "VARCHAR" else 0
 
 
 def _check_finite(tables: Sequence[Definition]) -> None:
