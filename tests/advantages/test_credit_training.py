@@ -244,7 +244,8 @@ def test_kl_against_the_rollout_needs_no_other_model(
     )
     _, batch = scored_batch(trainer)
     assert not scored, "no model scores the completions"
-    assert torch.equal(batch["ref_per_token_logps"], batch["sampling_per_token_logps"])
+    sampled = batch["tool_mask"].bool()
+    assert torch.equal(batch["ref_per_token_logps"][sampled], batch["sampling_per_token_logps"][sampled])
     trainer.current_gradient_accumulation_steps = 1
     trainer._compute_loss(trainer.model, batch)
     assert trainer.beta == 0.5

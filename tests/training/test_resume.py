@@ -444,6 +444,7 @@ def test_weights_of_an_earlier_end_are_not_those_of_a_run_that_goes_on(tmp_path)
         (tmp_path / name).write_text('{"id": "a"}')
     (tmp_path / "checkpoint-4").mkdir()
     (tmp_path / "checkpoint-4" / RUN_ID).write_text("a")
+    (tmp_path / "checkpoint-4" / "trainer_state.json").write_text('{"global_step": 4}')
     assert begin_run(tmp_path, str(tmp_path / "checkpoint-4")) == "a"
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "_earlier.1",
@@ -451,6 +452,22 @@ def test_weights_of_an_earlier_end_are_not_those_of_a_run_that_goes_on(tmp_path)
         "run.json",
         "stream.json",
     ]
+
+
+def test_a_run_that_goes_back_leaves_its_later_checkpoints(tmp_path):
+    """The next start with `true` goes on with the branch that was chosen."""
+    (tmp_path / "run.json").write_text('{"id": "a"}')
+    for step in (2, 4, 6):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / RUN_ID).write_text("a")
+        (folder / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
+        (folder / "rng_state.pth").touch()
+    (tmp_path / "checkpoint-6" / UNFINISHED).touch()  # of a kill: it is overwritten when its step comes
+    begin_run(tmp_path, str(tmp_path / "checkpoint-2"))
+    assert find_checkpoint(tmp_path, True) == str(tmp_path / "checkpoint-2")
+    assert [path.name for path in (tmp_path / "_earlier.1").iterdir()] == ["checkpoint-4"]
+    assert (tmp_path / "checkpoint-6").exists()
 
 
 def test_weights_that_a_run_reads_from_its_own_folder_stay(tmp_path):

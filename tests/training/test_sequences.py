@@ -120,6 +120,34 @@ def test_summaries_are_trained(tiny_model, sqlite_database, demo_tasks, tmp_path
     torch.testing.assert_close(logps[sampled], batch["sampling_per_token_logps"][sampled], rtol=0, atol=1e-4)
 
 
+def test_a_pass_has_no_more_tokens_where_sequences_go_apart(
+    tiny_model, sqlite_database, demo_tasks, tmp_path, monkeypatch
+) -> None:
+    """As with flash attention: each of the two sequences of an episode has the prompt anew."""
+    trainer = prepared(tiny_model, sqlite_database, demo_tasks, tmp_path)
+    (batch,) = trainer._buffered_inputs
+    trainer.args.shared_prefix = "off"
+    passes: list[torch.Size] = []
+    trainer.model.register_forward_pre_hook(
+        lambda module, args, kwargs: passes.append(kwargs["input_ids"].shape), with_kwargs=True
+    )
+    ids, mask = (
+        torch.cat([batch[f"prompt_{of}"], batch[f"completion_{of}"]], dim=1) for of in ("ids", "mask")
+    )
+    trainer._follows, scored = batch[FOLLOWS], []
+    for bound in (None, ids.numel()):  # which the rows themselves would fit
+        trainer.forwards.bound = bound
+        passes.clear()
+        with torch.no_grad():
+            logps, *_ = trainer._get_per_token_logps_and_entropies(
+                trainer.model, ids, mask, batch["completion_ids"].shape[1]
+            )
+        assert sum(shape[0] for shape in passes) == 2 * SAMPLES
+        assert bound is None or max(shape.numel() for shape in passes) <= bound
+        scored.append(logps[batch["tool_mask"].bool()])
+    torch.testing.assert_close(*scored, rtol=0, atol=1e-5)
+
+
 def test_a_run_with_micro_batches_and_several_iterations(
     tiny_model, sqlite_database, demo_tasks, tmp_path
 ) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
+import pyarrow.parquet
 import pytest
 import torch
 from datasets import Dataset
@@ -30,6 +33,8 @@ from trl_dbbench import (
 )
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.errors import EnvironmentFault
+from trl_dbbench.training import bound
+from trl_dbbench.training.kl import apply_kl
 
 
 @pytest.fixture
@@ -172,6 +177,51 @@ def test_a_failed_environment_gives_no_reward_and_no_advantage(tiny_model, demo_
 
 
 # --- what a run does to the weights ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lora", [True, False])
+def test_checkpointing_adds_no_hook_with_each_rollout(trainer_of, lora):
+    """Each would be called at every token."""
+    trainer = trainer_of(lora=lora, gradient_checkpointing=True, max_steps=3)
+    hooks = trainer.model.get_input_embeddings()._forward_hooks
+    before = len(hooks)
+    trainer.train()
+    assert len(hooks) == max(before, 1)
+
+
+def test_moments_that_a_checkpoint_brought_do_not_come_again(trainer_of, monkeypatch):
+    """Less memory is free by them, and they need none any more."""
+    trainer = trainer_of(lora=False, max_steps=1)
+    trained = sum(weight.nbytes for weight in trainer.model.parameters())
+    monkeypatch.setattr(bound, "free_memory", lambda device: 100 * trained)
+    at_first = bound.fitting(trainer)
+    trainer.train()
+    held = sum(value.nbytes for state in trainer.optimizer.state.values() for value in state.values())
+    assert held >= 2 * trained
+    monkeypatch.setattr(bound, "free_memory", lambda device: 100 * trained - held)
+    assert bound.fitting(trainer) == pytest.approx(at_first, rel=1e-3)
+
+
+def test_what_the_database_wrote_has_no_kl_that_is_infinite():
+    """TRL's k3 of a token that the model finds next to impossible, masked after the exponent."""
+    sampled = torch.tensor([[0.0, -1.0]])  # the first token is an observation's
+    output = {"sampling_per_token_logps": sampled}
+    args = SimpleNamespace(kl_reference="rollout", kl_in_reward=False)
+    mask = torch.tensor([[0, 1]])
+    apply_kl(output, mask, args, lambda values: values, training=True)
+    difference = output["ref_per_token_logps"] - torch.tensor([[-95.0, -2.0]])
+    assert ((difference.exp() - difference - 1) * mask).tolist() == [[0, pytest.approx(math.e - 2)]]
+
+
+def test_an_evaluation_leaves_the_trainings_table_of_completions(trainer_of, tmp_path):
+    def rows(name: str, **settings) -> list:
+        trainer_of(output_dir=tmp_path / name, log_completions=True, max_steps=2, **settings).train()
+        files = sorted((tmp_path / name / "completions").glob("*.parquet"))
+        return [pyarrow.parquet.read_table(file).to_pylist() for file in files]
+
+    plain = rows("plain")
+    assert [len(each) for each in plain] == [4, 4]
+    assert rows("evaluated", eval_strategy="steps", eval_steps=1) == plain
 
 
 def test_lora_changes_the_adapter_and_nothing_else(trainer_of, tiny_model, tmp_path):

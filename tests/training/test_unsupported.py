@@ -85,8 +85,8 @@ WITHOUT_MEANING = """
 # of images, of metrics that are computed from logits, of losses that are not GRPO's
 log_multimodal prediction_loss_only eval_do_concat_batches eval_use_gather_object
 eval_accumulation_steps include_for_metrics batch_eval_metrics label_names average_tokens_across_devices
-# TRL's batches are whole, and its samplers know no lengths
-dataloader_drop_last length_column_name
+# its samplers know no lengths
+length_column_name
 # the engine sets its own; scripts read these, trainers do not
 use_cache do_train do_eval do_predict
 # TRL refuses them itself, with words of its own
@@ -142,6 +142,13 @@ def test_a_setting_that_cannot_work_is_refused(name: str, tmp_path: Path) -> Non
         config(tmp_path, **settings)
     assert str(refused.value).startswith(f"{name}={value!r} "), "what was given"
     assert str(refused.value).endswith(f". {REFUSED_SETTINGS[name].remedy}"), "what to do"
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated")
+@pytest.mark.parametrize("name", ["every_n_layers", "offload"])
+def test_checkpointing_that_the_first_rollout_would_end_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} would not outlast the first rollout"):
+        config(tmp_path, gradient_checkpointing_kwargs={name: 2})
 
 
 def test_their_defaults_are_not_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import time
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,7 @@ from trl_dbbench import ConfigError, DBBenchGRPOTrainer, EngineError
 from trl_dbbench.engines.base import EngineSettings, open_backend
 from trl_dbbench.engines.policy import Policy, Precision, ServedPolicy
 from trl_dbbench.engines.transformers.backend import TransformersBackend
-from trl_dbbench.engines.vllm.loaded import AdapterFolder, lora_options
+from trl_dbbench.engines.vllm.loaded import lora_options, place_for, revision_options
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.types import Rules
 from trl_dbbench.evaluation.evaluate import evaluate
@@ -297,15 +299,20 @@ def test_the_rank_is_the_least_that_vllm_has_room_for():
     assert options["max_lora_rank"] == 32
 
 
-def test_an_adapter_goes_through_memory_where_it_fits(monkeypatch, tmp_path):
-    folder = AdapterFolder()
-    first = folder.new(1_000)
-    assert first.parent == Path("/dev/shm")
-    second = folder.new(10**15)
-    assert second.parent != Path("/dev/shm")
-    assert not first.exists()
-    folder.remove()
-    assert not second.exists()
+def test_an_adapter_goes_through_memory_where_those_of_all_ranks_fit(monkeypatch):
+    free = shutil.disk_usage("/dev/shm").free
+    assert place_for(1_000) == Path("/dev/shm")
+    assert place_for(free) is None
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert place_for(free // 4) is None
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert place_for(1_000) is None
+
+
+def test_the_revision_that_is_trained_is_the_one_that_plays():
+    given = SimpleNamespace(model_init_kwargs={"revision": "v2", "dtype": "bfloat16"})
+    assert revision_options(given) == {"revision": "v2"}
+    assert revision_options(SimpleNamespace(model_init_kwargs=None)) == {}
 
 
 # --- without a trainer ----------------------------------------------------------------------------

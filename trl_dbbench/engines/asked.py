@@ -53,8 +53,6 @@ class AskedEngine:
             self._changed.notify()
 
 
-def raise_bugs(episodes: Sequence[Future]) -> None:
-    """Raise what an episode that is done has raised: a bug, which ends the rollout."""
-    for episode in episodes:
-        if episode.done():
-            episode.result()
+def bug_in(episodes: Sequence[Future]) -> BaseException | None:
+    """Return what an episode has raised: a bug, which ends the rollout."""
+    return next((bug for each in episodes if each.done() and (bug := each.exception())), None)

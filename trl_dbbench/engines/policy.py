@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
+from peft import PeftModel
 from torch import nn
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from trl.models import unwrap_model_for_generation
@@ -50,6 +51,23 @@ def quantization_of(config: Any) -> dict[str, Any] | None:
     found = rounded.to_dict()
     method = found["quant_method"]
     return found | {"quant_method": getattr(method, "value", method)}
+
+
+def keep_one_hook(model: nn.Module) -> None:
+    """Keep transformers from adding a hook to the embeddings each time that checkpointing is switched on.
+
+    TRL switches it off and on around each rollout and each scoring, and hooks are called at every token.
+    """
+    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    add = getattr(base, "enable_input_require_grads", None)
+    if add is None:
+        return
+
+    def add_once() -> None:
+        base.disable_input_require_grads()
+        add()
+
+    base.enable_input_require_grads = add_once
 
 
 def autocast_of(accelerator: Accelerator) -> str | None:

@@ -128,6 +128,11 @@ def _checkpoints(output_dir: Path) -> list[Path]:
     ]
 
 
+def _step(checkpoint: Path) -> int:
+    """Return the updates before a whole checkpoint was saved."""
+    return int(json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))["global_step"])
+
+
 def flaw(folder: Path) -> str | None:
     """Return why a run cannot resume from a checkpoint; `None` if it can.
 
@@ -225,7 +230,10 @@ def begin_run(output_dir: str | Path, checkpoint: str | None, reads: Iterable[st
         if Ranks().is_main:
             weights = () if folder.resolve() in kept else _WEIGHTS
             if checkpoint and _is_own(folder, Path(checkpoint), run_id):
-                _set_aside(folder, weights, kept, "the weights of the run's earlier end")
+                step = _step(Path(checkpoint))
+                # of a branch that this run leaves: the next resume would go on with it
+                later = [path.name for path in whole_checkpoints(folder) if _step(path) > step]
+                _set_aside(folder, [*weights, *later], kept, f"what the run had made after step {step}")
             else:
                 logs = _LOGS if checkpoint else ()  # of a run from its beginning, who writes them moves them
                 stages = _STAGES if weights else ()

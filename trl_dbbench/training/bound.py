@@ -17,8 +17,9 @@ def fitting(trainer: Any) -> int | None:
     args, model, device = trainer.args, trainer.model, trainer.accelerator.device
     weights = [*model.parameters()]
     free = free_memory(device)
-    if free is not None:  # gradients and AdamW's two moments are still to come
-        free = max(0, free - 3 * sum(map(_bytes, filter(lambda weight: weight.requires_grad, weights))))
+    if free is not None:  # gradients and AdamW's two moments, those that no checkpoint has brought already
+        to_come = 3 * sum(map(_bytes, filter(lambda weight: weight.requires_grad, weights)))
+        free = max(0, free - max(0, to_come - _moments(trainer.optimizer)))
     on_cpu = device.type == "cpu"
     budget = update_budget(free, sum(map(_bytes, weights)), on_cpu)
     if budget is None:
@@ -37,6 +38,12 @@ def fitting(trainer: Any) -> int | None:
         return tokens_within(budget, Sizes.counted(model), load)
     except AttributeError:  # a config without the sizes of a transformer
         return None
+
+
+def _moments(optimizer: Any) -> int:
+    """Return the bytes that the optimizer keeps already."""
+    states = [] if optimizer is None else optimizer.state.values()
+    return sum(_bytes(each) for state in states for each in state.values() if isinstance(each, torch.Tensor))
 
 
 def _bytes(weight: torch.Tensor) -> int:

@@ -101,7 +101,8 @@ class Forwards:
         Args:
             compute: TRL's loss of the micro-batch, whose values are computed by `score`.
         """
-        tokens, trainer = Tokens.of(batch), self.trainer
+        trainer = self.trainer
+        tokens = Tokens.of(batch, trainer.shares_prompts(model))
         shared = trainer.shares_prompts(model) and not trainer.aux_loss_enabled and tokens.follows is None
         with self._divided(tokens, None, shared, together=True, idle=self._idle(batch)) as parts:
             known = parts if trainer.top_entropy_quantile < 1 else [part for part in parts if part.idle]

@@ -167,6 +167,10 @@ class StageReference:
             reference.data.copy_(state[name])
 
 
+NEVER = -1e4
+"""Log-probability that stands for a token that was not sampled."""
+
+
 def apply_kl(
     output: dict[str, Any],
     mask: torch.Tensor,
@@ -186,7 +190,8 @@ def apply_kl(
     """
     played = output["sampling_per_token_logps"]
     if args.kl_reference == "rollout" and training:
-        output["ref_per_token_logps"] = played
+        # TRL masks after it has taken the exponent, which may be infinite for what the database wrote
+        output["ref_per_token_logps"] = played.masked_fill(mask == 0, NEVER)
     if not args.kl_in_reward:
         return 0.0
     ratios = (played - output.pop("ref_per_token_logps")).nan_to_num() * mask  # (n, T)

@@ -30,8 +30,8 @@ the hidden size H, all heads' size Q, keys' and values' size K, the MLP's size F
 
 ```
 norms        2 H in float32; queries and keys too, where they have norms
-attention    (2 Q + K) c: queries, keys, values, output. With shared prompts on a CPU 2 Q c more: keys and
-             values are repeated for the heads that share them
+attention    (2 Q + K) c: queries, keys, values, output. With shared prompts 2 Q c more: keys and values are
+             repeated for the heads that share them
 MLP          3 F c: gate, its activation, and what that is multiplied by
 inputs       of the linear layers whose weights, or adapters, are trained
 ```
@@ -301,7 +301,7 @@ def layer_bytes(sizes: Sizes, load: Load) -> float:
     if load.lora and casts:
         inputs += sizes.heads
     if load.update.shared:
-        attention += 2 * sizes.heads if load.on_cpu else 0
+        attention += 2 * sizes.heads
         inputs += 0 if load.lora and casts else sizes.heads  # the output, put together
     return norms + (attention + 3 * sizes.between + inputs + sizes.ranks) * computed
 

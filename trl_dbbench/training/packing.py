@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from trl_dbbench.engines.shared_prompts import WORTH, same_prompt
+from trl_dbbench.engines.token_trees import paths, places_of
 
 FOLLOWS = "follows"
 """The key of `Tokens.follows` in a scored batch."""
@@ -33,14 +34,22 @@ class Tokens(NamedTuple):
     attention_mask: torch.Tensor  # (B, L)
     completion: int  # T, columns of the completions
     follows: torch.Tensor | None = None  # (B, T), where a row is a tree; see `engines.token_trees`
+    apart: bool = False
+    """Whether each sequence of a tree goes through the model as a row of its own."""
 
     @classmethod
-    def of(cls, batch: dict[str, Any]) -> Tokens:
-        """Take them from a scored batch."""
+    def of(cls, batch: dict[str, Any], shares_prompts: bool = True) -> Tokens:
+        """Take them from a scored batch.
+
+        Args:
+            shares_prompts: whether the model computes what sequences share once.
+        """
         ids, mask = (
             torch.cat([batch[f"prompt_{of}"], batch[f"completion_{of}"]], dim=1) for of in ("ids", "mask")
         )
-        return cls(ids, mask, batch["completion_ids"].shape[1], batch.get(FOLLOWS))
+        follows = batch.get(FOLLOWS)
+        apart = follows is not None and not shares_prompts
+        return cls(ids, mask, batch["completion_ids"].shape[1], follows, apart)
 
 
 class Row(NamedTuple):
@@ -50,6 +59,8 @@ class Row(NamedTuple):
     prompt: int
     prompt_tokens: int
     completion_tokens: int
+    apart_tokens: int = 0
+    """Those of its sequences, if each is computed apart."""
 
 
 def rows_of(tokens: Tokens) -> list[Row]:
@@ -57,8 +68,13 @@ def rows_of(tokens: Tokens) -> list[Row]:
     width = tokens.input_ids.shape[1] - tokens.completion
     mask = tokens.attention_mask
     prompts, completions = (each.sum(dim=1).tolist() for each in (mask[:, :width], mask[:, width:]))
+    apart = [0] * len(mask)
+    if tokens.apart and tokens.follows is not None:
+        before = (before for _, before in places_of(tokens.input_ids, mask, tokens.follows))
+        lengths = [[len(path) for path in paths(each)] for each in before]
+        apart = [len(each) * max(each) for each in lengths]
     return [
-        Row(row, number, prompts[row], completions[row])
+        Row(row, number, prompts[row], completions[row], apart[row])
         for number, rows in enumerate(same_prompt(*tokens[:3]))
         for row in rows
     ]
@@ -70,7 +86,8 @@ def tokens_of(rows: Sequence[Row], shared: bool) -> int:
     Args:
         shared: whether rows one after the other share their prompt, where that is worth it.
     """
-    padded = len(rows) * (_longest(rows, "prompt_tokens") + _longest(rows, "completion_tokens"))
+    longest = _longest(rows, "prompt_tokens") + _longest(rows, "completion_tokens")
+    padded = len(rows) * max(longest, _longest(rows, "apart_tokens"))
     return in_one_row(rows) if shared and in_one_row(rows) <= WORTH * padded else padded
 
 
@@ -129,6 +146,9 @@ def fit(tokens: Tokens, batch_size: int | None, shared: bool, bound: int) -> boo
         shared: as in `tokens_of`.
     """
     count = min(batch_size or len(tokens.input_ids), len(tokens.input_ids))
+    if tokens.apart:
+        rows = rows_of(tokens)
+        return all(tokens_of(rows[at : at + count], False) <= bound for at in range(0, len(rows), count))
     if count * tokens.input_ids.shape[1] <= bound:
         return True
     if not shared:
@@ -160,4 +180,4 @@ class Part:
         columns = slice(start - self.prompt, start + self.completion)
         ids, mask = (each[self.rows, columns] for each in tokens[:2])
         follows = None if tokens.follows is None else tokens.follows[self.rows, : self.completion]
-        return Tokens(ids, mask, self.completion, follows)
+        return Tokens(ids, mask, self.completion, follows, tokens.apart)

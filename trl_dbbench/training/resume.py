@@ -323,7 +323,9 @@ class ResumableGRPOTrainer(GRPOTrainer):
         # an evaluation draws from the global generators; training goes on as if it had not been
         device = self.accelerator.device
         used = [] if device.type == "cpu" else [device]  # not all that the machine has
-        with torch.random.fork_rng(used, device_type=device.type):
+        # and TRL's table of completions is the training's: one file a step
+        apart = replaced(self, _logs=deepcopy(self._logs), log_completions=False)
+        with torch.random.fork_rng(used, device_type=device.type), apart:
             return super().evaluate(*args, **kwargs)
 
     def _any_rank(self, yes: bool) -> bool:

@@ -42,7 +42,7 @@ from trl.extras.profiling import profiling_context
 from trl_dbbench.advantages.registry import check_needs, note
 from trl_dbbench.database import Database
 from trl_dbbench.engines.base import engine_of, open_backend
-from trl_dbbench.engines.policy import TrainedPolicy, evaluating, forward_is_collective
+from trl_dbbench.engines.policy import TrainedPolicy, evaluating, forward_is_collective, keep_one_hook
 from trl_dbbench.engines.shared_prompts import SharedPrompts
 from trl_dbbench.engines.token_trees import follows_of, lay_out_trees, score_sequences
 from trl_dbbench.episode.chat import ChatFormat
@@ -197,6 +197,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
                 **kwargs,
             )
         leave_unpacked(self.model)
+        keep_one_hook(self.model)
         check_positions(self.model)
         # set here and not passed on: TRL's warning that it may change is for those who do not pin TRL
         self.rollout_func = self._rollout
@@ -613,7 +614,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             in_one_row = self.sharing.score(*batch) if shared else None
             return (*in_one_row, None) if in_one_row else usual(*batch, **options)
 
-        tokens = Tokens(input_ids, attention_mask, logits_to_keep, self._follows)
+        apart = self._follows is not None and not self.shares_prompts(model)
+        tokens = Tokens(input_ids, attention_mask, logits_to_keep, self._follows, apart)
         shared = shared and tokens.follows is None  # a tree computes its own prompt
         # rollouts were sampled without dropout
         with nullcontext() if torch.is_grad_enabled() else evaluating(model):
@@ -623,7 +625,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         self, model: Any, tokens: Tokens, rows: int | None, compute_entropy: bool, usual: Callable
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Score a batch in which episodes are several sequences; see `engines.token_trees`."""
-        ids, mask, columns, follows = tokens
+        ids, mask, columns, follows, _ = tokens
         assert follows is not None
         if not self.shares_prompts(model):
             return score_sequences(

@@ -91,6 +91,13 @@ REFUSED_SETTINGS: dict[str, Refusal] = {
     ),
     "accelerator_config.split_batches": _BATCHES,
     "accelerator_config.dispatch_batches": _BATCHES,
+    "accelerator_config.even_batches": Refusal(
+        "would leave a rank without the last batch of an evaluation, for which the others wait",
+        "Leave it out.",
+    ),
+    "dataloader_drop_last": Refusal(
+        "would leave held-out tasks out of an evaluation without a word", "Leave it out."
+    ),
     # the loss
     "label_smoothing_factor": Refusal("has no effect: GRPO's loss has no labels to smooth", "Leave it out."),
     "neftune_noise_alpha": Refusal(
@@ -227,6 +234,12 @@ def check_settings(args: GRPOConfig) -> None:
         value = attrgetter(name)(args)
         if value != default_of(name):
             raise ConfigError(f"{name}={value!r} {why}. {remedy}")
+    kwargs = args.gradient_checkpointing_kwargs or {}
+    if lost := [name for name in ("every_n_layers", "offload") if name in kwargs]:
+        raise ConfigError(
+            f"activation_checkpointing_kwargs: {lost[0]} would not outlast the first rollout, for which TRL "
+            "switches checkpointing off and on again. Leave it out."
+        )
     check_vllm(args)
 
 

@@ -24,7 +24,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
 
-from trl_dbbench.engines.asked import Asked, AskedEngine, raise_bugs
+from trl_dbbench.engines.asked import Asked, AskedEngine, bug_in
 from trl_dbbench.engines.policy import evaluating
 from trl_dbbench.engines.transformers.admission import FED_TOKENS, Admission, Costs
 from trl_dbbench.engines.transformers.cache import GROW_BY_COLUMNS, Piece, RowCache, can_keep
@@ -190,7 +190,8 @@ class TransformersEngine(AskedEngine):
                 if any(episode.done() and episode.exception() for episode in episodes):
                     break
                 self._changed.wait()
-            raise_bugs(episodes)
+            if (bug := bug_in(episodes)) is not None:
+                raise bug
             rows = self._admitted([each.request for each in self._waiting])
             batch = [each for each in self._waiting if each.request.row in rows]
             self._waiting = [each for each in self._waiting if each.request.row not in rows]

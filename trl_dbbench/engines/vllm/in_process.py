@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from trl_dbbench.engines.asked import Asked, AskedEngine, raise_bugs
+from trl_dbbench.engines.asked import Asked, AskedEngine, bug_in
 from trl_dbbench.engines.policy import Policy, ServedPolicy
 from trl_dbbench.engines.vllm.loaded import loaded_weights_of
 from trl_dbbench.engines.vllm.logprobs import policys_logprobs
 from trl_dbbench.episode.types import Completion, Request
-from trl_dbbench.errors import ConfigError, EngineError, one_line
+from trl_dbbench.errors import ConfigError, DBBenchError, EngineError, RankError, one_line
 from trl_dbbench.utils.ranks import Ranks, together
 
 logger = logging.getLogger(__name__)
@@ -109,15 +109,20 @@ class InProcessEngine(AskedEngine):
             idle = not self._engine.has_unfinished_requests()
             if idle and not self._waiting and not all(episode.done() for episode in episodes):
                 self._changed.wait(None if self._group is None else IDLE_SECONDS)
-            raise_bugs(episodes)
             waiting, self._waiting = self._waiting, []
+        bug = bug_in(episodes)
         playing = not all(episode.done() for episode in episodes)
         asked = [(self._rank, place, each.request) for place, each in enumerate(waiting)]
         if self._group is not None:
             of_ranks: list[Any] = [None] * self._group.size()
-            torch.distributed.all_gather_object(of_ranks, (asked, playing), group=self._group)
-            asked = [each for rank, _ in of_ranks for each in rank]
-            playing = any(still for _, still in of_ranks)
+            told = None if bug is None else f"{type(bug).__name__}: {bug}"
+            torch.distributed.all_gather_object(of_ranks, (asked, playing, told), group=self._group)
+            asked = [each for rank, _, _ in of_ranks for each in rank]
+            playing = any(still for _, still, _ in of_ranks)
+            if bug is None and (theirs := [text for _, _, text in of_ranks if text]):
+                raise RankError(f"a rank that shares this vLLM failed, and all end with it: {theirs[0]}")
+        if bug is not None:
+            raise bug
         for rank, place, request in asked:
             id = self._add(rank, request)
             if rank == self._rank:
@@ -154,12 +159,8 @@ class InProcessEngine(AskedEngine):
     def _step(self) -> list[Any]:
         try:
             return self._engine.step()
-        except Exception as error:  # whatever vLLM's own, PyTorch's or CUDA's is
-            raise EngineError(
-                f"vLLM failed in the rollout: {type(error).__name__}: {one_line(error)} Continue the "
-                "training with resume_from_checkpoint; if memory was short, with a smaller "
-                "vllm_gpu_memory_utilization or per_device_train_batch_size."
-            ) from error
+        except Exception as error:
+            raise _failed("in the rollout", error) from error
 
     def _answer(self, output: Any) -> None:
         asked = self._asked.pop(output.request_id, None)
@@ -174,6 +175,15 @@ class InProcessEngine(AskedEngine):
         self.prompt_tokens += len(request.ids)
         self.cached_tokens += output.num_cached_tokens or 0
         asked.answer(Completion(ids, logprobs))
+
+
+def _failed(when: str, error: Exception) -> EngineError:
+    """Return the error for vLLM's, PyTorch's or CUDA's own."""
+    return EngineError(
+        f"vLLM failed {when}: {type(error).__name__}: {one_line(error)} Continue the training with "
+        "resume_from_checkpoint; if memory was short, with a smaller vllm_gpu_memory_utilization or "
+        "per_device_train_batch_size."
+    )
 
 
 class InProcessBackend:
@@ -269,13 +279,9 @@ class InProcessBackend:
 
         Raises:
             ConfigError: if vLLM does not take the adapter.
+            EngineError: if it fails, as without memory to wake up.
         """
-        if self._sleeps:
-            torch.cuda.empty_cache()  # what the update has freed
-            self._llm.wake_up(tags=["weights"])
-        adapter = self._weights.bring(self._llm)
-        if self._sleeps:
-            self._llm.wake_up(tags=["kv_cache"])
+        adapter = self._wake()
         try:
             yield InProcessEngine(
                 self._llm,
@@ -284,13 +290,33 @@ class InProcessBackend:
                 processed=self._processed,
                 group=self._group,
             )
-        finally:
+        except BaseException:
+            with suppress(Exception):  # after vLLM's own failure it may not sleep either
+                self._sleep()
+            raise
+        self._sleep()
+
+    def _wake(self) -> Any:
+        """Give vLLM its memory and the weights as they are now; return its request of the adapter."""
+        try:
             if self._sleeps:
-                self._llm.sleep(level=self._weights.sleep_level)
+                torch.cuda.empty_cache()  # what the update has freed
+                self._llm.wake_up(tags=["weights"])
+            adapter = self._weights.bring(self._llm)
+            if self._sleeps:
+                self._llm.wake_up(tags=["kv_cache"])
+        except DBBenchError:
+            raise
+        except Exception as error:
+            raise _failed("before the rollout", error) from error
+        return adapter
+
+    def _sleep(self) -> None:
+        if self._sleeps:
+            self._llm.sleep(level=self._weights.sleep_level)
 
     def close(self) -> None:
         """End the engine and free its memory."""
-        self._weights.close()
         if self._llm is not None:
             self._llm.llm_engine.engine_core.shutdown()
         self._llm = None

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -55,9 +56,6 @@ class LoadedWeights:
         """
         raise NotImplementedError
 
-    def close(self) -> None:
-        """Free what lies outside the process."""
-
 
 def loaded_weights_of(policy: Policy | ServedPolicy, args: Any) -> LoadedWeights:
     """Return the way that this policy's weights take.
@@ -68,23 +66,11 @@ def loaded_weights_of(policy: Policy | ServedPolicy, args: Any) -> LoadedWeights
     return way_of(policy, "use_vllm", WeightsOfDisk, FullWeights, AdapterWeights)(policy, args)
 
 
-class AdapterFolder:
-    """A folder of this process for one adapter at a time, in memory if it fits there."""
-
-    def __init__(self) -> None:
-        self._folder: Path | None = None
-
-    def new(self, size: int) -> Path:
-        """Return an empty folder for an adapter of `size` bytes, in the place of the last one."""
-        self.remove()
-        fits = IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > 2 * size
-        self._folder = Path(tempfile.mkdtemp(prefix="trl-dbbench-", dir=IN_MEMORY if fits else None))
-        return self._folder
-
-    def remove(self) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder = None
+def place_for(size: int) -> Path | None:
+    """Return a folder in memory that has room for `size` bytes of each rank here; `None` if there is none."""
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    usable = IN_MEMORY.is_dir() and os.access(IN_MEMORY, os.W_OK)
+    return IN_MEMORY if usable and shutil.disk_usage(IN_MEMORY).free > 2 * size * ranks else None
 
 
 class AdapterWeights(LoadedWeights):
@@ -95,11 +81,10 @@ class AdapterWeights(LoadedWeights):
         self.sampling = policy.sampling
         self.logprobs_used = args.needs_rollout_logprobs
         self.options = lora_options([policy.model.active_peft_config], ["the adapter that is trained"])
-        self.options |= quantization_options(policy.computes_in)
+        self.options |= quantization_options(policy.computes_in) | revision_options(args)
         if getattr(policy.model, "is_loaded_in_8bit", False):
             raise ConfigError("vLLM cannot load a model in 8 bits: set load_in_4bit, or leave use_vllm out.")
         self._policy = policy
-        self._folder = AdapterFolder()
         self._version: Any = None
         self._request: Any = None
         self._count = 0
@@ -108,16 +93,14 @@ class AdapterWeights(LoadedWeights):
         if self._policy.version == self._version:
             return self._request
         trained = [weight for weight in self._policy.model.parameters() if weight.requires_grad]
-        folder = self._folder.new(sum(weight.nbytes for weight in trained))
+        place = place_for(sum(weight.nbytes for weight in trained))
         self._count += 1
-        self._request = _lora_request(f"policy-{self._count}", self._count, self._policy.save_adapter(folder))
-        _add_lora(llm, self._request)
-        self._folder.remove()  # vLLM has read it
+        with tempfile.TemporaryDirectory(prefix="trl-dbbench-", dir=place) as folder:
+            saved = self._policy.save_adapter(Path(folder))
+            self._request = _lora_request(f"policy-{self._count}", self._count, saved)
+            _add_lora(llm, self._request)  # reads it
         self._version = self._policy.version
         return self._request
-
-    def close(self) -> None:
-        self._folder.remove()
 
 
 class FullWeights(LoadedWeights):
@@ -132,7 +115,7 @@ class FullWeights(LoadedWeights):
                 "an adapter (use_peft: true), or leave use_vllm out."
             )
         self.dtype = policy.computes_in.dtype
-        self.options = {}
+        self.options = revision_options(args)
         self.sampling = policy.sampling
         self.logprobs_used = args.needs_rollout_logprobs
         self._policy = policy
@@ -145,6 +128,7 @@ class FullWeights(LoadedWeights):
     def bring(self, llm: Any) -> None:
         # asleep it has forgotten them
         if self._sleeps or self._policy.version != self._version:
+            self._sync.model = self._policy.trainer.model  # FSDP wraps it when the training begins
             self._sync.sync_weights()
         self._version = self._policy.version
 
@@ -205,6 +189,12 @@ def lora_options(configs: list[PeftConfig], names: list[str]) -> dict[str, Any]:
     if not allowed:
         raise ConfigError(f"vLLM takes adapters up to rank {RANKS_OF_VLLM[-1]}; the rank here is {rank}.")
     return {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1, "max_lora_rank": allowed[0]}
+
+
+def revision_options(args: Any) -> dict[str, Any]:
+    """Return vLLM's option for the revision that is trained, if the hub's latest is not."""
+    revision = (getattr(args, "model_init_kwargs", None) or {}).get("revision")
+    return {"revision": revision} if revision else {}
 
 
 def quantization_options(precision: Precision) -> dict[str, Any]:

@@ -193,6 +193,7 @@ class FullWeights(Weights):
             raise EngineError(f"{error} Full weights need every server from the start.") from error
 
     def _send(self, url: str, sender: _Sender) -> None:
+        sender.model = self._policy.trainer.model  # FSDP wraps it when the training begins
         try:
             sender.sync_weights()
         except Exception as error:  # requests' errors, and a bare Exception where the server refuses
