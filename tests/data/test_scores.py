@@ -55,9 +55,10 @@ def test_what_gives_nothing_is_wrong_and_said(database: Database) -> None:
     assert set(who.values.values()) == set(everything.values.values()) == set(none.values.values()) == {0.0}
     assert (who.problem or "").startswith("it fails: 1054 (42S22): Unknown column 'nations'")
     assert everything.problem == none.problem == "there is no prediction"
-    (broken,) = score_all([question("broken", "SELECT x FROM medals")], {"broken": "SELECT 1"}, database)
-    assert set(broken.values.values()) == {None}
-    assert (broken.problem or "").startswith("the gold SQL fails: 1054")
+    for predictions in ({"broken": "SELECT 1"}, {}):  # a task counts with every prediction, or with none
+        (broken,) = score_all([question("broken", "SELECT x FROM medals")], predictions, database)
+        assert set(broken.values.values()) == {None}
+        assert (broken.problem or "").startswith("the gold SQL fails: 1054")
 
 
 def test_only_questions_with_gold_sql(sqlite_database: Database) -> None:

@@ -94,6 +94,13 @@ def test_progress_of_a_change_by_the_rows_that_are_right(sqlite_database):
     assert reward([played(sqlite_database, QUESTION, Answer("x")), FAULT]) == [None, None]
 
 
+def test_numbers_that_differ_by_rounding_are_the_same_row():
+    """As the judge compares them."""
+    now, gold = (TableState(("p",), [(number,)]) for number in (0.1 + 0.2, 0.3))
+    assert potential({"t": now}, {"t": gold}) == 1
+    assert potential({"t": TableState(("p",), [(0.31,)])}, {"t": gold}) == 0
+
+
 def test_the_tables_along_an_episode_are_one_object_where_nothing_changed(sqlite_database):
     episode = played(
         sqlite_database,

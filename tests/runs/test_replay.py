@@ -463,6 +463,23 @@ def test_an_old_run_under_functions_of_ones_own(
     assert not (tmp_path / "none.jsonl").exists()
 
 
+def test_step_rewards_are_the_new_ones(
+    run: Path, tmp_path: Path, command: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run's own, which other functions gave, are not those of the turns any more."""
+    change(run, 2, lambda line: line["turns"][0].update(rewards={"old": 1.0}, advantage=0.5))
+    (tmp_path / "my_steps.py").write_text(
+        "def places(episode, **kwargs):\n    return [[float(n) for n in range(len(e.turns))] for e in episode]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert command("replay", run, "--reward-funcs", "my_steps.places", "--out", "new.jsonl")[0] == 0
+    lines = lines_of(tmp_path / "new.jsonl")
+    assert [[turn["rewards"] for turn in line["turns"]] for line in lines] == [
+        [{"places": float(n)} for n in range(len(turns))] for _, turns, _ in SCRIPTS
+    ]
+    assert not any("advantage" in turn for line in lines for turn in line["turns"])
+
+
 def test_a_runs_own_function_that_needs_the_ids_is_told_and_not_checked(
     tiny_model: str, sqlite_database: Database, demo_tasks: list[Task], tmp_path: Path
 ) -> None:

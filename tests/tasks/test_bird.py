@@ -27,6 +27,20 @@ from trl_dbbench.tasks import Gold, Source, Task, load_tasks
 from trl_dbbench.tasks.sources.base import descriptions
 
 
+def test_the_name_of_a_file_in_a_folder_says_whose_sql_it_has(tmp_path: Path) -> None:
+    """As BIRD's mini-dev lies on the hub."""
+    database(tmp_path / "dev_databases/pets/pets.sqlite")
+    for name in ("sqlite", "pg"):
+        (tmp_path / "data").mkdir(exist_ok=True)
+        pyarrow.parquet.write_table(
+            pyarrow.Table.from_pylist([BIRD]), tmp_path / f"data/mini_dev_{name}-00000-of-00001.parquet"
+        )
+    (task,) = load_tasks(tmp_path / "data", "mini_dev_sqlite")
+    assert task.dialect == "sqlite"
+    with pytest.raises(TaskError, match="PostgreSQL"):
+        load_tasks(tmp_path / "data", "mini_dev_pg")
+
+
 def test_birds_entries(tmp_path: Path) -> None:
     """Difficulty has no place in a task."""
     file = database(tmp_path / "dev_databases/pets/pets.sqlite")

@@ -115,7 +115,9 @@ def test_a_row_that_does_not_fit_is_named_by_the_delimiter_of_the_header(tmp_pat
         ),
         (["DE", "NA"], "TEXT", ["DE", "NA"], None),
         (["007", "8"], "TEXT", ["007", "8"], None),
-        (["-0", "1"], "TEXT", ["-0", "1"], None),
+        (["-0", "1"], "INT", [0, 1], "negative zeros are read as 0"),
+        (["1.5", "-0.0", "10.25"], "DOUBLE", [1.5, 0.0, 10.25], "negative zeros are read as 0"),
+        (["-0", "x"], "TEXT", ["-0", "x"], None),
         (
             ["2024-01-02T03:04", "2024-01-02 05:06:07"],
             "DATETIME",
@@ -123,7 +125,7 @@ def test_a_row_that_does_not_fit_is_named_by_the_delimiter_of_the_header(tmp_pat
             "times are written as MySQL does: '2024-01-02T03:04' is '2024-01-02 03:04:00'",
         ),
         (["01/02/2024"], "TEXT", ["01/02/2024"], None),
-        (["-0.00", "1.25"], "TEXT", ["-0.00", "1.25"], None),
+        (["-0.00", "1.25"], "DECIMAL(10,2)", ["0.00", "1.25"], "negative zeros are read as 0"),
         (
             ["1,234.50", "7.10"],
             "DECIMAL(10,2)",
@@ -135,6 +137,8 @@ def test_a_row_that_does_not_fit_is_named_by_the_delimiter_of_the_header(tmp_pat
         (["1 234", "567"], "INT", [1234, 567], "'1 234' is 1234"),
         (["123 456", "234 567"], "TEXT", ["123 456", "234 567"], None),
         (["1,234", "567"], "TEXT", ["1,234", "567"], "'1,234' may be a whole number or a fraction"),
+        (["1,234,567", "12,345"], "INT", [1234567, 12345], "'1,234,567' is 1234567"),
+        (["1.234.567", "890"], "INT", [1234567, 890], "'1.234.567' is 1234567"),
     ],
 )
 def test_no_value_changes_without_a_note(
@@ -172,6 +176,17 @@ def test_points_may_group_beside_cells_without_a_value(tmp_path: Path) -> None:
     assert [note for note in notes if note.startswith("t.menge")] == [
         "t.menge: '1.234' may be a whole number or a fraction; kept as TEXT"
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "cells"),
+    [
+        ('1, "two, or three"', (1, "two, or three")),  # quotes after a blank
+        ('"x, ", lead', ("x, ", " lead")),  # a blank after the delimiter of a quoted cell
+    ],
+)
+def test_blanks_before_quotes(tmp_path: Path, line: str, cells: tuple) -> None:
+    assert read(tmp_path, f"a,b\n{line}\n")[0].rows == (cells,)
 
 
 def test_blanks_among_numbers_are_no_value(tmp_path: Path) -> None:
@@ -423,20 +438,24 @@ def test_a_task_with_such_a_name_is_refused_wherever_it_is_played(tmp_path: Path
         ("12/31/2024", "2024-12-31"),
         ("30.12.2024", "30.12.2024"),  # of no row
         ("NULL", None),
+        ("12.50", 12.5),  # of a DECIMAL, which is a number
+        ("9:30", "09:30:00"),
+        ("2024-01-01 10:00", "2024-01-01 10:00:00"),
     ],
 )
 def test_an_answer_is_what_the_tables_hold(
     tmp_path: Path, sqlite_database: Database, answer: str, gold: Any
 ) -> None:
     """An agent copies it from there."""
-    (tmp_path / "t.csv").write_text("zip,count,day\n02134,7,31.12.2024\n94105,9,\n")
+    rows = "02134,7,31.12.2024,12.50,9:30,2024-01-01 10:00\n94105,9,,7.25,,\n"
+    (tmp_path / "t.csv").write_text(f"zip,count,day,price,opens:TIME,made\n{rows}")
     (tmp_path / "q.csv").write_text(f"question,answer\nWhich?,{answer}\n")
     convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
     (task,) = load_tasks(tmp_path / "o.jsonl")
     assert task.gold.answer == ((gold,),)
     with sqlite_database.sandbox(task) as sandbox:
-        if gold in ("94105", 7, "2024-12-31"):
-            name = {"94105": "zip", 7: "count", "2024-12-31": "day"}[gold]
+        columns = {"94105": "zip", 7: "count", "2024-12-31": "day", 12.5: "price", "09:30:00": "opens"}
+        if name := (columns | {"2024-01-01 10:00:00": "made"}).get(gold):
             shown = sandbox.execute(f"SELECT {name} FROM t WHERE {name} = '{gold}'")
             answered = Answer(TextProtocol().observe(shown))
             assert Judge(sqlite_database)(task, answered, sandbox, "agentbench_text").right

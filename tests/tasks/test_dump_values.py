@@ -227,3 +227,17 @@ def test_what_one_of_the_servers_does_not_know_is_left_out() -> None:
     )
     made = table_made(words)
     assert "SRID" not in made and "COMPRESSED" not in made and "`compressed` int" in made
+
+
+def test_a_decimal_point_names_no_database(tmp_path: Path) -> None:
+    """An ALTER of another database's table is refused: `db.t`."""
+    text = (
+        "CREATE TABLE t (id int, p decimal(4,2)); INSERT INTO t VALUES (1,1.50);"
+        "ALTER TABLE t MODIFY p decimal(4,2) DEFAULT 4.99;"
+        "ALTER TABLE t AUTO_INCREMENT = 5;"
+        "CREATE INDEX i ON t (p);"
+    )
+    found = imported(tmp_path, text + SECOND)
+    assert found.tables[0].rows == ((1, "1.50"),)
+    with pytest.raises(TaskError, match="ALTER TABLE"):
+        imported(tmp_path, text + "ALTER TABLE other.t ADD KEY k (id);" + SECOND)

@@ -77,7 +77,7 @@ def scores(
     """Executes predicted SQL and scores it by the rules of all evaluators, beside each other."""
     from tqdm.auto import tqdm
 
-    from trl_dbbench.data.score_predictions import can_be_scored, read_predictions, score_all
+    from trl_dbbench.data.score_predictions import LIMITS, can_be_scored, read_predictions, score_all
 
     check_outputs([json_file], tasks, predictions)
     loaded = load_tasks(tasks, format=format)
@@ -85,7 +85,8 @@ def scores(
     fitting = [task for task in loaded if can_be_scored(task)]
     if others := len(loaded) - len(fitting):
         typer.echo(f"{others} of {len(loaded)} tasks are left out: changes, or without gold SQL.")
-    with open_database(database_for(fitting, database), docker_image=docker_image) as opened:
+    spec = database_for(fitting, database)
+    with open_database(spec, docker_image=docker_image, limits=LIMITS) as opened:
         scored = list(tqdm(score_all(fitting, predicted, opened), total=len(fitting), unit="task"))
     for each in scored:
         if each.problem:

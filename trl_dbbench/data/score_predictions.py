@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trl_dbbench.database import Database
+from trl_dbbench.database import Database, Limits
 from trl_dbbench.episode.gold import execute_untruncated
 from trl_dbbench.errors import ServerCrash, TaskError
 from trl_dbbench.grading import SQL_GRADERS, SQLGrader
@@ -20,6 +20,9 @@ from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS
 
 _READS = re.compile(r"[\s(;]*(?:SELECT|WITH|VALUES|TABLE|--|/\*|#)", re.IGNORECASE)
 """How a query begins."""
+
+LIMITS = Limits(seconds=30)
+"""BIRD's time for a statement, gold or predicted."""
 
 SIDE_BY_SIDE = 4
 """Tasks that are scored at a time."""
@@ -88,20 +91,22 @@ def _scored_on_one(task: Task, sql: str | None, database: Database) -> Scores:
                 gave[statement] = None, str(crash)
         return gave[statement]
 
+    unfit = None
     if sql is None or not sql.strip():
-        return Scores(task, sql, dict.fromkeys(SQL_GRADERS, 0.0), "there is no prediction")
-    if len(sql) > MAX_STATEMENT_CHARACTERS:
-        return Scores(task, sql, dict.fromkeys(SQL_GRADERS, 0.0), "the prediction is too long")
-    values = {name: _value(grader, sql, task.gold, result) for name, grader in SQL_GRADERS.items()}
+        unfit = "there is no prediction"
+    elif len(sql) > MAX_STATEMENT_CHARACTERS:
+        unfit = "the prediction is too long"
+    sent = None if unfit else sql
+    values = {name: _value(grader, sent, task.gold, result) for name, grader in SQL_GRADERS.items()}
     failed = [("the gold SQL", result(task.gold.sql))] if task.gold.sql is not None else []
-    failed.append(("it", result(sql)))
-    problem = next((f"{what} fails: {why}" for what, (found, why) in failed if found is None), None)
+    failed += [("it", result(sent))] if sent is not None else []
+    problem = next((f"{what} fails: {why}" for what, (found, why) in failed if found is None), unfit)
     return Scores(task, sql, values, problem)
 
 
-def _value(grader: SQLGrader, sql: str, gold: Gold, result: Any) -> float | None:
+def _value(grader: SQLGrader, sql: str | None, gold: Gold, result: Any) -> float | None:
     golds = gold.results or (result(grader.rewrite(gold.sql or ""))[0],)
-    predicted, _ = result(grader.rewrite(sql))
+    predicted = None if sql is None else result(grader.rewrite(sql))[0]
     if golds[0] is None:
         return None
     return 0.0 if predicted is None else grader.best(predicted, golds, gold.sql)

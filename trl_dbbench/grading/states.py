@@ -115,7 +115,7 @@ def state_digest(state: State) -> str:
     """
     rows_digest, columns_digest = hashlib.blake2b(digest_size=8), hashlib.blake2b(digest_size=4)
     for name in sorted(state):
-        rows = sorted(repr([_cell_text(cell) for cell in row]) for row in state[name].rows)
+        rows = sorted(repr([cell_text(cell) for cell in row]) for row in state[name].rows)
         rest = state[name].rest
         whole = (name, rows) if rest is None else (name, rows, rest)
         rows_digest.update(repr(whole).encode("utf-8", "surrogatepass"))
@@ -123,7 +123,8 @@ def state_digest(state: State) -> str:
     return rows_digest.hexdigest() + columns_digest.hexdigest()
 
 
-def _cell_text(cell: Any) -> tuple[str, str]:
+def cell_text(cell: Any) -> tuple[str, str]:
+    """Return the kind of a cell and its text, in which floats are rounded to nine digits."""
     kind, value = cell_key(cell)
     if kind != "number":
         return kind, repr(value)

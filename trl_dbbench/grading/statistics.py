@@ -108,4 +108,5 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     else:
         z = NormalDist().inv_cdf(0.975)
         t = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+        t += (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
     return mean(values), t * stdev(values) / math.sqrt(len(values))

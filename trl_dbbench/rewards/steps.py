@@ -21,8 +21,7 @@ from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.protocol import Answer, Invalid, Reply
 from trl_dbbench.episode.table_states import for_each_episode, states_along
 from trl_dbbench.episode.types import Episode, Status, Turn
-from trl_dbbench.grading.rows import cell_key
-from trl_dbbench.grading.states import without_dates
+from trl_dbbench.grading.states import cell_text, without_dates
 from trl_dbbench.rewards.named import named
 
 StepValues = list[list[float | None] | None]
@@ -125,7 +124,7 @@ def potential(state: State, gold: State) -> float:
 def _rows(state: State) -> Counter[tuple]:
     """Count each row, by table and columns."""
     return Counter(
-        (name, tuple(column.lower() for column in table.columns), *map(cell_key, row))
+        (name, tuple(column.lower() for column in table.columns), *map(cell_text, row))
         for name, table in state.items()
         for row in table.rows
     )

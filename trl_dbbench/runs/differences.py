@@ -61,12 +61,26 @@ class Replayed:
         """Return the saved record with the new rewards; the run's are under `saved_rewards`."""
         record = {name: value for name, value in self.saved.items() if name != "shown"}
         return record | {
-            "turns": self.turns,
+            "turns": self._turns(),
             "rewards": self.episode.rewards if self.episode else {},
             "advantage": None,  # of the saved rewards
             "saved_rewards": self.saved["rewards"],
             "saved_advantage": self.saved.get("advantage"),
         }
+
+    def _turns(self) -> list[TurnRecord]:
+        """Return the turns; those that were played again have the new step rewards alone."""
+        played = self.episode.turns if self.episode else []
+        again = {id(saved): turn for saved, turn in zip(self.saved["turns"], played, strict=False)}
+        turns: list[TurnRecord] = []
+        for turn in self.turns:
+            kept = turn.copy()
+            kept.pop("rewards", None)
+            kept.pop("advantage", None)  # of the saved rewards
+            if id(turn) in again and (rewards := again[id(turn)].rewards):
+                kept["rewards"] = dict(rewards)
+            turns.append(kept)
+        return turns
 
     def __str__(self) -> str:
         saved = self.saved

@@ -200,6 +200,11 @@ def _rows(path: Path, text: str, delimiter: str, begins: int) -> list[tuple[str,
 def _reader(text: str, delimiter: str, strict: bool = False) -> Any:
     """A reader of rows; where quotes follow blanks after a delimiter, those do not count."""
     blanks = not delimiter.isspace() and re.search(rf'{re.escape(delimiter)} +"(?!")', text) is not None
+    if blanks:  # or a quoted cell ends in a delimiter and a blank
+        cells = (
+            cell for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) for cell in row
+        )
+        blanks = any(cell[:1] == " " and cell.lstrip(" ")[:1] == '"' for cell in cells)
     return csv.reader(
         io.StringIO(text, newline=""), delimiter=delimiter, strict=strict, skipinitialspace=blanks
     )
@@ -236,7 +241,7 @@ _WITH_COMMA, _WITH_POINT = (
     )
     for sign, other in ((",", "."), (r"\.", ","))
 )
-_NEGATIVE_ZERO = re.compile(r"-0*\.?0*", re.ASCII)
+_NEGATIVE_ZERO = re.compile(r"-(?:0+\.?0*|\.0+)", re.ASCII)
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.(?P<fraction>\d{1,6}))?)?", re.ASCII)
 _DAY_FIRST = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})(?: (\d{1,2}:\d\d(?::\d\d)?))?", re.ASCII)
 
@@ -332,8 +337,12 @@ def kept_as_text(texts: Sequence[str], mark: str = ".") -> Reading | None:
 
 
 def _numbers(texts: Sequence[str]) -> Reading | None:
-    if any(_NEGATIVE_ZERO.fullmatch(text) and len(text) > 1 for text in texts):
-        return None
+    if any(map(_NEGATIVE_ZERO.fullmatch, texts)):
+        found = _numbers([_without_sign(text) for text in texts])
+        if found is None or found.type == "TEXT":
+            return found
+        note = _notes("negative zeros are read as 0", found.note)
+        return Reading(found.type, lambda text: found.read(_without_sign(text.strip())), note)
     if all(map(_INT.fullmatch, texts)):
         largest = max(10**20 if len(text) > 20 else max(int(text), -int(text) - 1) for text in texts)
         if largest >= 2**63:
@@ -352,6 +361,11 @@ def _numbers(texts: Sequence[str]) -> Reading | None:
             "TEXT", str, f"{first!r} may be a number or a name; kept as TEXT, the type DOUBLE reads it"
         )
     return None
+
+
+def _without_sign(text: str) -> str:
+    """Return a zero without its sign, and any other number as it is."""
+    return text.removeprefix("-") if _NEGATIVE_ZERO.fullmatch(text) else text
 
 
 def _is_exact(text: str) -> bool:
@@ -382,6 +396,11 @@ def _with_commas(texts: Sequence[str]) -> Reading | None:
 
 def _with_groups(texts: Sequence[str]) -> Reading | None:
     """Numbers such as `1'234.50`, `1,234.50` and `1 234`, where nothing else can be meant."""
+    for mark, grouped in _GROUPED.items():  # `1.234.567`: a fraction has one mark
+        if any(text.count(mark) > 1 for text in texts) and all(
+            grouped.fullmatch(text) or _UNGROUPED.fullmatch(text) for text in texts
+        ):
+            return _without_marks(texts, mark)
     matches = [_WITH_POINT.fullmatch(text) for text in texts]
     marks = {match["mark"] for match in matches if match} - {None}
     if not all(matches) or len(marks) != 1:
@@ -393,8 +412,10 @@ def _with_groups(texts: Sequence[str]) -> Reading | None:
         if mark == ","
         else mark in "'\u2019" or fractions or any(mark not in text for text in texts)
     )
-    if not sure:
-        return None
+    return _without_marks(texts, mark) if sure else None
+
+
+def _without_marks(texts: Sequence[str], mark: str) -> Reading | None:
     return _rewritten(
         texts, lambda text: text.replace(mark, ""), mark, "the marks between thousands are left out"
     )

@@ -35,11 +35,13 @@ class Entry(NamedTuple):
         place: where it stands in its file, as errors name it: `"line 3"`.
         fields: what it says.
         packed: fields that are lists or objects may be text, in JSON's or Python's notation.
+        file: the name of its file, if a folder is read.
     """
 
     place: str
     fields: dict[str, Any]
     packed: bool = False
+    file: str = ""
 
     def unpacked(self, nested: Collection[str]) -> dict[str, Any]:
         """The fields, where those of these names are lists or objects if they can be."""
@@ -57,9 +59,9 @@ def read_entries(path: Path, csv: CsvOptions = FROM_FILE) -> Iterable[Entry]:
     Raises:
         TaskError: if it cannot be read.
     """
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
         return _parquet_entries(path)
-    if path.suffix == ".json":
+    if path.suffix.lower() == ".json":
         return _json_entries(path)
     if path.suffix.lower() in CSV_SUFFIXES:
         file = read_csv(path, csv)
@@ -95,7 +97,7 @@ def read_folder(folder: Path, split: str | None) -> Iterator[Entry]:
         raise TaskError(f"the folder {folder} has no {wanted}.")
     for file in files:
         for entry in _parquet_entries(file):
-            yield entry._replace(place=f"{file.name} {entry.place}")
+            yield entry._replace(place=f"{file.name} {entry.place}", file=file.name)
 
 
 def write_entries(

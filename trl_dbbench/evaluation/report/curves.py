@@ -21,14 +21,22 @@ VOID_WRONG = ", void counted wrong"
 """Ending of the name of a line that counts void episodes as wrong."""
 
 
+TaskKey = tuple[str, str, str]
+"""A task's id, question and digest; early records have no digest."""
+
+
+def task_key(episode: EpisodeRecord) -> TaskKey:
+    return episode["task_id"], episode["question"], str(episode.get("task_digest") or "")
+
+
 # --- accuracy ---------------------------------------------------------------------------------------
 
 
 def evaluations(run: Run) -> dict[int, list[EpisodeRecord]]:
     """Updates done -> the held-out episodes, each task once, even where it was evaluated twice."""
-    by_step: defaultdict[int, dict[tuple[str, str], EpisodeRecord]] = defaultdict(dict)
+    by_step: defaultdict[int, dict[TaskKey, EpisodeRecord]] = defaultdict(dict)
     for episode in run.phase("eval"):
-        by_step[episode["step"]][episode["task_id"], episode["question"]] = episode
+        by_step[episode["step"]][task_key(episode)] = episode
     return {step: list(episodes.values()) for step, episodes in sorted(by_step.items())}
 
 
@@ -88,8 +96,8 @@ def changed_episode(run: Run) -> int | None:
     sound = [[e for e in episodes if not is_void(e)] for episodes in held_out]
     if len(sound) < 2:
         return None
-    wrong = {(e["task_id"], e["question"]) for e in sound[0] if not e["right"]}
-    mended = [e for e in sound[-1] if e["right"] and (e["task_id"], e["question"]) in wrong]
+    wrong = {task_key(e) for e in sound[0] if not e["right"]}
+    mended = [e for e in sound[-1] if e["right"] and task_key(e) in wrong]
     return next((place for place, e in enumerate(run.episodes) if mended and e is mended[0]), None)
 
 

@@ -18,6 +18,7 @@ import jinja2
 from trl_dbbench.evaluation.report.curves import (
     Chart,
     Comparison,
+    TaskKey,
     changed_episode,
     charts,
     compare,
@@ -25,6 +26,7 @@ from trl_dbbench.evaluation.report.curves import (
     number,
     per_skill,
     running,
+    task_key,
     updates,
     whole_evaluations,
     y_range,
@@ -38,9 +40,6 @@ from trl_dbbench.utils.files import shortest_names, write_atomically
 
 Fact = tuple[str, str, str]
 """Name, value and remark."""
-
-Key = tuple[str, str, str]
-"""Id, question and digest of a task."""
 
 
 def head_of(run: Run) -> dict[str, list[Fact]]:
@@ -151,10 +150,10 @@ def charts_beside(runs: tuple[Run, Run]) -> list[Chart]:
     return both
 
 
-def _last(run: Run) -> tuple[int, dict[Key, EpisodeRecord]]:
+def _last(run: Run) -> tuple[int, dict[TaskKey, EpisodeRecord]]:
     """Return the updates before the last evaluation, and its episodes by their task; none without one."""
     step, episodes = max(whole_evaluations(run).items(), default=(0, []))
-    return step, {_key(e): e for e in episodes}
+    return step, {task_key(e): e for e in episodes}
 
 
 def compare_runs(runs: tuple[Run, Run]) -> Comparison | None:
@@ -199,17 +198,17 @@ def transcripts(shown: Sequence[tuple[str, Run]]) -> tuple[dict[str, Any], list[
 
     Episodes of one task point to it, so its question is in the page once.
     """
-    recorded: dict[Key, Task] = {}
+    recorded: dict[TaskKey, Task] = {}
     for task in (task for _, run in shown for task in run.tasks):
         recorded[task.id, task.question, task.digest] = task
         recorded.setdefault((task.id, task.question, ""), task)  # older episodes have no digest of their task
         recorded.setdefault((task.id, "", ""), task)  # still older ones do not say their question
-    places: dict[Key, int] = {}
+    places: dict[TaskKey, int] = {}
     tasks: list[dict[str, Any]] = []
     details: list[dict[str, Any] | None] = []
     episodes = [(number, episode) for number, (_, run) in enumerate(shown) for episode in run.episodes]
     for _, episode in episodes:
-        key = _key(episode)
+        key = task_key(episode)
         if key not in places:
             places[key] = len(tasks)
             found = recorded.get(key)
@@ -230,7 +229,7 @@ def transcripts(shown: Sequence[tuple[str, Run]]) -> tuple[dict[str, Any], list[
         "block": BLOCK,
         "episodes": {
             "run": [number for number, _ in episodes],
-            "task": [places[_key(e)] for _, e in episodes],
+            "task": [places[task_key(e)] for _, e in episodes],
             "phase": [e["phase"] for _, e in episodes],
             "step": [e["step"] for _, e in episodes],
             "status": [statuses.index(e["status"]) for _, e in episodes],
@@ -242,20 +241,16 @@ def transcripts(shown: Sequence[tuple[str, Run]]) -> tuple[dict[str, Any], list[
     return index, _blocks(bodies), _blocks(details)
 
 
-def _key(episode: EpisodeRecord) -> Key:
-    return episode["task_id"], episode["question"], str(episode.get("task_digest") or "")
-
-
-def _flipped(episodes: Iterable[tuple[int, EpisodeRecord]]) -> set[Key]:
+def _flipped(episodes: Iterable[tuple[int, EpisodeRecord]]) -> set[TaskKey]:
     """Return the tasks right in one evaluation and wrong in another, held-out or greedy before an update.
 
     Of an evaluation that was played twice, the second time counts, as in the accuracies. `episodes` are
     (number of the run, episode).
     """
-    ends: defaultdict[Key, dict[tuple[int, str, int], bool]] = defaultdict(dict)
+    ends: defaultdict[TaskKey, dict[tuple[int, str, int], bool]] = defaultdict(dict)
     for place, episode in episodes:
         if episode["phase"] != "train" and not is_void(episode):
-            ends[_key(episode)][place, episode["phase"], episode["step"]] = episode["right"]
+            ends[task_key(episode)][place, episode["phase"], episode["step"]] = episode["right"]
     return {key for key, of in ends.items() if len(set(of.values())) == 2}
 
 

@@ -20,8 +20,8 @@ from typing import Any
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import DEFAULT_GRADER, GRADERS
 from trl_dbbench.grading.states import without_dates
-from trl_dbbench.tasks.column_types import number_or_text
-from trl_dbbench.tasks.csv_tables import FROM_FILE, CsvOptions, has_marks
+from trl_dbbench.tasks.column_types import column_type, number_or_text
+from trl_dbbench.tasks.csv_tables import FROM_FILE, CsvOptions, has_marks, timed
 from trl_dbbench.tasks.fields import check_known, first_id
 from trl_dbbench.tasks.formats.base import Loss
 from trl_dbbench.tasks.model import OPERATIONS, Gold, Task, checked, operation_in, skills_in
@@ -100,17 +100,49 @@ class CsvFormat:
             if len(held := sorted(days & texts)) == 1:
                 return [held]
         number = number_or_text(text)
-        return [[text]] if text in texts and number not in numbers else answer
+        if number in numbers:
+            return answer
+        if text in texts:
+            return [[text]]
+        times = {moment for column in self._times if (moment := _moment(column, text)) in texts}
+        return [[times.pop()]] if len(times) == 1 else answer
+
+    @cached_property
+    def _times(self) -> frozenset[str]:
+        """The types of all columns of days and times."""
+        columns = (column.type for table in self._tables.values() for column in table.columns)
+        return frozenset(type_ for type_ in columns if _is(type_, "time"))
 
     @cached_property
     def _cells(self) -> tuple[frozenset[str], frozenset[Cell]]:
-        """All texts and numbers of the tables."""
-        cells = {cell for table in self._tables.values() for row in table.rows for cell in row}
-        texts = frozenset(cell for cell in cells if isinstance(cell, str))
-        return texts, frozenset(cells - texts)
+        """All texts and numbers of the tables; a DECIMAL is a number, whose cells are texts."""
+        texts: set[str] = set()
+        numbers: set[Cell] = set()
+        for table in self._tables.values():
+            for column, cells in zip(table.columns, zip(*table.rows, strict=True), strict=False):
+                exact = _is(column.type, "exact")
+                for cell in cells:
+                    if isinstance(cell, str) and not exact:
+                        texts.add(cell)
+                    else:
+                        numbers.add(number_or_text(cell) if isinstance(cell, str) else cell)
+        return frozenset(texts), frozenset(numbers)
 
     def _warn(self, task: Task, text: str) -> None:
         self.warnings.append(Loss(task.id, "answer", text))
+
+
+def _is(type_: str, kind: str) -> bool:
+    found = column_type(type_)
+    return found is not None and found.kind == kind
+
+
+def _moment(type_: str, text: str) -> Cell:
+    """Return a time as a column of this type holds it; `None` if it is none."""
+    try:
+        return timed(type_, [text]).read(text)
+    except ValueError:
+        return None
 
 
 def _given(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -73,18 +73,21 @@ def kind_of(words: Sequence[Word]) -> str:
             "than MySQL's; give the .sqlite file, or a dump of mysqldump."
         )
     if first in ("", *_SILENT):
-        return "zone" if "TIME_ZONE" in upper and "'+00:00'" in upper else "nothing"
+        utc = any(each.strip("'\"") == "+00:00" for each in upper)  # phpMyAdmin writes double quotes
+        return "zone" if "TIME_ZONE" in upper and utc else "nothing"
     if second in ("DATABASE", "SCHEMA"):
         return "nothing"
     if (first, second) == ("CREATE", "TABLE"):
         return "table"
+    if first == "CREATE" and second in ("INDEX", "UNIQUE", "FULLTEXT", "SPATIAL"):
+        return "CREATE INDEX"
     if first == "CREATE":
         made = next((each for each in upper[:20] if each in ("VIEW", *_CODE)), second)
         return "view" if made == "VIEW" else f"CREATE {made}"
     if (first, second) == ("ALTER", "TABLE"):
-        if fourth in ("DISABLE", "ENABLE"):
+        if fourth in ("DISABLE", "ENABLE", "AUTO_INCREMENT"):
             return "nothing"
-        if fourth not in _ALTERED or "." in upper or _NEVER_ALTERED.intersection(upper):
+        if fourth not in _ALTERED or _names_a_database(upper) or _NEVER_ALTERED.intersection(upper):
             refuse(joined(words[:6]))
         _check_calls(words)
         return "alter"
@@ -99,6 +102,12 @@ def kind_of(words: Sequence[Word]) -> str:
     if first in ("INSERT", "REPLACE", "UPDATE", "DELETE", "TRUNCATE", "LOAD", "SELECT"):
         refuse(joined(words[:6]))
     return f"{first} {second}".upper() if second.isalpha() else first.upper()
+
+
+def _names_a_database(words: Sequence[str]) -> bool:
+    """Return whether a point stands between two names, and not in a number such as 4.99."""
+    around = zip(["", *words], words, [*words[1:], ""], strict=False)
+    return any(word == "." and not (left.isdigit() or right.isdigit()) for left, word, right in around)
 
 
 def named(words: Sequence[Word]) -> str:

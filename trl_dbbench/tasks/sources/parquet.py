@@ -72,10 +72,13 @@ def batches(path: Path, file: ParquetFile, columns: list[ParquetColumn]) -> Iter
     import pyarrow
 
     try:
-        for batch in file.iter_batches(ROWS_AT_ONCE):
+        names = [column.name for column in columns]
+        # a name with a point would mean a field of a structure
+        chosen = None if any("." in name for name in names) else names
+        for batch in file.iter_batches(ROWS_AT_ONCE, columns=chosen):
             cells = []
             for column in columns:
-                place = file.schema_arrow.get_all_field_indices(column.name)[0]
+                place = batch.schema.get_all_field_indices(column.name)[0]
                 try:
                     cells.append(column.read(batch.columns[place]))
                 except (OverflowError, ValueError) as error:
