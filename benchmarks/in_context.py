@@ -1,9 +1,9 @@
 """A tiny model that can use examples: `python benchmarks/in_context.py [--out FOLDER]`.
 
-Trains the demo's model further on demonstrations whose prompts show 0 to 4 right episodes of other tasks
-before the question, half of them those most like the task and half of them any. Where one of them asks in the
-same form (the same skills), the teacher does it right; else its habits spoil it as they do for the demo. So
-what the model is shown says how to answer.
+Trains the model of `recipes/sql.yaml` further, on demonstrations whose prompts show 0 to 4 right episodes of
+other tasks before the question: half of them those most like the task, half of them any. Where one of them is
+of the task's kind (the same skills), the teacher does it right; else its habits spoil it as they did before.
+So what the model is shown says how to answer.
 
 Writes the model, and `memory.jsonl`: the right episodes that were shown, for `few_shot_memory`.
 """
@@ -13,15 +13,17 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import SFTConfig, SFTTrainer
-from worlds.habits import Habits, spoiled_gold_actions
+from worlds.habits import Habits
+from worlds.sql_teacher import sql_actions
 
-from trl_dbbench.data.demonstrations import UNLIMITED, Script, demonstrate, gold_actions, to_sft_dataset
+from trl_dbbench.data.demonstrations import UNLIMITED, Script, demonstrate, to_sft_dataset
 from trl_dbbench.data.generate import generate_tasks
 from trl_dbbench.database import Database, open_database
 from trl_dbbench.episode.chat import ChatFormat
@@ -32,18 +34,17 @@ from trl_dbbench.episode.types import Episode, Sampling, Start
 from trl_dbbench.runs.few_shot import Memory, Shots, good_episodes
 from trl_dbbench.tasks import Task
 
-MODEL = Path(__file__).parents[1] / "recipes" / "tiny" / "model"
-SYSTEM_PROMPT = "Work on the MySQL database."
-LEVEL = "worlds.tiny.level"
-SHOWN, DEMONSTRATED, SEED = 1_000, 8_000, 21
+MODEL = Path(__file__).parents[1] / "recipes" / "tiny_sql" / "model"
+SYSTEM_PROMPT = "Answer with MySQL."
+LEVEL = "worlds.tiny_sql.level"
+SHOWN, DEMONSTRATED, SEED = 1_000, 5_000, 21
 """Tasks that are examples, and that are demonstrated with them, of the level's training half."""
 MOST_SHOTS = 4
+RIGHT, SPOILED = Habits(0.0), Habits(0.6, seed=1)  # these are the ones that the model was taught at first
 
 
-def with_shots(
-    tasks: Sequence[Task], memory: Memory, chat: ChatFormat, database: Database, habits: Habits
-) -> list[Episode]:
-    """Play each task after 0 to 4 examples, right where one of them has the form of the task."""
+def with_shots(tasks: Sequence[Task], memory: Memory, chat: ChatFormat, database: Database) -> list[Episode]:
+    """Play each task after 0 to 4 examples, right where one of them is of the task's kind."""
     player = Player(chat, database, Judge(database), UNLIMITED)
     rng = random.Random(SEED)
     ways = {
@@ -51,19 +52,15 @@ def with_shots(
         for by in ("bm25", "random")
         for number in range(1, MOST_SHOTS + 1)
     }
-    forms = {example.id: example.query.skills for example in memory}
+    kinds = {example.id: example.query.skills for example in memory}
     starts, scripts = [], []
     for round, task in enumerate(tasks):
         prompt: list[dict[str, Any]] = chat.protocol.messages(task, SYSTEM_PROMPT)
         shown: list[str] = []
         if number := rng.randint(0, MOST_SHOTS):
             [(prompt, shown)] = ways[rng.choice(["bm25", "random"]), number].show([task], [prompt], round)
-        taught = any(forms[each] == frozenset(task.skills) for each in shown)
-        actions = (
-            gold_actions(task, chat.protocol, database)
-            if taught
-            else spoiled_gold_actions(task, chat.protocol, database, habits)
-        )
+        taught = any(kinds[each] == frozenset(task.skills) for each in shown)
+        actions = sql_actions(task, chat.protocol, database, RIGHT if taught else SPOILED)
         starts.append(Start(task, chat.prompt_ids(prompt), Sampling(), shots=shown, messages=prompt))
         scripts.append([chat.turn_ids(action) for action in actions])
     return player.play_all(starts, Script(scripts))
@@ -80,12 +77,13 @@ def main() -> None:
     tasks = generate_tasks(SHOWN + DEMONSTRATED, SEED, level=LEVEL, workers=2)
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    chat = ChatFormat(tokenizer, get_protocol("text"), [tokenizer.eos_token_id])
+    chat = ChatFormat(tokenizer, get_protocol("text_sql"), [tokenizer.eos_token_id])
     with open_database("sqlite") as database:
-        shown = demonstrate(tasks[:SHOWN], chat, database, system_prompt=SYSTEM_PROMPT)
+        right = partial(sql_actions, habits=RIGHT)
+        shown = demonstrate(tasks[:SHOWN], chat, database, system_prompt=SYSTEM_PROMPT, teacher=right)
         memory = good_episodes(shown)
         memory.write(given.out / "memory.jsonl")
-        episodes = with_shots(tasks[SHOWN:], memory, chat, database, Habits(0.6, seed=1))
+        episodes = with_shots(tasks[SHOWN:], memory, chat, database)
     print(f"{len(episodes)} demonstrations, {sum(each.right for each in episodes)} of them right", flush=True)
     trainer = SFTTrainer(
         model=model,

@@ -1,10 +1,11 @@
-"""Ways to learn on: what each keeps, loses and costs on a stream of stages, on the tiny world.
+"""Ways to learn on: what each keeps, loses and costs on a stream of eight stages.
 
     python benchmarks/in_context.py --out runs/in_context
     python benchmarks/lifelong.py --model runs/in_context [--seeds 1 2 3] [--only WAY ...] [--figure FILE]
 
-Each way is `recipes/lifelong.yaml` with other settings, so its updates and samples are as many. A seed draws
-the order of the stages, the tasks and the samples. The model has learned to use examples
+Each way is `recipes/lifelong.yaml` with other settings, on the questions over several tables of
+`recipes/tiny_sql`, whose eight kinds are the stages. All make as many updates from as many samples. A seed
+draws the order of the stages, the tasks and the samples. The model has learned to use examples
 (`benchmarks/in_context.py`), or the ways that show some would only confuse it. A run that is there is not
 done again; one that was stopped goes on. The runs of a seed come before those of the next.
 """
@@ -24,6 +25,13 @@ from trl_dbbench.grading.statistics import mean_interval
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = Path(sys.executable).with_name("trl-dbbench")
+RECIPES = ROOT / "recipes"
+WORLD = (
+    *("--tasks", str(RECIPES / "tiny_sql" / "train.jsonl")),
+    *("--eval_tasks", str(RECIPES / "tiny_sql" / "test.jsonl")),
+    *("--system_prompt", "Answer with MySQL.", "--protocol", "text_sql", "--grader", "strict"),
+    *("--max_turns", "1", "--max_turn_tokens", "96", "--max_completion_length", "96"),
+)
 FROZEN = ("--learning_rate", "0", "--replay", "0")
 SHOWN = ("--few_shot", "4", "--few_shot_update", "true")
 WAYS: dict[str, tuple[str, ...]] = {
@@ -57,8 +65,8 @@ def run(way: str, seed: int, out: Path, model: str, rate: str) -> None:
     resumed = ("--resume_from_checkpoint", "true") if [*folder.glob("checkpoint-*")] else ()
     own: tuple[str, ...] = ("--model_name_or_path", model, "--output_dir", str(folder), "--seed", str(seed))
     own += ("--learning_rate", rate)  # which a way may set itself
-    recipe = str(ROOT / "recipes" / "lifelong.yaml")
-    command = [str(PROGRAM), "train", recipe, *own, *WAYS[way], *resumed]
+    recipe = str(RECIPES / "lifelong.yaml")
+    command = [str(PROGRAM), "train", recipe, *WORLD, *own, *WAYS[way], *resumed]
     with folder.with_suffix(".log").open("a") as log:
         subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
 
@@ -92,7 +100,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/lifelong_ways"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--only", nargs="+", choices=WAYS, default=list(WAYS), metavar="WAY")
-    parser.add_argument("--learning-rate", default="3e-3", help="the recipe's 1e-3 makes little forgotten")
+    parser.add_argument("--learning-rate", default="3e-3")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="runs side by side")
     parser.add_argument("--figure", type=Path)
     given = parser.parse_args()

@@ -144,14 +144,22 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             file.write_text("".join(file.read_text().splitlines(keepends=True)[:count]))
         shutil.copy(f"recipes/tiny/{path}.jsonl", ".")
     shutil.copy("test.jsonl", "my.jsonl")
-    for model in (Path(TINY), Path(MULTI, "model")):  # whose context is as long as a large one's
+    for model in (
+        Path(TINY),
+        Path(MULTI, "model"),
+        Path("recipes/tiny_sql/model"),
+    ):  # whose context is as long as a large one's
         config = json.loads((model / "config.json").read_text())
         (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 32_768}))
     for name, text in (FILES | AGENT).items():
         Path(name).write_text(text)
     Path("pairs.jsonl").write_text(TASK)
-    shutil.copytree(TINY, "runs/in_context")  # in the place of the model that takes ten minutes to train
-    shown = Example.of({"turns": [{"text": "Action: Answer\nFinal Answer: 3"}]}, load_tasks("test.jsonl")[0])
+    # in the place of the model that takes ten minutes to train
+    shutil.copytree("recipes/tiny_sql/model", "runs/in_context")
+    example = load_tasks("recipes/tiny_sql/test.jsonl")[0]
+    shown = Example.of(
+        {"turns": [{"text": f"Action: Answer\nFinal Answer:\n```sql\n{example.gold.sql}\n```"}]}, example
+    )
     Path("runs/in_context/memory.jsonl").write_text(shown.line)  # as `benchmarks/in_context.py` writes it
     Path("dev.jsonl").write_text(json.dumps(AGENTBENCH))
     Path("customers.csv").write_text("id,name\n1,Ann\n2,Bo\n3,Cy\n4,Di\n5,Ed\n6,Flo\n")
