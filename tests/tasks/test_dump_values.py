@@ -239,5 +239,6 @@ def test_a_decimal_point_names_no_database(tmp_path: Path) -> None:
     )
     found = imported(tmp_path, text + SECOND)
     assert found.tables[0].rows == ((1, "1.50"),)
-    with pytest.raises(TaskError, match="ALTER TABLE"):
-        imported(tmp_path, text + "ALTER TABLE other.t ADD KEY k (id);" + SECOND)
+    for named in ("other.t", "`1`.t", "other.1"):
+        with pytest.raises(TaskError, match="ALTER TABLE"):
+            imported(tmp_path, text + f"ALTER TABLE {named} ADD KEY k (id);" + SECOND)

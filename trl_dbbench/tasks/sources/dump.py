@@ -105,9 +105,9 @@ def kind_of(words: Sequence[Word]) -> str:
 
 
 def _names_a_database(words: Sequence[str]) -> bool:
-    """Return whether a point stands between two names, and not in a number such as 4.99."""
+    """Return whether a point stands anywhere but in a number such as 4.99."""
     around = zip(["", *words], words, [*words[1:], ""], strict=False)
-    return any(word == "." and not (left.isdigit() or right.isdigit()) for left, word, right in around)
+    return any(word == "." and not (left.isdigit() and right.isdigit()) for left, word, right in around)
 
 
 def named(words: Sequence[Word]) -> str:
