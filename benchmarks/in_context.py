@@ -40,7 +40,8 @@ LEVEL = "worlds.tiny_sql.level"
 SHOWN, DEMONSTRATED, SEED = 1_000, 5_000, 21
 """Tasks that are examples, and that are demonstrated with them, of the level's training half."""
 MOST_SHOTS = 4
-RIGHT, SPOILED = Habits(0.0), Habits(0.6, seed=1)  # these are the ones that the model was taught at first
+RIGHT, SPOILED = Habits(0.0), Habits(0.6, seed=1)
+"""The second is the teacher's of the model that is trained further (`worlds/make.py`)."""
 
 
 def with_shots(tasks: Sequence[Task], memory: Memory, chat: ChatFormat, database: Database) -> list[Episode]:

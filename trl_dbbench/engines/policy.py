@@ -59,9 +59,7 @@ def keep_one_hook(model: nn.Module) -> None:
     TRL switches it off and on around each rollout and each scoring, and hooks are called at every token.
     """
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
-    add = getattr(base, "enable_input_require_grads", None)
-    if add is None:
-        return
+    add = base.enable_input_require_grads
 
     def add_once() -> None:
         base.disable_input_require_grads()

@@ -158,6 +158,12 @@ def column_type(declared: str) -> ColumnType | None:
     return _TYPES.get(word[1].upper()) if word else None
 
 
+def kind_of_type(declared: str) -> Kind:
+    """Return the kind of the type that a declaration begins with."""
+    found = column_type(declared)
+    return "other" if found is None else found.kind
+
+
 @lru_cache(maxsize=10_000)
 def check_type(type: str, table: str, column: str) -> None:
     """Check a column's type, which CREATE TABLE takes as it is written.
@@ -212,8 +218,7 @@ class Declared:
 
     @property
     def kind(self) -> Kind:
-        found = column_type(self.type)
-        return "other" if found is None else found.kind
+        return kind_of_type(self.type)
 
 
 def task_column(declared: Declared) -> tuple[Column | None, list[str]]:

@@ -17,7 +17,8 @@ def fitting(trainer: Any) -> int | None:
     args, model, device = trainer.args, trainer.model, trainer.accelerator.device
     weights = [*model.parameters()]
     free = free_memory(device)
-    if free is not None:  # gradients and AdamW's two moments, those that no checkpoint has brought already
+    if free is not None:
+        # gradients and AdamW's two moments are still to come, unless a checkpoint has brought the moments
         to_come = 3 * sum(map(_bytes, filter(lambda weight: weight.requires_grad, weights)))
         free = max(0, free - max(0, to_come - _moments(trainer.optimizer)))
     on_cpu = device.type == "cpu"

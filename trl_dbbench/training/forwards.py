@@ -102,8 +102,9 @@ class Forwards:
             compute: TRL's loss of the micro-batch, whose values are computed by `score`.
         """
         trainer = self.trainer
-        tokens = Tokens.of(batch, trainer.shares_prompts(model))
-        shared = trainer.shares_prompts(model) and not trainer.aux_loss_enabled and tokens.follows is None
+        shares = trainer.shares_prompts(model)
+        tokens = Tokens.of(batch, shares)
+        shared = shares and not trainer.aux_loss_enabled and tokens.follows is None
         with self._divided(tokens, None, shared, together=True, idle=self._idle(batch)) as parts:
             known = parts if trainer.top_entropy_quantile < 1 else [part for part in parts if part.idle]
             with torch.no_grad():  # the quantile is that of all rows

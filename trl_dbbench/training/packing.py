@@ -35,7 +35,7 @@ class Tokens(NamedTuple):
     completion: int  # T, columns of the completions
     follows: torch.Tensor | None = None  # (B, T), where a row is a tree; see `engines.token_trees`
     apart: bool = False
-    """Whether each sequence of a tree goes through the model as a row of its own."""
+    """Whether the model computes each sequence of a tree as a separate row."""
 
     @classmethod
     def of(cls, batch: dict[str, Any], shares_prompts: bool = True) -> Tokens:
@@ -47,9 +47,7 @@ class Tokens(NamedTuple):
         ids, mask = (
             torch.cat([batch[f"prompt_{of}"], batch[f"completion_{of}"]], dim=1) for of in ("ids", "mask")
         )
-        follows = batch.get(FOLLOWS)
-        apart = follows is not None and not shares_prompts
-        return cls(ids, mask, batch["completion_ids"].shape[1], follows, apart)
+        return cls(ids, mask, batch["completion_ids"].shape[1], batch.get(FOLLOWS), not shares_prompts)
 
 
 class Row(NamedTuple):
@@ -146,7 +144,7 @@ def fit(tokens: Tokens, batch_size: int | None, shared: bool, bound: int) -> boo
         shared: as in `tokens_of`.
     """
     count = min(batch_size or len(tokens.input_ids), len(tokens.input_ids))
-    if tokens.apart:
+    if tokens.apart and tokens.follows is not None:
         rows = rows_of(tokens)
         return all(tokens_of(rows[at : at + count], False) <= bound for at in range(0, len(rows), count))
     if count * tokens.input_ids.shape[1] <= bound:

@@ -605,7 +605,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         **options,
     ):
         usual = super()._get_per_token_logps_and_entropies
-        shared = self.shares_prompts(model) and not options.get("compute_aux_loss")
+        shares = self.shares_prompts(model)
+        shared = shares and not options.get("compute_aux_loss")
 
         def run(tokens: Tokens, rows: int | None) -> Any:
             batch = (model, *tokens[:3], rows, compute_entropy)
@@ -614,8 +615,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             in_one_row = self.sharing.score(*batch) if shared else None
             return (*in_one_row, None) if in_one_row else usual(*batch, **options)
 
-        apart = self._follows is not None and not self.shares_prompts(model)
-        tokens = Tokens(input_ids, attention_mask, logits_to_keep, self._follows, apart)
+        tokens = Tokens(input_ids, attention_mask, logits_to_keep, self._follows, not shares)
         shared = shared and tokens.follows is None  # a tree computes its own prompt
         # rollouts were sampled without dropout
         with nullcontext() if torch.is_grad_enabled() else evaluating(model):

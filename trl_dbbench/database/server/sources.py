@@ -116,6 +116,7 @@ class SourceLoader:
             TaskError: the source cannot be read, or the server refuses what is in it.
         """
         notes: list[str] = []
+        what = f"the database '{source.path}' cannot be loaded"
         with self._engine.connect() as connection:
             try:
                 _prepare(connection, database)
@@ -123,7 +124,6 @@ class SourceLoader:
                     if isinstance(step, str):
                         notes.append(step)
                     else:
-                        what = f"the database '{source.path}' cannot be loaded"
                         check_packet(connection, step.sql, step.rows, what)
                         self._execute(connection, step, source, notes)
                 found = _contents(connection, database)

@@ -164,7 +164,7 @@ class Tenancy:
             self.ahead = float(self._keeper.exec_driver_sql("SELECT @@timestamp").scalar() or 0) - time.time()
             """Seconds by which the server's clock is ahead of ours."""
             self.lowers_names = self._keeper.exec_driver_sql("SELECT @@lower_case_table_names").scalar() == 1
-            """Whether the server gives tables names in lower case, whatever they were made with."""
+            """Whether the server stores the names of tables in lower case."""
             connections = self._connections(self._keeper, ranks)
             self.statements = max(1, min(statements, connections // 3))
             with self._admin.connect() as admin:

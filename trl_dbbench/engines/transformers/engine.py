@@ -186,11 +186,11 @@ class TransformersEngine(AskedEngine):
         """Requests of the episodes that have a row, once every unfinished episode waits; empty when all are
         done."""
         with self._changed:
-            while len(self._waiting) < sum(not episode.done() for episode in episodes):
-                if any(episode.done() and episode.exception() for episode in episodes):
-                    break
+            while (bug := bug_in(episodes)) is None and len(self._waiting) < sum(
+                not episode.done() for episode in episodes
+            ):
                 self._changed.wait()
-            if (bug := bug_in(episodes)) is not None:
+            if bug is not None:
                 raise bug
             rows = self._admitted([each.request for each in self._waiting])
             batch = [each for each in self._waiting if each.request.row in rows]

@@ -20,7 +20,7 @@ from typing import Any
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import DEFAULT_GRADER, GRADERS
 from trl_dbbench.grading.states import without_dates
-from trl_dbbench.tasks.column_types import column_type, number_or_text
+from trl_dbbench.tasks.column_types import kind_of_type, number_or_text
 from trl_dbbench.tasks.csv_tables import FROM_FILE, CsvOptions, has_marks, timed
 from trl_dbbench.tasks.fields import check_known, first_id
 from trl_dbbench.tasks.formats.base import Loss
@@ -111,30 +111,21 @@ class CsvFormat:
     def _times(self) -> frozenset[str]:
         """The types of all columns of days and times."""
         columns = (column.type for table in self._tables.values() for column in table.columns)
-        return frozenset(type_ for type_ in columns if _is(type_, "time"))
+        return frozenset(type_ for type_ in columns if kind_of_type(type_) == "time")
 
     @cached_property
     def _cells(self) -> tuple[frozenset[str], frozenset[Cell]]:
         """All texts and numbers of the tables; a DECIMAL is a number, whose cells are texts."""
-        texts: set[str] = set()
-        numbers: set[Cell] = set()
+        held: set[Cell] = set()
         for table in self._tables.values():
             for column, cells in zip(table.columns, zip(*table.rows, strict=True), strict=False):
-                exact = _is(column.type, "exact")
-                for cell in cells:
-                    if isinstance(cell, str) and not exact:
-                        texts.add(cell)
-                    else:
-                        numbers.add(number_or_text(cell) if isinstance(cell, str) else cell)
-        return frozenset(texts), frozenset(numbers)
+                exact = kind_of_type(column.type) == "exact"
+                held |= {number_or_text(cell) if exact and isinstance(cell, str) else cell for cell in cells}
+        texts = frozenset(cell for cell in held if isinstance(cell, str))
+        return texts, frozenset(held - texts)
 
     def _warn(self, task: Task, text: str) -> None:
         self.warnings.append(Loss(task.id, "answer", text))
-
-
-def _is(type_: str, kind: str) -> bool:
-    found = column_type(type_)
-    return found is not None and found.kind == kind
 
 
 def _moment(type_: str, text: str) -> Cell:

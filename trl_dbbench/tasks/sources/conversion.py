@@ -17,7 +17,7 @@ from typing import Any
 from sqlglot import exp
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.tasks.column_types import column_type, text_type
+from trl_dbbench.tasks.column_types import kind_of_type, text_type
 from trl_dbbench.tasks.sources.base import Step
 from trl_dbbench.utils.sql import only_statement, quote
 
@@ -188,7 +188,7 @@ def _aggregates(name: str, declared: str) -> list[str]:
 
 def _unfit(column: str, number: str, declared: str) -> str:
     word, size, scale = _parsed(declared)
-    if size is None or not _is_exact(word):
+    if size is None or kind_of_type(word) != "exact":
         return "0"
     return (
         f"SUM({number} AND (round({column}, {scale}) <> {column} OR abs({column} + 0.0) >= 1e{size - scale} "
@@ -199,11 +199,6 @@ def _unfit(column: str, number: str, declared: str) -> str:
 # --- types ----------------------------------------------------------------------------------------
 
 _TIMES = {"DATE": "DATE", "DATETIME": "DATETIME", "TIMESTAMP": "DATETIME", "TIME": "TIME"}
-
-
-def _is_exact(word: str) -> bool:
-    found = column_type(word)
-    return found is not None and found.kind == "exact"
 
 
 def _is_time(declared: str) -> bool:
@@ -244,7 +239,7 @@ def _text_type(word: str, size: int | None, values: _Values) -> str:
 
 
 def _number_type(word: str, size: int | None, scale: int, values: _Values) -> str:
-    if _is_exact(word) and size and not values.unfit and scale <= 15:
+    if kind_of_type(word) == "exact" and size and not values.unfit and scale <= 15:
         return f"DECIMAL({size},{scale})"
     if not values.reals:
         if word in ("BIGINT", "INT8"):
@@ -263,7 +258,7 @@ def _declared_type(declared: str, word: str, size: int | None, scale: int) -> st
         return f"VARCHAR({size})"
     if any(part in declared for part in ("REAL", "FLOA", "DOUB")):
         return "DOUBLE"
-    if _is_exact(word):
+    if kind_of_type(word) == "exact":
         return f"DECIMAL({size},{scale})" if size and size <= 65 and scale <= min(size, 30) else "DOUBLE"
     if word in ("BOOLEAN", "BOOL"):
         return "INT"
@@ -300,7 +295,7 @@ def _default(text: str, type: str) -> str | None:
     if number.is_string:
         if not _takes_text(type) and not re.fullmatch(r"-?\d+(\.\d+)?", number.name):
             return None
-        if len(number.name) > (_varchar(type) or len(number.name)):  # which SQLite does not mind
+        if (size := _varchar(type)) and len(number.name) > size:  # which SQLite does not mind
             return None
         return number.sql(dialect="mysql")
     if abs(float(number.name)) > _LARGEST.get(type, math.inf):
