@@ -379,15 +379,15 @@ def test_a_line_that_a_kill_cut_is_dropped_wherever_it_was_cut(
         assert steps(log.path) == [(0, "train"), *complete, (2, "train")], cut
 
 
-def test_a_fresh_run_moves_the_older_file(tmp_path: Path, arguments: TrainingArguments) -> None:
+def test_tasks_are_written_anew_where_a_run_begins(tmp_path: Path, arguments: TrainingArguments) -> None:
     log = EpisodeLogCallback(tmp_path)
-    for run in range(3):
-        begin(log, arguments, step=0)
-        assert not log.path.exists()
-        log.write([line(run, "train")])
-    assert steps(tmp_path / "episodes.1.jsonl") == [(0, "train")]
-    assert steps(tmp_path / "episodes.2.jsonl") == [(1, "train")]
-    assert steps(tmp_path / "episodes.jsonl") == [(2, "train")]
+    log.write([line(0, "eval")], ['{"id": "a"}'])
+    for name in ("episodes.jsonl", "tasks.jsonl"):
+        (tmp_path / name).unlink()  # `begin_run` sets them aside
+    begin(log, arguments, step=0)
+    log.write([line(0, "train")], ['{"id": "a"}'])
+    assert steps(log.path) == [(0, "train")]
+    assert (tmp_path / "tasks.jsonl").read_text() == '{"id": "a"}\n'
 
 
 def test_other_processes_leave_the_file_alone(tmp_path: Path, arguments: TrainingArguments) -> None:

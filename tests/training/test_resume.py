@@ -470,6 +470,26 @@ def test_a_run_that_goes_back_leaves_its_later_checkpoints(tmp_path):
     assert (tmp_path / "checkpoint-6").exists()
 
 
+def test_the_logs_of_a_run_go_where_its_checkpoints_go(tmp_path):
+    """Aside when another run begins there, and back when the first goes on."""
+    folder = tmp_path / "checkpoint-2"
+    folder.mkdir()
+    (folder / RUN_ID).write_text("a")
+    (folder / "trainer_state.json").write_text('{"global_step": 2}')
+    (folder / "rng_state.pth").touch()
+    (tmp_path / "run.json").write_text('{"id": "a"}')
+    logs = ("episodes.jsonl", "tasks.jsonl", "metrics.jsonl")
+    for name in logs:
+        (tmp_path / name).write_text("of a\n")
+    assert begin_run(tmp_path, None) != "a"
+    assert [path.name for path in tmp_path.iterdir()] == ["_earlier.1"]
+    for name in ("run.json", *logs):
+        (tmp_path / name).write_text('{"id": "b"}\n')
+    assert begin_run(tmp_path, str(tmp_path / "_earlier.1" / "checkpoint-2")) == "a"
+    assert [(tmp_path / name).read_text() for name in logs] == ["of a\n"] * 3
+    assert sorted(path.name for path in (tmp_path / "_earlier.2").iterdir()) == sorted(["run.json", *logs])
+
+
 def test_weights_that_a_run_reads_from_its_own_folder_stay(tmp_path):
     """A model that is trained further where it lies."""
     for name in ("run.json", "config.json", "model.safetensors"):

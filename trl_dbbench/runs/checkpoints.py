@@ -26,7 +26,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from trl_dbbench.errors import ConfigError, DBBenchError, StorageError
-from trl_dbbench.runs.records import EPISODES_FILE, METRICS_FILE
+from trl_dbbench.runs.records import EPISODES_FILE, METRICS_FILE, TASKS_FILE
 from trl_dbbench.runs.settings import SETTINGS_FILE
 from trl_dbbench.runs.stream import STAGES_FOLDER, STREAM_FILE
 from trl_dbbench.utils.files import free_space, is_full, locked, write_through
@@ -47,7 +47,7 @@ _WEIGHTS = (
 )
 _STAGES = (STREAM_FILE, STAGES_FOLDER)
 """What a stream's stages were measured at, and their adapters."""
-_LOGS = (EPISODES_FILE, METRICS_FILE)
+_LOGS = (EPISODES_FILE, TASKS_FILE, METRICS_FILE)
 
 
 def find_checkpoint(output_dir: str | Path, asked: str | bool | None) -> str | None:
@@ -222,7 +222,8 @@ def begin_run(output_dir: str | Path, checkpoint: str | None, reads: Iterable[st
     """Return the id of the run that starts, or resumes from a checkpoint; all ranks call it in `running_in`.
 
     Files of another run are moved into a subfolder, so that nobody takes them for this run's. What the run
-    `reads` at each start, such as its first weights, stays.
+    `reads` at each start, such as its first weights, stays. A checkpoint elsewhere, in such a subfolder for
+    example, brings the logs of its run.
     """
     folder, kept = Path(output_dir), {Path(path).resolve() for path in reads if path}
     with together():
@@ -235,10 +236,11 @@ def begin_run(output_dir: str | Path, checkpoint: str | None, reads: Iterable[st
                 later = [path.name for path in whole_checkpoints(folder) if _step(path) > step]
                 _set_aside(folder, [*weights, *later], kept, f"what the run had made after step {step}")
             else:
-                logs = _LOGS if checkpoint else ()  # of a run from its beginning, who writes them moves them
                 stages = _STAGES if weights else ()
-                patterns = [SETTINGS_FILE, f"{PREFIX_CHECKPOINT_DIR}-*", *weights, *stages, *logs]
+                patterns = [SETTINGS_FILE, *_LOGS, *weights, *stages, f"{PREFIX_CHECKPOINT_DIR}-*"]
                 _set_aside(folder, patterns, kept, "another run, which this one does not go on with")
+            if checkpoint and run_id is not None and run_id == run_id_in(Path(checkpoint).parent):
+                _bring_logs(Path(checkpoint).parent, folder)
     return Ranks().from_main(run_id)
 
 
@@ -246,6 +248,13 @@ def _is_own(folder: Path, checkpoint: Path, run_id: str | None) -> bool:
     if checkpoint.parent.resolve() == folder.resolve() or not (folder / SETTINGS_FILE).exists():
         return True  # `find_checkpoint` has looked
     return run_id is not None and run_id == run_id_in(folder)
+
+
+def _bring_logs(source: Path, folder: Path) -> None:
+    for name in _LOGS:
+        if (source / name).exists() and not (folder / name).exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source / name, folder / name)
 
 
 def _set_aside(folder: Path, patterns: Sequence[str], kept: Collection[Path], what: str) -> None:

@@ -232,8 +232,7 @@ class MetricsLogCallback(TrainerCallback):
     """Writes each step's metrics to `output_dir/metrics.jsonl`, one JSON object a line.
 
     `step` comes first, then what goes to `report_to`. Values that are not finite are null. A resumed run
-    drops the lines after its checkpoint, so that each step stands there once. A new run renames an older
-    file.
+    drops the lines after its checkpoint, so that each step stands there once.
     """
 
     def __init__(self, output_dir: str | os.PathLike):
@@ -245,7 +244,7 @@ class MetricsLogCallback(TrainerCallback):
         if not state.is_world_process_zero:
             return
         if not state.global_step:
-            _move_away(self.path)
+            self.path.unlink(missing_ok=True)  # of a first step that is done again
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with write_atomically(self.path) as file:
@@ -277,7 +276,7 @@ class EpisodeLogCallback(TrainerCallback):
     """Writes every episode, greedy and sampled, to `output_dir/episodes.jsonl`, one a line.
 
     Their tasks go to `tasks.jsonl`, each once, and the settings to `run.json`. A resumed run drops the lines
-    after its checkpoint, so that each episode stands there once. A new run renames an older file.
+    after its checkpoint, so that each episode stands there once.
 
     Args:
         run_id: returns the id of the run, `None` until it begins.
@@ -320,14 +319,14 @@ class EpisodeLogCallback(TrainerCallback):
         if not state.is_world_process_zero:
             return
         self._write_settings()
-        if not self.path.exists():
-            return
-        if step := state.global_step:
+        self._tasks = None  # the file may be that of another run, which has been set aside
+        step = state.global_step
+        if not step:
+            self.path.unlink(missing_ok=True)  # of a first step that is done again
+        elif self.path.exists():
             logs = [entry for entry in state.log_history if entry["step"] == step]
             evaluated = any(key.startswith("eval_") for entry in logs for key in entry)
             _keep_lines_before(self.path, step, evaluated)
-        else:
-            _move_away(self.path)
 
     def _write_settings(self) -> None:
         if self._settings is not None:
@@ -335,17 +334,6 @@ class EpisodeLogCallback(TrainerCallback):
             folder.mkdir(parents=True, exist_ok=True)
             # an evaluation before a training leaves the id of what is there
             replace(self._settings, id=self._run_id() or run_id_in(folder)).write(folder)
-
-
-def _move_away(path: Path) -> None:
-    """Rename a file of an earlier run, if there is one."""
-    if not path.exists():
-        return
-    number = 1
-    while (older := path.with_suffix(f".{number}.jsonl")).exists():
-        number += 1
-    path.rename(older)
-    logger.warning("%s is of an earlier run and was moved to %s", path, older.name)
 
 
 def _keep_lines_before(path: Path, step: int, evaluated: bool) -> None:
