@@ -137,7 +137,8 @@ def _item(column: Column, cells: Sequence[Cell]) -> Item | None:
     if role is None:
         return None
     fresh = partial(_fresh, role, sorted(set(present)), _length(column.type), "PRIMARY KEY" in words)
-    return Item(column.name, role, fresh, nullable, tuple(values), _bounds(type_, column.type))
+    bounds, has_default = _bounds(type_, column.type), "DEFAULT" in words
+    return Item(column.name, role, fresh, nullable, tuple(values), bounds, has_default)
 
 
 def _is_rough(type_: str, cell: Cell) -> bool:
