@@ -218,6 +218,54 @@ def test_the_slips_of_a_statement() -> None:
     assert slips_of(question("?", "no SQL at all")) == []
 
 
+PETS = table(
+    "pets",
+    "id INT PRIMARY KEY, nr INT UNIQUE, kind TEXT NOT NULL, age INT",
+    *((1, None, "cat", 3), (2, None, "dog", 3), (3, 7, "cat", None)),
+)
+
+
+@pytest.mark.parametrize(
+    ("sql", "slip", "shows"),
+    [
+        ("SELECT COUNT(id) FROM pets", "SELECT COUNT(DISTINCT id) FROM pets", False),
+        ("SELECT COUNT(DISTINCT ID) FROM pets", "SELECT COUNT(ID) FROM pets", False),
+        (
+            "SELECT kind, COUNT(id) FROM pets GROUP BY kind",
+            "SELECT kind, COUNT(DISTINCT id) FROM pets GROUP BY kind",
+            False,
+        ),
+        ("SELECT COUNT(age) FROM pets", "SELECT COUNT(DISTINCT age) FROM pets", True),
+        ("SELECT DISTINCT id, kind FROM pets", "SELECT id, kind FROM pets", False),
+        ("SELECT DISTINCT * FROM pets", "SELECT * FROM pets", False),
+        ("SELECT DISTINCT kind FROM pets", "SELECT kind FROM pets", True),
+        ("SELECT DISTINCT nr FROM pets", "SELECT nr FROM pets", True),  # two are NULL
+        ("SELECT MAX(age) FROM pets LIMIT 1", "SELECT MAX(age) FROM pets", False),
+        ("SELECT MAX(age) FROM pets GROUP BY kind LIMIT 1", "SELECT MAX(age) FROM pets GROUP BY kind", True),
+        ("SELECT MAX(age) OVER () FROM pets LIMIT 1", "SELECT MAX(age) OVER () FROM pets", True),
+        ("SELECT age FROM pets WHERE kind IS NOT NULL", "SELECT age FROM pets", False),
+        (
+            "SELECT id FROM pets WHERE age > 2 AND kind IS NOT NULL",
+            "SELECT id FROM pets WHERE age > 2",
+            False,
+        ),
+        (
+            "SELECT id FROM pets WHERE age > 2 AND kind IS NOT NULL",
+            "SELECT id FROM pets WHERE NOT kind IS NULL",
+            True,
+        ),
+        ("SELECT id FROM pets WHERE age IS NOT NULL", "SELECT id FROM pets", True),
+        (
+            "SELECT COUNT(pets.id) FROM pets JOIN people ON city = kind",
+            "SELECT COUNT(DISTINCT pets.id) FROM pets JOIN people ON city = kind",
+            True,
+        ),
+    ],
+)
+def test_a_slip_that_no_rows_could_show_is_none(sql: str, slip: str, shows: bool) -> None:
+    assert (slip in slips_of(question("?", sql, tables=(PETS, PEOPLE)))) == shows
+
+
 # --- repairs -----------------------------------------------------------------------------------------------
 
 
