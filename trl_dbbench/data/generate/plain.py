@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -161,11 +162,23 @@ class Draft(Choices):
     """A request to be."""
 
     def __post_init__(self) -> None:
+        self.conditions: list[tuple[Item, str]] = []  # columns that have to equal a value
         self.lower = self.rng.random() < 0.35  # columns' names within the sentence
         self.table = self.rng.choice([self.source.table.name, f"'{self.source.table.name}'"])
 
     def name(self, item: Item) -> str:
         return item.label.lower() if self.lower else item.label
+
+    def is_clear(self, question: str) -> bool:
+        """Return whether a question names the column of each value that other columns have as well."""
+        return not any(
+            words_of(cell).casefold() == value.casefold()
+            for item, value in self.conditions
+            if not re.search(rf"(?<!\w){re.escape(item.label)}(?!\w)", question, re.IGNORECASE)
+            for other in self.source.items
+            if other is not item
+            for cell in other.present
+        )
 
     def where(self, size: int, shown: Item) -> tuple[str, str, list[Item], list[str]] | None:
         """Return ` WHERE ...`, its words, its columns and their values; `None` if there are too few."""
@@ -193,6 +206,8 @@ class Draft(Choices):
                 )
                 value += self.rng.randint(1, 9) * (1 if sign == "<" else -1)
                 values[place] = value
+            else:
+                self.conditions.append((item, words_of(value)))
             conditions.append(f"{item.sql} {sign} {literal_text(value)}")
             words.append(f"{self.pick('a ', 'a ', '')}{self.name(item)} {comparison} {words_of(value)}")
         return f" WHERE {' AND '.join(conditions)}", " and ".join(words), items, list(map(words_of, values))
@@ -203,8 +218,9 @@ Made = tuple[str, str] | None
 
 def draft(rng: random.Random, source: Source, plan: PlainPlan) -> Made:
     """Return a request and its SQL, or `None` if the table has no columns for the plan."""
-    made = _FORMS[plan.form](Draft(rng, source), plan.conditions)
-    if made is None:
+    d = Draft(rng, source)
+    made = _FORMS[plan.form](d, plan.conditions)
+    if made is None or not d.is_clear(made[0]):
         return None
     question, sql = made
     if plan.form not in ("insert", "update") and rng.random() < 0.25:
@@ -324,6 +340,7 @@ def _extreme(d: Draft, size: int) -> Made:
         if kind is None:
             return None
         value = d.rng.choice(kind.present)
+        d.conditions.append((kind, value))
         where = f" WHERE {kind.sql} = {literal_text(value)}"
         only = d.pick(f" with {value} as {d.name(kind)}", f" for {value}")
     wordings = [
