@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from trl_dbbench.data.generate import generate_tasks
+from trl_dbbench.data.generate import LEVELS, generate_tasks, try_once
 from trl_dbbench.data.generate.plain import PLANS, Draft, PlainItem, draft, literal_text, make_plain
 from trl_dbbench.data.generate.tables import Source
 from trl_dbbench.database import Database
@@ -52,6 +52,14 @@ def test_tables_are_named_as_on_web_pages(tasks: list[Task]) -> None:
     assert sum(name[0].isupper() for name in names) > len(names) / 2
     days = [cell for task in tasks for row in task.tables[0].rows for cell in row if isinstance(cell, str)]
     assert any(re.fullmatch(r"[A-Z][a-z]+ \d{1,2}, 20\d\d", day) for day in days)
+
+
+def test_every_plan_yields_a_task(sqlite_database: Database) -> None:
+    rng, level = random.Random(6), LEVELS["plain"]
+    for plan in PLANS:
+        drafts = (try_once(rng, level, plan, "train", sqlite_database) for _ in range(30))
+        task = next(filter(None, drafts), None)
+        assert task is not None and set(task.skills) == plan.skills, plan
 
 
 def test_every_form_has_many_wordings() -> None:

@@ -3,8 +3,9 @@
 Names are long and have signs in them (`Nursery Plants of Oslo 2019`, `Height (cm)`), so that they have to be
 copied from the prompt. Dates are texts, and a value of the question may be in lower case, which MySQL's
 collations do not mind. One table, at most two conditions: look up, count, the largest or smallest, add a row,
-change one. These are the kinds of requests of DB-Bench's standard tasks. The gold SQL has backticks around
-every name and quotes around every value, which is right whatever the column's type.
+change one. These are kinds of requests of DB-Bench's standard tasks; MAX, MIN and SUM are level full's.
+The gold SQL has backticks around every name and quotes around every value, which is right for columns of any
+type.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 
 from trl_dbbench.data.generate import tables
 from trl_dbbench.data.generate.drafting import NUMBERS, Choices, listed
-from trl_dbbench.data.generate.plans import FORM_SKILLS, LIMITS, ORDERS, WHERES
+from trl_dbbench.data.generate.plans import LIMITS, ORDERS, WHERES
 from trl_dbbench.data.generate.tables import Item, Source, literal
 from trl_dbbench.data.generate.themes import CITIES, FIRST, LAST
 from trl_dbbench.tasks import Cell, Column, Table
@@ -42,13 +43,12 @@ class PlainPlan:
     def skills(self) -> frozenset[str]:
         where = {WHERES[self.conditions - 1]} if self.conditions else set()
         more = {ORDERS[0], LIMITS[0]} if self.form == "extreme" else set()
-        return frozenset({self.form if self.form in FORM_SKILLS else "select", *where, *more})
+        return frozenset({self.form if self.form in ("insert", "update") else "select", *where, *more})
 
 
 PLANS = (
     *(PlainPlan("lookup", conditions) for conditions in (1, 1, 2)),
     *(PlainPlan("number", conditions) for conditions in (1, 2)),
-    *(PlainPlan("aggregate", conditions) for conditions in (0, 1)),
     *(PlainPlan("extreme", conditions) for conditions in (0, 1)),
     PlainPlan("insert", 0),
     *(PlainPlan("update", conditions) for conditions in (1, 2)),
@@ -291,40 +291,6 @@ def _number(d: Draft, size: int) -> Made:
     return d.pick(*wordings), f"SELECT COUNT(*) FROM {quote(d.source.table.name)}{where}"
 
 
-def _aggregate(d: Draft, size: int) -> Made:
-    item = d.item(*NUMBERS)
-    if item is None:
-        return None
-    function, words = d.rng.choice(
-        [
-            ("MAX", ("highest", "largest", "most", "maximum")),
-            ("MIN", ("lowest", "least", "smallest", "minimum")),
-            ("SUM", ("total", "sum of", "combined")),
-        ]
-    )
-    word, label = d.rng.choice(words), d.name(item)
-    where = ""
-    question = d.pick(
-        f"What is the {word} {label}?",
-        f"What was the {word} {label} of all {d.source.rows}?",
-        f"Give the {word} {label}.",
-    )
-    if size:
-        shown = d.item("category", but=(item,))
-        if shown is None:
-            return None
-        value, by = d.rng.choice(shown.present), d.name(shown)
-        where = f" WHERE {shown.sql} = {literal_text(value)}"
-        question = d.pick(
-            f"What is the {word} {label} when the {by} is {value}?",
-            f"Name the {word} {label} for {value}.",
-            f"What is the {word} {label} for {value}?",
-            f"What is the {word} {label} with a {by} of {value}?",
-            f"What was {value}'s {word} {label}?",
-        )
-    return question, f"SELECT {function}({item.sql}) FROM {quote(d.source.table.name)}{where}"
-
-
 def _extreme(d: Draft, size: int) -> Made:
     item = d.item(*NUMBERS)
     shown = d.item(*TEXTS)
@@ -439,7 +405,6 @@ def _days_are_texts(source: Source) -> bool:
 _FORMS: dict[str, Callable[[Draft, int], Made]] = {
     "lookup": _lookup,
     "number": _number,
-    "aggregate": _aggregate,
     "extreme": _extreme,
     "insert": _insert,
     "update": _update,
