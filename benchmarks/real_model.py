@@ -4,7 +4,8 @@
 
 MODEL is the folder or hub id of SmolLM2-135M-Instruct. FOLDER holds AgentBench's `dev.jsonl`, which is only
 measured, and `standard.jsonl`, which is learned from with the generated tasks. What is there already is not
-done again, and a training that was stopped goes on: start it as often as it takes.
+done again, and a training that was stopped goes on: start it as often as it takes, with the same settings.
+Seeds and controls may be added.
 
 - base: the model as it is.
 - sft: `recipes/smollm2_sft.yaml` on gold episodes of generated tasks.
@@ -160,6 +161,19 @@ class Chain:
         return right
 
 
+def check_settings(out: Path, given: dict[str, Any]) -> None:
+    """Keep the settings of the first call in `settings.json`; exit if later ones differ."""
+    kept = out / "settings.json"
+    if not kept.exists():
+        kept.write_text(json.dumps(given, indent=2))
+    first = json.loads(kept.read_text())
+    differing = [
+        f"{name} {first[name]}, not {value}" for name, value in given.items() if first[name] != value
+    ]
+    if differing:
+        raise SystemExit(f"{out} was begun with {'; '.join(differing)}. Name another --out.")
+
+
 def line_of(name: str, right: dict[str, list[bool]], start: dict[str, list[bool]] | None) -> str:
     """A line of the table: accuracy with its interval, and the paired test against its start."""
     cells = [f"{name:<16}"]
@@ -189,6 +203,8 @@ def main() -> None:
     parser.add_argument("--controls", action="store_true")
     given = parser.parse_args()
     chain = Chain(given.model, given.out, given.agentbench, given.database, given.dtype, given.sft_steps)
+    added = ("out", "seeds", "controls")
+    check_settings(given.out, {name: str(value) for name, value in vars(given).items() if name not in added})
     chain.tasks()
     base = chain.measure("base", None)
     print(line_of("base", base, None), flush=True)

@@ -146,8 +146,20 @@ def test_a_copy_reads_what_was_copied_with_it(tmp_path):
     for key in ("tasks", "eval_tasks"):
         assert (copied / keys[key]).read_bytes() == (RECIPES / keys[key]).read_bytes()
     assert (copied / keys["model_name_or_path"] / "model.safetensors").exists()
-    with pytest.raises(ConfigError, match=r"my.yaml, .*tiny/model.*: already there; nothing was copied"):
+    with pytest.raises(ConfigError, match=r"my.yaml: already there; nothing was copied"):
         CliRunner().invoke(app, words, catch_exceptions=False)
+
+
+def test_a_second_recipe_is_copied_beside_the_first(tmp_path):
+    assert [path.name for path in shipped.copy("quickstart", tmp_path / "my.yaml")] == [
+        *("my.yaml", "model", "train.jsonl", "test.jsonl")
+    ]
+    assert shipped.copy("ppo_quickstart", tmp_path / "my2.yaml") == [tmp_path / "my2.yaml"]
+    (tmp_path / "tiny" / "train.jsonl").write_text("my own tasks\n")
+    (tmp_path / "tiny" / "model" / "config.json").unlink()
+    with pytest.raises(ConfigError, match=r"^\S*tiny/model, \S*tiny/train.jsonl: already there"):
+        shipped.copy("quickstart", tmp_path / "my3.yaml")
+    assert (tmp_path / "tiny" / "train.jsonl").read_text() == "my own tasks\n"
 
 
 def test_a_script_is_copied_with_the_one_that_it_imports(tmp_path):

@@ -214,6 +214,24 @@ def test_a_change_without_a_hash_gets_one(to, format: str):
     assert emptied.gold.state_md5 == ""
 
 
+@pytest.mark.parametrize(
+    ("sql", "labels", "direct"),
+    [
+        ("SELECT price FROM fares WHERE line = '007'", ("2.50",), (2.5,)),
+        ("SELECT ROUND(price) FROM fares WHERE line = '8'", ("4",), (4,)),
+        ("SELECT line FROM fares WHERE price < 3", ("007",), ("007",)),
+        ("SELECT COUNT(*) FROM fares", ("2",), (2,)),
+    ],
+)
+def test_what_the_database_gives_is_right_to_lifelongs_grader(to, sqlite_database, sql, labels, direct):
+    fares = Table(
+        "fares", (Column("line"), Column("price", "DECIMAL(8,2)")), (("007", "2.50"), ("8", "4.00"))
+    )
+    (again,), _ = to("lifelong", question(table=fares, sql=sql, answer=labels))
+    assert again.gold.answer == tuple((cell,) for cell in direct)
+    assert next(iter(validate([again], sqlite_database))).problem is None
+
+
 def test_a_question_with_rows_and_sql_in_agentbench(to):
     sql = "SELECT name FROM pets"
     task = question(sql=sql, answer=(("Rex",), ("Tom",), ("Ada",)), grader="lifelong", skills=("select",))
@@ -236,6 +254,11 @@ NULL = replace(question(), tables=(Table("t", (Column("a"), Column("b")), (("x",
     [
         ("lifelong", TWO_TABLES, "task 'q', tables: it has 2 tables; LifelongAgentBench's tasks have one"),
         ("lifelong", question(answer=("Oslo, Rome",)), r"answer: \['Oslo, Rome'\] could never be right"),
+        (
+            "lifelong",  # whose rows have an order
+            question(sql="SELECT name FROM pets WHERE kind = 'dog'", answer=("Ada", "Rex")),
+            r"to the grader lifelong \['Ada', 'Rex'\] is not what the gold SQL gives: \[\('Rex',\), ",
+        ),
         ("lifelong", change("DELETE FROM nothing"), "sql: the gold SQL fails: .*nothing"),
         ("agentbench", NULL, "tables: table 't', row 2, column 'b' is NULL; AgentBench's cells are text"),
         ("agentbench", question(answer=()), "answer: it is empty"),

@@ -187,6 +187,19 @@ def test_a_copy_has_all_cells_of_its_row_those_too_that_no_question_is_about() -
         assert sql.replace("`", "").startswith("INSERT INTO pets (name, kind, age, doc, story) SELECT "), sql
 
 
+def test_no_insert_leaves_a_column_empty_that_would_get_its_default() -> None:
+    """`INSERT INTO orders (id)` writes 3 into `priority`, which "Leave priority empty" does not ask for."""
+    orders = table(
+        "orders",
+        "id INT PRIMARY KEY, priority INT DEFAULT '3', note TEXT",
+        *((n, None if n % 3 else n * 4, None if n % 2 else f"N{n}") for n in range(1, 9)),
+    )
+    inserts = [task for task in Drafts([orders], 80) if task.skills == ("insert",)]
+    columns = {(task.gold.sql or "").partition(" VALUES ")[0] for task in inserts}
+    assert "INSERT INTO orders (id, priority)" in columns
+    assert columns <= {"INSERT INTO orders (id, priority)", "INSERT INTO orders (id, priority, note)"}
+
+
 def test_numbers_stay_within_what_their_type_holds() -> None:
     small = table("t", "id INT, age TINYINT UNSIGNED, name TEXT", *((n, 1 + n, f"N{n}") for n in range(8)))
     changes = [task.gold.sql or "" for task in Drafts([small], 60) if task.operation == "UPDATE"]

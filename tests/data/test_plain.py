@@ -7,11 +7,12 @@ import re
 
 import pytest
 
-from trl_dbbench.data.generate import generate_tasks
-from trl_dbbench.data.generate.plain import PLANS, Draft, draft, literal_text, make_plain
+from trl_dbbench.data.generate import LEVELS, generate_tasks, try_once
+from trl_dbbench.data.generate.plain import PLANS, Draft, PlainItem, draft, literal_text, make_plain
+from trl_dbbench.data.generate.tables import Source
 from trl_dbbench.database import Database
 from trl_dbbench.episode.validation import validate
-from trl_dbbench.tasks import Task
+from trl_dbbench.tasks import Column, Table, Task
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,14 @@ def test_tables_are_named_as_on_web_pages(tasks: list[Task]) -> None:
     assert any(re.fullmatch(r"[A-Z][a-z]+ \d{1,2}, 20\d\d", day) for day in days)
 
 
+def test_every_plan_yields_a_task(sqlite_database: Database) -> None:
+    rng, level = random.Random(6), LEVELS["plain"]
+    for plan in PLANS:
+        drafts = (try_once(rng, level, plan, "train", sqlite_database) for _ in range(30))
+        task = next(filter(None, drafts), None)
+        assert task is not None and set(task.skills) == plan.skills, plan
+
+
 def test_every_form_has_many_wordings() -> None:
     rng = random.Random(1)
     for plan in PLANS:
@@ -77,3 +86,23 @@ def test_a_condition_is_of_one_row_and_its_words_say_it() -> None:
     sql, words, items, values = found
     assert sql == f" WHERE {items[0].sql} = {literal_text(values[0])}"
     assert words.endswith(f" {values[0]}")
+
+
+def test_the_request_names_the_column_of_a_value_that_stands_in_two() -> None:
+    """Not `Change the Product to lamp for 2.`: Nr 2 is a row, and Quantity 2 is another."""
+    columns = {"Nr": (1, 2, 3, 4), "Product": ("tent", "rope", "lamp", "sled"), "Quantity": (3, 1, 4, 2)}
+    roles = {"Nr": "id", "Product": "key", "Quantity": "count"}
+    items = tuple(
+        PlainItem(name, roles[name], lambda rng: rng.choice(["stove", 9]), False, cells)
+        for name, cells in columns.items()
+    )
+    table = Table("Orders", tuple(map(Column, columns)), tuple(zip(*columns.values(), strict=True)))
+    rng = random.Random(2)
+    made = [draft(rng, Source(table, "orders", items), plan) for plan in PLANS * 100]
+    numbers = [
+        (question.lower(), found[1].lower())
+        for question, sql in filter(None, made)
+        if (found := re.search(r"WHERE `(Nr|Quantity)` = '\d'", sql))
+    ]
+    assert len(numbers) > 50
+    assert [question for question, column in numbers if column not in question] == []

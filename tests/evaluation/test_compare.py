@@ -26,7 +26,7 @@ from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.evaluation.compare import Arm, compare_arms, mcnemar
 from trl_dbbench.evaluation.compare.arms import Sampling
-from trl_dbbench.evaluation.compare.comparison import comparison_text
+from trl_dbbench.evaluation.compare.comparison import Outcome, comparison_text
 from trl_dbbench.evaluation.compare.page import write_arm, write_comparison
 from trl_dbbench.runs.records import EpisodeRecord, episode_record
 from trl_dbbench.runs.settings import RunSettings
@@ -70,6 +70,18 @@ def test_pairs_by_hand() -> None:
     (back,) = compare_arms([other, base]).pairings
     assert (back.wins, back.losses, back.p) == (1, 6, pairing.p)
     assert back.differences["greedy"].value == -0.5
+
+
+@pytest.mark.parametrize(
+    ("wins", "losses", "verdict"),
+    [
+        (42, 25, "b is right more often than a (p = 0.0498)."),
+        (150, 117, "b is right more often than a (p = 0.04998)."),
+        (229, 188, "No difference shown between b and a (p = 0.05)."),  # 0.050005
+    ],
+)
+def test_no_p_contradicts_its_verdict(wins: int, losses: int, verdict: str) -> None:
+    assert Outcome("a", "b", wins, losses, 0, 0, {}).verdict == verdict
 
 
 def test_what_is_better_is_said_to_be() -> None:

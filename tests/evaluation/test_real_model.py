@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import real_model
-from real_model import Chain, line_of
+from real_model import Chain, check_settings, line_of
 
 from trl_dbbench.cli.arguments import RewardArguments
 from trl_dbbench.database import Database
@@ -40,6 +40,15 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 @pytest.fixture
 def chain(tmp_path: Path) -> Chain:
     return Chain("a-model", tmp_path / "real", None, "sqlite")
+
+
+def test_another_setting_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    first = {"model": "a-model", "sft_steps": "600"}
+    check_settings(tmp_path, first)
+    check_settings(tmp_path, first)
+    with pytest.raises(SystemExit, match=r"sft_steps 600, not 150\. Name another --out"):
+        check_settings(tmp_path, {**first, "sft_steps": "150"})
+    assert json.loads((tmp_path / "settings.json").read_text()) == first
 
 
 def test_a_training_that_is_there_is_not_done_again(chain: Chain, ran: list[list[str]]) -> None:

@@ -36,6 +36,7 @@ from trl_dbbench.runs.few_shot.memory import Example
 from trl_dbbench.runs.replay import replay
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import find_trained
+from trl_dbbench.tasks import Column, Gold, Table
 from trl_dbbench.utils.files import whole_lines
 
 TINY = RECIPES / "tiny"
@@ -140,6 +141,17 @@ def test_a_prompt_with_an_earlier_episode(player, late_orders):
             "content": "How many orders were late?\nThe table is named orders and has these columns: id, late",
         },
     ]
+
+
+def test_an_earlier_episode_shows_the_rows_that_its_own_prompt_had():
+    table = Table("t", (Column("x", "INT"),), ((1,), (2,), (3,), (4,)))
+    gold = Gold(answer=((4,),), sql="SELECT COUNT(*) FROM t")
+    asked = Task("a", "How many?", (table,), "SELECT", gold, schema="full")
+    earlier = Example.from_line(example(asked).line)
+    assert earlier.task.tables[0].rows == ((1,), (2,), (3,))
+    assert earlier.task.prompt() == asked.prompt()
+    assert asked.prompt().endswith("/* The first rows of t:\n1\n2\n3 */")
+    assert example(replace(asked, schema="names")).task.tables[0].rows == ()
 
 
 def test_its_tokens_are_those_of_the_episode(player, trained_tasks, sqlite_database):

@@ -22,6 +22,17 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     assert read.result() == "{}" and pipe.is_fifo()
 
 
+def test_what_a_symbolic_link_leads_to_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    target, link = tmp_path / "disk" / "tasks.jsonl", tmp_path / "link.jsonl"
+    target.write_text("old")
+    link.symlink_to(target)
+    with write_atomically(link) as file:
+        file.write("new")
+    assert link.is_symlink() and target.read_text() == "new"
+    assert list((tmp_path / "disk").iterdir()) == [target]
+
+
 def test_standard_output_goes_on_in_the_same_file(tmp_path: Path) -> None:
     """`--json /dev/stdout > log`: by its name the file would be opened anew, and begin at its start."""
     script = (

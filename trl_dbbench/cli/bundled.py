@@ -17,6 +17,7 @@ import signal
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping, Sequence
+from filecmp import cmp
 from itertools import takewhile
 from pathlib import Path
 from types import FrameType
@@ -131,13 +132,20 @@ def is_there(path: str | Path) -> bool:
 
 
 def copy(name: str, out: Path) -> list[Path]:
-    """Copy a recipe, script or configuration with the files beside it that it reads; return the new paths."""
+    """Copy a recipe, script or configuration with the files beside it that it reads; return the new paths.
+
+    Files that are there already with the same contents are not copied again.
+
+    Raises:
+        ConfigError: if `out`, or a file with other contents, is there already.
+    """
     source = find("recipe", name, {**recipes(), **accelerate_configs(), **scripts()})
     copies = {source: out}
     if source.parent == shipped("recipes") and source.suffix == ".yaml":
         copies |= {source.parent / each: out.parent / each for each in _beside(source)}
     if source.name == "ppo_dbbench.py":  # it imports that one
         copies[source.parent / "grpo_dbbench.py"] = out.parent / "grpo_dbbench.py"
+    copies = {each: to for each, to in copies.items() if to == out or not _is_copied(each, to)}
     if there := [str(each) for each in copies.values() if each.exists()]:
         raise ConfigError(
             f"{', '.join(there)}: already there; nothing was copied. Name another place by --out."
@@ -146,6 +154,13 @@ def copy(name: str, out: Path) -> list[Path]:
         to.parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if each.is_dir() else shutil.copy)(each, to)
     return list(copies.values())
+
+
+def _is_copied(source: Path, to: Path) -> bool:
+    """Return whether a file, or each file of a folder, is at another place with the same contents."""
+    files = [each for each in source.rglob("*") if each.is_file()] if source.is_dir() else [source]
+    copies = {each: to / each.relative_to(source) for each in files}
+    return all(copy.is_file() and cmp(each, copy, shallow=False) for each, copy in copies.items())
 
 
 def _beside(recipe: Path) -> list[str]:

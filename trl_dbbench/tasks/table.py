@@ -26,6 +26,12 @@ class Column:
     name: str
     type: str = "TEXT"
 
+    @property
+    def nullable(self) -> bool:
+        """Whether its type allows NULL."""
+        words = self.type.upper()
+        return "NOT NULL" not in words and "PRIMARY KEY" not in words
+
 
 @dataclass(frozen=True, slots=True)
 class Table:

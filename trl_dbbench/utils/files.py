@@ -26,8 +26,8 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """Open a file that replaces `path` when the block succeeds, and disappears when it fails. A pipe or a
-    device is written to as it is.
+    """Open a file that replaces `path` when the block succeeds, and disappears when it fails. A symbolic link
+    stays, and its target is replaced; a pipe or a device is written to as it is.
 
     Args:
         mode: `"w"` for UTF-8 text, `"wb"` for bytes. Half of a surrogate pair is written as an escape.
@@ -45,7 +45,8 @@ def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
         with open(path if number is None else os.dup(number), mode, **text) as file:  # noqa: PTH123
             yield file
         return
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    target = path.resolve()
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         try:
             file = unfinished.open(mode, **text)
@@ -53,12 +54,12 @@ def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
             raise ConfigError(f"'{path}' cannot be written: {error}.") from None
         with file:
             yield file
-        unfinished.replace(path)
+        unfinished.replace(target)
     except Exception as error:
-        if not is_full(error, path.parent):
+        if not is_full(error, target.parent):
             raise
         raise StorageError(
-            f"'{path}' cannot be written, no space is left: {free_space(path.parent)}. Free some, or name "
+            f"'{path}' cannot be written, no space is left: {free_space(target.parent)}. Free some, or name "
             "another place."
         ) from error
     finally:

@@ -171,15 +171,15 @@ KINDS = {
     "empty": "the gold SQL gives no rows, or changes nothing",
     "mismatch": "the gold SQL does not end in the gold answer, or in the published state",
     "differs": "databases do not agree on what the gold SQL gives",
-    "not copied": "the question asks for copies of rows, and the gold SQL leaves cells of them empty",
     "weak": "a statement one slip away from the gold SQL is right as well",
+    "not copied": "the question asks for copies of rows, and the gold SQL leaves cells of them empty",
     "not named": "the gold SQL uses a value that the question does not name",
     "not used": "the question names a value or a column of the tables that the gold SQL does not use",
     "not examined": "there is no gold SQL",
 }
 """Kind of finding -> its meaning."""
 
-OF_WORDING = ("not named", "not used")
+OF_WORDING = ("not copied", "not named", "not used")
 """Kinds that may be nothing: what a question says can only be guessed."""
 
 DOUBTS = (*OF_WORDING, "not examined")
@@ -315,11 +315,11 @@ def examine(
         if gold is None:
             return [Finding("fails", f"{_name(databases[0])}: {problem}")]
         found = [*_of_gold(first, gold), *_on_others(first, gold, databases[1:])]
-        found += [Finding("not copied", f"left empty in the copies: {name}") for name in not_copied(task)]
         if not found:
             found = [Finding("weak", f"also right: {sql}", sql) for sql in first.surviving(slips_of(task))]
     except TaskError as error:
         return [Finding("fails", str(error))]
+    found += [Finding("not copied", f"left empty in the copies: {name}") for name in not_copied(task)]
     found += [Finding("not named", f"not in the question: {value}") for value in not_named(task)]
     found += [Finding("not used", f"not in the gold SQL: {value}") for value in not_used(task)]
     return found

@@ -17,7 +17,7 @@ from typing import Any
 from sqlglot import exp
 
 from trl_dbbench.data.audit.examine import Ending, Examined, examine
-from trl_dbbench.data.audit.slips import slips_of
+from trl_dbbench.data.audit.slips import keys_of, slips_of
 from trl_dbbench.data.generate.checks import plain
 from trl_dbbench.database import Database
 from trl_dbbench.errors import TaskError
@@ -72,7 +72,7 @@ def repaired(
     """
     if task.source is not None or task.gold.sql is None:
         return None
-    by_looks = any(_keys(table, True) != _keys(table, False) for table in task.tables)
+    by_looks = any(keys_of(table, True) != keys_of(table, False) for table in task.tables)
     for strictly in (True, False) if by_looks else (True,):
         found = _search(Examined(task, databases[0], grader), strictly)
         if found is None:
@@ -169,7 +169,7 @@ def _changes(task: Task, rng: random.Random, strictly: bool) -> Iterator[Change]
     for table in task.tables:
         if table.name.lower() not in used or not table.rows:
             continue
-        keys = _keys(table, strictly)
+        keys = keys_of(table, strictly)
         columns = [
             place
             for place, column in enumerate(table.columns)
@@ -232,21 +232,6 @@ def _rows(
 
 def _with(row: Cells, cells: dict[int, Any]) -> Cells:
     return tuple(cells.get(place, cell) for place, cell in enumerate(row))
-
-
-def _keys(table: Table, strictly: bool) -> set[int]:
-    """Columns in which no two cells may be equal."""
-    found = set()
-    for place, column in enumerate(table.columns):
-        declared = any(word in column.type.upper() for word in ("PRIMARY", "UNIQUE", "AUTO_INCREMENT"))
-        if declared or column.name.lower() == "id" or (strictly and place == 0 and _distinct(table, place)):
-            found.add(place)
-    return found
-
-
-def _distinct(table: Table, place: int) -> bool:
-    cells = [repr(row[place]) for row in table.rows]
-    return len(set(cells)) == len(cells)
 
 
 def _pool(table: Table, place: int, literals: Sequence[str], rng: random.Random) -> list[Any]:

@@ -2,7 +2,8 @@
 
 Beside those that task generation goes by (a WHERE forgotten, AND taken for OR, MIN for MAX, ...) here are
 slips whose effect only some databases can show: `<` for `<=`, another column of the same
-kind, a LEFT JOIN for a JOIN, a DISTINCT too many or too few.
+kind, a LEFT JOIN for a JOIN, a DISTINCT too many or too few. Slips that change nothing whatever the rows are,
+such as `COUNT(DISTINCT id)` for `COUNT(id)`, are left out.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ def slips_of(task: Task) -> list[str]:
     tree = only_statement(task.gold.sql or "", task.dialect)
     if tree is None:
         return []
-    own = tree.sql(dialect=task.dialect)
+    own = _minimal(task.gold.sql or "", task)
     columns = _columns_of(tree, task.tables)
     found: dict[str, None] = {}
     for sql in chain(
         wrong_statements(tree, dialect=task.dialect),
         each_changed(tree, partial(_slips, columns=columns), task.dialect),
     ):
-        if sql != own and len(sql) <= MAX_STATEMENT_CHARACTERS:
+        if len(sql) <= MAX_STATEMENT_CHARACTERS and _minimal(sql, task) != own:
             found[sql] = None
         if len(found) == MAX_SLIPS:
             break
@@ -120,3 +121,73 @@ def _kind(type: str) -> str:
     if any(word in start for word in _DATES):
         return "date"
     return "number" if any(word in start for word in _NUMBERS) else "text"
+
+
+# --- slips that make no difference ---------------------------------------------------------------------
+
+
+def _minimal(sql: str, task: Task) -> str:
+    """Return a statement over one table without the parts that change nothing, whatever the rows are.
+
+    These are DISTINCT where a key tells the rows apart, IS NOT NULL of a column that holds no NULL, and LIMIT
+    of a single row. Statements over several tables are only written in the same form.
+    """
+    tree = only_statement(sql, task.dialect)
+    if tree is None:
+        return sql
+    read = [node.name.lower() for node in tree.find_all(exp.Table)]
+    tables = [table for table in task.tables if [table.name.lower()] == read]
+    if tables and not tree.find(exp.Join, exp.Subquery):
+        _drop_idle_parts(tree, tables[0])
+    return tree.sql(dialect=task.dialect)
+
+
+def _drop_idle_parts(tree: exp.Expr, table: Table) -> None:
+    unique = {table.columns[place].name.lower() for place in keys_of(table, False) if _distinct(table, place)}
+    for count in tree.find_all(exp.Count):
+        counted = count.this.expressions if isinstance(count.this, exp.Distinct) else []
+        if len(counted) == 1 and _column(counted[0]) in unique:
+            count.set("this", counted[0])
+    if isinstance(tree, exp.Select):
+        shown = [each.unalias() for each in tree.expressions]
+        if unique and any(each.is_star or _column(each) in unique for each in shown):
+            tree.set("distinct", None)
+        if not tree.args.get("group") and any(map(_is_aggregate, shown)):
+            tree.set("limit", None)
+    filled = {column.name.lower() for column in table.columns if not column.nullable}
+    for test in list(tree.find_all(exp.Not)):
+        is_, above = test.this, test.parent
+        if not isinstance(is_, exp.Is) or not isinstance(is_.expression, exp.Null):
+            continue
+        if _column(is_.this) in filled and isinstance(above, exp.And):
+            above.replace(above.right if above.left is test else above.left)
+        elif _column(is_.this) in filled and isinstance(above, exp.Where):
+            above.pop()
+
+
+def _is_aggregate(shown: exp.Expr) -> bool:
+    return any(not isinstance(each.parent, exp.Window) for each in shown.find_all(exp.AggFunc))
+
+
+def _column(node: exp.Expr) -> str | None:
+    """Return the name of a column, in lower case; `None` for any other expression."""
+    return node.name.lower() if isinstance(node, exp.Column) else None
+
+
+def keys_of(table: Table, strictly: bool) -> set[int]:
+    """Return the places of the columns in which no two cells may be equal.
+
+    Args:
+        strictly: also a first column whose cells all differ, whatever its name is.
+    """
+    found = set()
+    for place, column in enumerate(table.columns):
+        declared = any(word in column.type.upper() for word in ("PRIMARY", "UNIQUE", "AUTO_INCREMENT"))
+        if declared or column.name.lower() == "id" or (strictly and place == 0 and _distinct(table, place)):
+            found.add(place)
+    return found
+
+
+def _distinct(table: Table, place: int) -> bool:
+    cells = [repr(row[place]) for row in table.rows]
+    return len(set(cells)) == len(cells)

@@ -115,7 +115,6 @@ def source_of(table: Table) -> Source | None:
 
 def _item(column: Column, cells: Sequence[Cell]) -> Item | None:
     type_, words = _type_of(column), column.type.upper()
-    nullable = "NOT NULL" not in words and "PRIMARY KEY" not in words
     read = _reader(type_)
     try:
         values = [None if cell is None else read(cell) for cell in cells]
@@ -137,7 +136,8 @@ def _item(column: Column, cells: Sequence[Cell]) -> Item | None:
     if role is None:
         return None
     fresh = partial(_fresh, role, sorted(set(present)), _length(column.type), "PRIMARY KEY" in words)
-    return Item(column.name, role, fresh, nullable, tuple(values), _bounds(type_, column.type))
+    bounds, has_default = _bounds(type_, column.type), "DEFAULT" in words
+    return Item(column.name, role, fresh, column.nullable, tuple(values), bounds, has_default)
 
 
 def _is_rough(type_: str, cell: Cell) -> bool:

@@ -3,20 +3,22 @@
 Names are long and have signs in them (`Nursery Plants of Oslo 2019`, `Height (cm)`), so that they have to be
 copied from the prompt. Dates are texts, and a value of the question may be in lower case, which MySQL's
 collations do not mind. One table, at most two conditions: look up, count, the largest or smallest, add a row,
-change one. These are the kinds of requests of DB-Bench's standard tasks. The gold SQL has backticks around
-every name and quotes around every value, which is right whatever the column's type.
+change one. These are kinds of requests of DB-Bench's standard tasks; MAX, MIN and SUM are level full's.
+The gold SQL has backticks around every name and quotes around every value, which is right for columns of any
+type.
 """
 
 from __future__ import annotations
 
 import datetime
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from trl_dbbench.data.generate import tables
 from trl_dbbench.data.generate.drafting import NUMBERS, Choices, listed
-from trl_dbbench.data.generate.plans import FORM_SKILLS, LIMITS, ORDERS, WHERES
+from trl_dbbench.data.generate.plans import LIMITS, ORDERS, WHERES
 from trl_dbbench.data.generate.tables import Item, Source, literal
 from trl_dbbench.data.generate.themes import CITIES, FIRST, LAST
 from trl_dbbench.tasks import Cell, Column, Table
@@ -41,13 +43,12 @@ class PlainPlan:
     def skills(self) -> frozenset[str]:
         where = {WHERES[self.conditions - 1]} if self.conditions else set()
         more = {ORDERS[0], LIMITS[0]} if self.form == "extreme" else set()
-        return frozenset({self.form if self.form in FORM_SKILLS else "select", *where, *more})
+        return frozenset({self.form if self.form in ("insert", "update") else "select", *where, *more})
 
 
 PLANS = (
     *(PlainPlan("lookup", conditions) for conditions in (1, 1, 2)),
     *(PlainPlan("number", conditions) for conditions in (1, 2)),
-    *(PlainPlan("aggregate", conditions) for conditions in (0, 1)),
     *(PlainPlan("extreme", conditions) for conditions in (0, 1)),
     PlainPlan("insert", 0),
     *(PlainPlan("update", conditions) for conditions in (1, 2)),
@@ -161,11 +162,23 @@ class Draft(Choices):
     """A request to be."""
 
     def __post_init__(self) -> None:
+        self.conditions: list[tuple[Item, str]] = []  # columns that have to equal a value
         self.lower = self.rng.random() < 0.35  # columns' names within the sentence
         self.table = self.rng.choice([self.source.table.name, f"'{self.source.table.name}'"])
 
     def name(self, item: Item) -> str:
         return item.label.lower() if self.lower else item.label
+
+    def is_clear(self, question: str) -> bool:
+        """Return whether a question names the column of each value that other columns have as well."""
+        return not any(
+            words_of(cell).casefold() == value.casefold()
+            for item, value in self.conditions
+            if not re.search(rf"(?<!\w){re.escape(item.label)}(?!\w)", question, re.IGNORECASE)
+            for other in self.source.items
+            if other is not item
+            for cell in other.present
+        )
 
     def where(self, size: int, shown: Item) -> tuple[str, str, list[Item], list[str]] | None:
         """Return ` WHERE ...`, its words, its columns and their values; `None` if there are too few."""
@@ -193,6 +206,8 @@ class Draft(Choices):
                 )
                 value += self.rng.randint(1, 9) * (1 if sign == "<" else -1)
                 values[place] = value
+            else:
+                self.conditions.append((item, words_of(value)))
             conditions.append(f"{item.sql} {sign} {literal_text(value)}")
             words.append(f"{self.pick('a ', 'a ', '')}{self.name(item)} {comparison} {words_of(value)}")
         return f" WHERE {' AND '.join(conditions)}", " and ".join(words), items, list(map(words_of, values))
@@ -203,8 +218,9 @@ Made = tuple[str, str] | None
 
 def draft(rng: random.Random, source: Source, plan: PlainPlan) -> Made:
     """Return a request and its SQL, or `None` if the table has no columns for the plan."""
-    made = _FORMS[plan.form](Draft(rng, source), plan.conditions)
-    if made is None:
+    d = Draft(rng, source)
+    made = _FORMS[plan.form](d, plan.conditions)
+    if made is None or not d.is_clear(made[0]):
         return None
     question, sql = made
     if plan.form not in ("insert", "update") and rng.random() < 0.25:
@@ -275,40 +291,6 @@ def _number(d: Draft, size: int) -> Made:
     return d.pick(*wordings), f"SELECT COUNT(*) FROM {quote(d.source.table.name)}{where}"
 
 
-def _aggregate(d: Draft, size: int) -> Made:
-    item = d.item(*NUMBERS)
-    if item is None:
-        return None
-    function, words = d.rng.choice(
-        [
-            ("MAX", ("highest", "largest", "most", "maximum")),
-            ("MIN", ("lowest", "least", "smallest", "minimum")),
-            ("SUM", ("total", "sum of", "combined")),
-        ]
-    )
-    word, label = d.rng.choice(words), d.name(item)
-    where = ""
-    question = d.pick(
-        f"What is the {word} {label}?",
-        f"What was the {word} {label} of all {d.source.rows}?",
-        f"Give the {word} {label}.",
-    )
-    if size:
-        shown = d.item("category", but=(item,))
-        if shown is None:
-            return None
-        value, by = d.rng.choice(shown.present), d.name(shown)
-        where = f" WHERE {shown.sql} = {literal_text(value)}"
-        question = d.pick(
-            f"What is the {word} {label} when the {by} is {value}?",
-            f"Name the {word} {label} for {value}.",
-            f"What is the {word} {label} for {value}?",
-            f"What is the {word} {label} with a {by} of {value}?",
-            f"What was {value}'s {word} {label}?",
-        )
-    return question, f"SELECT {function}({item.sql}) FROM {quote(d.source.table.name)}{where}"
-
-
 def _extreme(d: Draft, size: int) -> Made:
     item = d.item(*NUMBERS)
     shown = d.item(*TEXTS)
@@ -324,6 +306,7 @@ def _extreme(d: Draft, size: int) -> Made:
         if kind is None:
             return None
         value = d.rng.choice(kind.present)
+        d.conditions.append((kind, value))
         where = f" WHERE {kind.sql} = {literal_text(value)}"
         only = d.pick(f" with {value} as {d.name(kind)}", f" for {value}")
     wordings = [
@@ -422,7 +405,6 @@ def _days_are_texts(source: Source) -> bool:
 _FORMS: dict[str, Callable[[Draft, int], Made]] = {
     "lookup": _lookup,
     "number": _number,
-    "aggregate": _aggregate,
     "extreme": _extreme,
     "insert": _insert,
     "update": _update,

@@ -38,7 +38,7 @@ def _fresh(d: Draft, item: Item, place: int = 0) -> Any:
 
 def insert(d: Draft) -> Made:
     """New rows, by their values."""
-    items = [item for item in d.source.items if not item.nullable or d.rng.random() < 0.6]
+    items = [item for item in d.source.items if not item.nullable or item.has_default or d.rng.random() < 0.6]
     if not items:
         return None
     size = d.rng.choice([1, 1, 1, 2, 3])

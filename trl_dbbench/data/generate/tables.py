@@ -32,6 +32,8 @@ class Item:
     cells: tuple[Cell, ...]
     bounds: tuple[float, float] = (-math.inf, math.inf)
     """Range of the numbers that the type holds."""
+    has_default: bool = False
+    """Whether a new row that leaves the column out gets a value there."""
 
     @property
     def sql(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from trl_dbbench.errors import ConfigError
@@ -84,9 +85,12 @@ class Outcome:
 
     @property
     def p_text(self) -> str:
-        """The p-value as text, such as `0.031`, `1` or `2.4e-11`."""
+        """The p-value as text, such as `0.031`, `1` or `2.4e-11`; one below 0.05 is not rounded up to it."""
         p = self.p
-        return f"{p:.2g}" if p < 0.001 else f"{p:.3f}".rstrip("0").rstrip(".")
+        if p < 0.001:
+            return f"{p:.2g}"
+        places = next(n for n in count(3) if (round(p, n) < SIGNIFICANT) == (p < SIGNIFICANT))
+        return f"{p:.{places}f}".rstrip("0").rstrip(".")
 
     @property
     def verdict(self) -> str:

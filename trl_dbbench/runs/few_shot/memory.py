@@ -34,6 +34,7 @@ from trl_dbbench.runs.records import (
     episode_record,
 )
 from trl_dbbench.tasks import Task
+from trl_dbbench.tasks.sources.base import EXAMPLE_ROWS
 from trl_dbbench.utils.files import write_atomically
 
 CAPACITY = 10_000
@@ -70,7 +71,7 @@ class Example:
     """A right episode.
 
     Args:
-        task: without the rows of its tables, which no prompt shows.
+        task: with only those rows of its tables that its prompt shows.
         task_digest: of the whole task.
         turns: the agent's texts with the observations it then read; none after the last turn.
     """
@@ -81,7 +82,8 @@ class Example:
 
     @classmethod
     def of(cls, record: EpisodeRecord, task: Task) -> Example:
-        tables = tuple(replace(table, rows=()) for table in task.tables)
+        shown = EXAMPLE_ROWS if task.schema == "full" else 0
+        tables = tuple(replace(table, rows=table.rows[:shown]) for table in task.tables)
         *before, last = [(str(turn["text"]), turn.get("observation")) for turn in record["turns"]]
         digest = str(record.get("task_digest") or task.digest)
         return cls(replace(task, tables=tables), digest, (*before, (last[0], None)))

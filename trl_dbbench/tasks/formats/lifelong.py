@@ -7,6 +7,7 @@ the table that the gold SQL leaves.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, ClassVar
 
 from trl_dbbench.errors import TaskError
@@ -71,14 +72,8 @@ class LifelongFormat:
         gold, (table,) = task.gold, task.tables
         info: dict[str, Any] = {"direct": None, "md5": None, "sql": gold.sql}
         if task.is_question:
-            info["direct"] = list(gold.answer or ())
             in_rows = task.grader is not None and GRADERS[task.grader].rows
-            if not in_rows and not GRADER.can_be_right(GRADER.gold(info["direct"])):
-                raise Unrepresentable(
-                    "answer",
-                    f"{info['direct']} could never be right to the grader {GRADER.name}, which cuts at "
-                    "commas",
-                )
+            info["direct"] = list(gold.answer or ()) if in_rows else _labels(task, context)
         else:
             md5 = published_hash(task, context) if gold.state_md5 is None else gold.state_md5
             info["md5"] = md5 or "None"
@@ -93,3 +88,36 @@ class LifelongFormat:
             },
             "skill_list": list(task.skills),
         }
+
+
+def _labels(task: Task, context: WriteContext) -> list[Any]:
+    """Return a question's labels, to which the answer that its gold SQL gives is right.
+
+    Where that gives numbers, labels become numbers: no text equals a DECIMAL, which agents see as
+    `Decimal('4.00')`.
+    """
+    labels = list(task.gold.answer or ())
+    if not GRADER.can_be_right(GRADER.gold(labels)):
+        raise Unrepresentable(
+            "answer", f"{labels} could never be right to the grader {GRADER.name}, which cuts at commas"
+        )
+    if task.gold.sql is None:
+        return labels
+    rows = context.rows(task)
+    if all(isinstance(cell, int | float | Decimal) for row in rows for cell in row):
+        labels = list(map(_number, labels))
+    if not GRADER.judge(GRADER.answer(rows), GRADER.gold(labels)):
+        raise Unrepresentable(
+            "answer", f"to the grader {GRADER.name} {labels} is not what the gold SQL gives: {rows}"
+        )
+    return labels
+
+
+def _number(label: Any) -> Any:
+    """Return the number that a text says; any other label as it is."""
+    for kind in (int, float) if isinstance(label, str) else ():
+        try:
+            return kind(label)
+        except ValueError:
+            pass
+    return label
