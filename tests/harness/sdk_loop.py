@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,10 @@ def rows(task: HarnessTask) -> list:
     return task.execute("SELECT COUNT(*) FROM orders WHERE late = 1")["rows"]
 
 
+async def awaited(task: HarnessTask) -> list:
+    return task.execute("SELECT COUNT(*) FROM orders WHERE late = 1")["rows"]
+
+
 def smolagent(task: HarnessTask) -> object:
     """An agent of smolagents, as it comes."""
     from smolagents import OpenAIModel, ToolCallingAgent, tool
@@ -173,6 +178,18 @@ def fails(task: HarnessTask) -> None:
 
 def exits(task: HarnessTask) -> None:
     os._exit(3)
+
+
+def yields(task: HarnessTask) -> Iterator[list]:
+    yield [2]
+
+
+def names_its_answer(task: HarnessTask) -> dict:
+    return {"answer": [2]}
+
+
+def names_its_columns(task: HarnessTask) -> list[dict]:
+    return [{"n": 2}]
 
 
 def says_nothing(task: HarnessTask) -> None:

@@ -19,6 +19,7 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from databases import opened
@@ -37,6 +38,7 @@ from trl_dbbench.episode.types import Completion, Episode, Request, Rules, Statu
 from trl_dbbench.errors import ConfigError, EngineError
 from trl_dbbench.evaluation.evaluate import evaluate, open_model, player_of
 from trl_dbbench.harness import played_by
+from trl_dbbench.harness.answer import as_answer
 from trl_dbbench.harness.player import HarnessPlayer
 from trl_dbbench.rewards.outcome import OutcomeReward
 from trl_dbbench.runs.conversations import completion_messages, saved_episodes
@@ -208,11 +210,28 @@ def test_a_call_before_a_stop_text_and_half_a_character(
     assert sampled.removesuffix("<|im_end|>") == turn.partition(": [(9")[0] + (":" if end else "")
 
 
+@pytest.mark.parametrize("name", ["rows", "awaited"])
 def test_a_program_may_answer_with_rows(
-    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database, name: str
 ) -> None:
-    episode = play_one("rows", late_orders, [], tokenizer, sqlite_database)
+    """As a coroutine function too."""
+    episode = play_one(name, late_orders, [], tokenizer, sqlite_database)
     assert episode.turns[-1].action == Answer("['2']", ("2",)) and episode.right
+
+
+@pytest.mark.parametrize(
+    ("given", "answer"),
+    [
+        (None, None),
+        ("two", "two"),
+        ((1, 2.5, True, None), [1, 2.5, True, None]),
+        ([("pear", datetime.date(2020, 1, 2)), (b"x", None)], [["pear", "2020-01-02"], ["b'x'", None]]),
+        (np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
+        ([np.int64(2), np.float32(0.5)], [2, 0.5]),
+    ],
+)
+def test_answers_as_json(given: object, answer: object) -> None:
+    assert as_answer(given) == answer
 
 
 SHELL = """
@@ -293,6 +312,9 @@ def test_the_types_of_columns(tokenizer: PreTrainedTokenizerBase, sqlite_databas
     [
         ("fails", "exit code 1", "ValueError: a mistake of the user's"),
         ("exits", "exit code 3", ""),
+        ("yields", "exit code 1", "TypeError: the answer of a harness cannot hold a generator: return a text"),
+        ("names_its_answer", "exit code 1", "cannot hold a dict: return a text, a list of values or of rows"),
+        ("names_its_columns", "exit code 1", "cannot hold a dict"),
         ("says_nothing", "it gave no answer", ""),
         ("exit 7", "exit code 7", ""),
         ("kill -9 $$", "exit code 137", ""),

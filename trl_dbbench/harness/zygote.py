@@ -9,7 +9,9 @@ Loads nothing but the standard library and the user's module.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import inspect
 import json
 import os
 import resource
@@ -158,6 +160,7 @@ def ended(process: Process) -> dict[str, Any] | None:
 
 def of_function(name: str) -> Start:
     """Return a starter that calls the function of this dotted path, or `file.py:name`, with the task."""
+    from trl_dbbench.harness.answer import as_answer
     from trl_dbbench.harness.task import HarnessTask
     from trl_dbbench.utils.lookup import look_up
 
@@ -166,7 +169,9 @@ def of_function(name: str) -> Start:
     def start(task: dict[str, Any], answer: str) -> None:
         os.environ.update(environment(task))
         given = function(HarnessTask(**task))
-        Path(answer).write_text(json.dumps(given, default=str), encoding="utf-8")
+        if inspect.iscoroutine(given):
+            given = asyncio.run(given)
+        Path(answer).write_text(json.dumps(as_answer(given)), encoding="utf-8")
 
     return start
 
