@@ -91,6 +91,17 @@ def typed(task: HarnessTask) -> str:
     return repr([*rows, *task.execute(sql)["rows"]])
 
 
+def prices(task: HarnessTask) -> list:
+    return task.execute("SELECT * FROM goods")["rows"]
+
+
+def prices_by_alchemy(task: HarnessTask) -> list:
+    from sqlalchemy import create_engine
+
+    with create_engine(task.database_url).connect() as connection:
+        return connection.exec_driver_sql("SELECT * FROM goods").all()
+
+
 def two_conversations(task: HarnessTask) -> str:
     """A sub-agent is asked in between; the first conversation goes on after it."""
     client = OpenAI(base_url=task.base_url, api_key=task.api_key)

@@ -227,6 +227,11 @@ def test_a_program_may_answer_with_rows(
         ((1, 2.5, True, None), [1, 2.5, True, None]),
         ([("pear", datetime.date(2020, 1, 2)), (b"x", None)], [["pear", "2020-01-02"], ["b'x'", None]]),
         (np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
+        (
+            [Decimal("1.50"), Decimal("4.0"), Decimal("12345678901234567890"), Decimal("0.12345678901234567890")],
+            [1.5, 4, 12345678901234567890, "0.12345678901234567890"],
+        ),
+        ([Decimal("NaN"), datetime.timedelta(minutes=90)], ["NaN", "01:30:00"]),
         ([np.int64(2), np.float32(0.5)], [2, 0.5]),
     ],
 )
@@ -299,9 +304,23 @@ def test_the_types_of_columns(tokenizer: PreTrainedTokenizerBase, sqlite_databas
     assert eval(episode.answer.text, {"Decimal": Decimal, "datetime": datetime}) == [
         (Decimal("1.50"), datetime.timedelta(hours=1, minutes=30), 1, 1),
         (None, datetime.timedelta(hours=100, minutes=2, seconds=3), 2, 2),
-        ["1.50", "01:30:00", 1, 1],
+        [1.5, "01:30:00", 1, 1],
         [None, "100:02:03", 2, 2],
     ]
+
+
+@pytest.mark.parametrize("name", ["prices", "prices_by_alchemy"])
+def test_rows_that_are_handed_on_are_right(
+    name: str, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    """The gold rows, from `execute` and from a client of its own."""
+    columns = (Column("name", "VARCHAR(9)"), Column("price", "DECIMAL(5,2)"), Column("since", "TIME"))
+    goods = Table("goods", columns, (("tea", "1.50", "01:30:00"), ("oil", "22.00", "100:02:03")))
+    gold = (("tea", 1.5, "01:30:00"), ("oil", 22, "100:02:03"))
+    task = Task("goods", "How dear?", (goods,), "SELECT", Gold(gold), grader="lifelong")
+    episode = play_one(name, task, [], tokenizer, sqlite_database, "text")
+    assert episode.right, (episode.answer, episode.output)
+    assert episode.turns[-1].text == '[["tea", 1.5, "01:30:00"], ["oil", 22, "100:02:03"]]'
 
 
 # --- programs that fail, and such as do harm ----------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a program answers, as JSON holds it."""
+"""Rows that a program gets, and what it answers, as JSON holds them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,21 @@ def as_answer(given: Any, levels: int = 2) -> Any:
 
 
 def as_json(cell: Any) -> Any:
-    """Return a cell that JSON has no form of.
+    """Return a cell that JSON has no form of: a DECIMAL as a number, others as text.
+
+    A DECIMAL with more digits than a float is text too. A TIME is text as MySQL prints it.
 
     Raises:
         TypeError: if it is no cell.
     """
-    if isinstance(cell, datetime.date | datetime.time | datetime.timedelta | Decimal | bytes | bytearray):
+    if isinstance(cell, Decimal) and cell.is_finite():
+        number = int(cell) if cell == int(cell) else float(cell)
+        return number if Decimal(repr(number)) == cell else str(cell)
+    if isinstance(cell, datetime.timedelta):
+        from trl_dbbench.grading.states import without_dates  # loads more than most programs need
+
+        return without_dates((cell,))[0]
+    if isinstance(cell, datetime.date | datetime.time | Decimal | bytes | bytearray):
         return str(cell)
     raise TypeError(
         f"the answer of a harness cannot hold a {type(cell).__name__}: return a text, a list of values or of "

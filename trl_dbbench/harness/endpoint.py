@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from trl_dbbench.grading.states import without_dates
+from trl_dbbench.harness.answer import as_json
 from trl_dbbench.harness.mysql import Databases
 from trl_dbbench.harness.session import Failed, Refused, Said, Session
 
@@ -101,9 +101,8 @@ class Endpoint:
         if not isinstance(body.get("sql"), str):
             raise HTTPException(400, "sql must be a text: one statement")
         result, text = await session.execute(body["sql"])
-        rows = None if result.rows is None else list(map(without_dates, result.rows))
-        answer = {"rows": rows, "error": result.error, "affected": result.affected, "text": text}
-        return Response(json.dumps(answer, default=str), media_type="application/json")
+        answer = {"rows": result.rows, "error": result.error, "affected": result.affected, "text": text}
+        return Response(json.dumps(answer, default=as_json), media_type="application/json")
 
     async def _asked(self, request: Request) -> tuple[Session, dict[str, Any]]:
         """Return whose call it is, and what it asks."""
