@@ -102,6 +102,18 @@ def prices_by_alchemy(task: HarnessTask) -> list:
         return connection.exec_driver_sql("SELECT * FROM goods").all()
 
 
+def mixed(task: HarnessTask) -> str:
+    """Return rows whose columns begin with a cell of another type than those after it."""
+    from sqlalchemy import create_engine
+
+    sql = (
+        "SELECT COALESCE(price, 0), IFNULL(price, 'unknown'), COALESCE(weight, 0), COALESCE(weight, price, 0) "
+        "FROM goods ORDER BY name"
+    )
+    with create_engine(task.database_url).connect() as connection:
+        return repr(connection.exec_driver_sql(sql).all())
+
+
 def two_conversations(task: HarnessTask) -> str:
     """A sub-agent is asked in between; the first conversation goes on after it."""
     client = OpenAI(base_url=task.base_url, api_key=task.api_key)

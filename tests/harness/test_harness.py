@@ -309,6 +309,22 @@ def test_the_types_of_columns(tokenizer: PreTrainedTokenizerBase, sqlite_databas
     ]
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "local"])
+def test_a_column_whose_first_cell_has_another_type(kind: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Each value can be read."""
+    columns = (Column("name", "VARCHAR(9)"), Column("price", "DECIMAL(5,2)"), Column("weight", "DOUBLE"))
+    goods = Table("goods", columns, (("a", None, None), ("b", "2.25", None), ("c", "1.50", "0.5")))
+    task = Task("goods", "How dear?", (goods,), "SELECT", Gold(((1,),)))
+    with opened(kind) as database:
+        episode = play_one("mixed", task, [], tokenizer, database, "text")
+    assert episode.answer is not None, episode.output
+    assert eval(episode.answer.text, {"Decimal": Decimal}) == [
+        (0, "unknown", 0, 0),
+        (Decimal("2.25"), "2.25", 0, 2.25),
+        (Decimal("1.50"), "1.50", 0.5, 0.5),
+    ]
+
+
 @pytest.mark.parametrize("name", ["prices", "prices_by_alchemy"])
 def test_rows_that_are_handed_on_are_right(
     name: str, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
