@@ -32,7 +32,7 @@ from trl_dbbench.episode.templates import (
     knows_thoughts,
     load_chat_template,
 )
-from trl_dbbench.episode.tool_calls import THOUGHTS, after_thoughts
+from trl_dbbench.episode.tool_calls import THOUGHTS, after_thoughts, tool_call
 from trl_dbbench.episode.types import Completion, Turn
 from trl_dbbench.errors import ConfigError
 
@@ -595,6 +595,40 @@ QUERY: dict[str, Any] = {
     },
 }
 """A program's own tool."""
+
+
+@pytest.mark.parametrize(
+    ("schema", "written", "value"),
+    [
+        ({"type": "integer"}, "5", 5),
+        ({"type": "integer"}, "five", "five"),
+        ({"type": "boolean"}, "True", True),
+        ({"type": ["number", "null"]}, "None", None),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "5", 5),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "null", None),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "5", "5"),
+        ({"type": "string"}, '["a"]', '["a"]'),
+        ({"type": "array"}, '["a"]', ["a"]),
+        ({}, '["a"]', ["a"]),
+        ({}, "5", "5"),
+    ],
+)
+@pytest.mark.parametrize(
+    "turn",
+    [
+        "<tool_call>\n<function=look>\n<parameter=it>\n{}\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call>look\n<arg_key>it</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>",
+        '<atem:invoke name="look"><atem:parameter name="it">{}</atem:parameter></atem:invoke>',
+    ],
+)
+def test_a_value_between_tags_has_the_type_of_the_schema(
+    turn: str, schema: dict[str, Any], written: str, value: object
+) -> None:
+    tool = {
+        "type": "function",
+        "function": {"name": "look", "parameters": {"type": "object", "properties": {"it": schema}}},
+    }
+    assert tool_call(turn.format(written), [tool]) == ("look", {"it": value})
 
 
 @pytest.mark.parametrize(("family", "protocol"), USABLE)

@@ -228,7 +228,12 @@ def test_a_program_may_answer_with_rows(
         ([("pear", datetime.date(2020, 1, 2)), (b"x", None)], [["pear", "2020-01-02"], ["b'x'", None]]),
         (np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
         (
-            [Decimal("1.50"), Decimal("4.0"), Decimal("12345678901234567890"), Decimal("0.12345678901234567890")],
+            [
+                Decimal("1.50"),
+                Decimal("4.0"),
+                Decimal("12345678901234567890"),
+                Decimal("0.12345678901234567890"),
+            ],
             [1.5, 4, 12345678901234567890, "0.12345678901234567890"],
         ),
         ([Decimal("NaN"), datetime.timedelta(minutes=90)], ["NaN", "01:30:00"]),
@@ -347,7 +352,11 @@ def test_rows_that_are_handed_on_are_right(
     [
         ("fails", "exit code 1", "ValueError: a mistake of the user's"),
         ("exits", "exit code 3", ""),
-        ("yields", "exit code 1", "TypeError: the answer of a harness cannot hold a generator: return a text"),
+        (
+            "yields",
+            "exit code 1",
+            "TypeError: the answer of a harness cannot hold a generator: return a text",
+        ),
         ("names_its_answer", "exit code 1", "cannot hold a dict: return a text, a list of values or of rows"),
         ("names_its_columns", "exit code 1", "cannot hold a dict"),
         ("says_nothing", "it gave no answer", ""),

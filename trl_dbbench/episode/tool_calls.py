@@ -24,8 +24,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 THOUGHTS = (
@@ -112,11 +113,12 @@ def end_thought(tail: str, turn: str) -> str:
 # --- calls --------------------------------------------------------------------------------------------
 
 
-def tool_call(text: str) -> Call | None:
-    """Return the first tool call of a turn; `None` if there is none.
+def tool_call(text: str, tools: Sequence[dict[str, Any]]) -> Call | None:
+    """Return the first tool call of a turn, under the name of the tool that is meant; `None` if there is none.
 
     Args:
         text: a turn without its thoughts.
+        tools: in OpenAI's form. Their schemas tell what a value between tags is.
 
     Raises:
         ValueError: saying what is wrong with the call.
@@ -129,7 +131,14 @@ def tool_call(text: str) -> Call | None:
     if not found:
         return None
     _, number, match = min(found, key=lambda each: each[:2])
-    return _FORMS[number][1](match, text[match.end() :])
+    read = _FORMS[number][1]
+    name, arguments = read(match, text[match.end() :])
+    functions = {tool["function"]["name"]: tool["function"] for tool in tools}
+    name = meant_tool(name, functions)
+    if isinstance(read, _Tagged):
+        schemas = _inside(_inside(functions.get(name), "parameters"), "properties")
+        arguments = {key: _typed(value, _inside(schemas, key)) for key, value in arguments.items()}
+    return name, arguments
 
 
 def meant_tool(name: str, known: Collection[str]) -> str:
@@ -149,30 +158,56 @@ def _letters(name: str) -> str:
     return re.sub(r"[\W_]+", "", name).casefold()
 
 
-def _tagged(argument: str, closed: str, end: str = "</tool_call>") -> Callable[[re.Match[str], str], Call]:
-    """A reader of calls whose arguments stand between tags. A value is text, or a JSON array or object."""
-    opened = re.compile(argument)
+@dataclass(frozen=True)
+class _Tagged:
+    """A reader of calls whose arguments stand between tags, as texts."""
 
-    def read(mark: re.Match[str], rest: str) -> Call:
+    opened: re.Pattern[str]
+    closed: str
+    end: str = "</tool_call>"
+
+    def __call__(self, mark: re.Match[str], rest: str) -> Call:
         arguments: dict[str, Any] = {}
-        rest = rest.partition(end)[0]
+        rest = rest.partition(self.end)[0]
         position = 0
-        while tag := opened.search(rest, position):
-            value_end = rest.find(closed, tag.end())
+        while tag := self.opened.search(rest, position):
+            value_end = rest.find(self.closed, tag.end())
             if value_end < 0:
-                raise ValueError(f"the argument {tag[1].strip()} of the tool call does not end in {closed}.")
-            arguments[tag[1].strip()] = _value(rest[tag.end() : value_end].strip())
-            position = value_end + len(closed)
+                raise ValueError(
+                    f"the argument {tag[1].strip()} of the tool call does not end in {self.closed}."
+                )
+            arguments[tag[1].strip()] = rest[tag.end() : value_end].strip()
+            position = value_end + len(self.closed)
         return mark["name"].strip(), arguments
 
-    return read
 
+def _typed(text: str, schema: Any) -> Any:
+    """Return an argument as its schema has it: the text, or the JSON that it is.
 
-def _value(text: str) -> Any:
-    if text.startswith(("[", "{")):
+    Without a type in the schema, an array or object of JSON is read as such.
+    """
+    types = _types(schema)
+    if "string" in types and not (text == "null" and "null" in types):
+        return text
+    if types or text.startswith(("[", "{")):
         with suppress(ValueError, RecursionError):
-            return json.loads(text, strict=False)
+            return json.loads(_PYTHON_WORDS.get(text, text), strict=False)
     return text
+
+
+_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+"""Words of Python, which templates and models write too, and JSON's."""
+
+
+def _types(schema: Any) -> set[str]:
+    """Return the types that a JSON schema allows; none if it names none."""
+    named = _inside(schema, "type")
+    types = {named} if isinstance(named, str) else set(named or ())
+    return types.union(*(_types(each) for word in ("anyOf", "oneOf") for each in _inside(schema, word) or ()))
+
+
+def _inside(schema: Any, key: str) -> Any:
+    return schema.get(key) if isinstance(schema, dict) else None
 
 
 def _quoted(mark: re.Match[str], rest: str) -> Call:
@@ -236,15 +271,15 @@ _NAME = r"(?P<name>[\w.-]{1,64})"
 _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], Call]], ...] = (
     (
         re.compile(r"<tool_call>\s*<function=(?P<name>[^>\n]{1,64})>"),
-        _tagged(r"<parameter=([^>\n]{1,64})>", "</parameter>"),
+        _Tagged(re.compile(r"<parameter=([^>\n]{1,64})>"), "</parameter>"),
     ),
     (
         re.compile(rf"<tool_call>\s*{_NAME}\s*(?=<arg_key>)"),
-        _tagged(r"<arg_key>([^<]{1,64})</arg_key>\s*<arg_value>", "</arg_value>"),
+        _Tagged(re.compile(r"<arg_key>([^<]{1,64})</arg_key>\s*<arg_value>"), "</arg_value>"),
     ),
     (
         re.compile(r'<atem:invoke name="(?P<name>[^"\n]{1,64})">'),
-        _tagged(r'<atem:parameter name="([^"\n]{1,64})">', "</atem:parameter>", end="</atem:invoke>"),
+        _Tagged(re.compile(r'<atem:parameter name="([^"\n]{1,64})">'), "</atem:parameter>", "</atem:invoke>"),
     ),
     # some leave out the bracket
     (re.compile(rf"<function={_NAME}>?\s*(?={{)"), _named),
