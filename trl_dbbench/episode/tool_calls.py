@@ -3,7 +3,7 @@
 | a call | as written by |
 |---|---|
 | `<tool_call>{"name": "f", "arguments": {...}}</tool_call>` | Qwen 2.5 and 3, Hermes, Granite 4 |
-| `<tool_call><function=f><parameter=key>value</parameter></function></tool_call>` | Qwen 3.5, Nemotron 3 |
+| `<tool_call><function=f><parameter=key>value</parameter></function></tool_call>` | Qwen 3 Coder and 3.5, Nemotron 3 |
 | `<tool_call>f<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>` | GLM 4.5 and later |
 | `<atem:invoke name="f"><atem:parameter name="key">value</atem:parameter></atem:invoke>` | Muse Glimmer |
 | `<|tool_call>call:f{key:<|"|>value<|"|>}<tool_call|>` | Gemma 4 |
@@ -123,16 +123,17 @@ def tool_call(text: str, tools: Sequence[dict[str, Any]]) -> Call | None:
     Raises:
         ValueError: saying what is wrong with the call.
     """
-    found = [
-        (match.start(), number, match)
-        for number, (mark, _) in enumerate(_FORMS)
-        if (match := mark.search(text))
-    ]
-    if not found:
+    marks = [(match, read) for mark, read in _FORMS if (match := mark.search(text))]
+    if not marks:
         return None
-    _, number, match = min(found, key=lambda each: each[:2])
-    read = _FORMS[number][1]
-    name, arguments = read(match, text[match.end() :])
+    marks.sort(key=lambda each: each[0].start())
+    for match, read in marks:
+        try:
+            name, arguments = read(match, text[match.end() :])
+            break
+        except ValueError:  # generic JSON may be rows that are quoted before the call
+            if match.re not in _GENERIC or match is marks[-1][0]:
+                raise
     functions = {tool["function"]["name"]: tool["function"] for tool in tools}
     name = meant_tool(name, functions)
     if isinstance(read, _Tagged):
@@ -265,13 +266,26 @@ def as_arguments(arguments: Any) -> dict[str, Any]:
 _LAYERS = 4
 """Most encodings and lists that are removed around a call's arguments."""
 
+_PARAMETER = re.compile(r"<parameter=([^>\n]{1,64})>")
+
 _NAME = r"(?P<name>[\w.-]{1,64})"
+
+_GENERIC = (
+    re.compile(r"```(?:json)?\s*(?=[\[{])"),
+    re.compile(r"\A\s*(?:<\|python_tag\|>\s*)?(?={)"),
+)
+"""Marks of no family: the JSON after them may be a call or something else."""
 
 # a mark, and the reader of the text after it; the first of two marks at the same place wins
 _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], Call]], ...] = (
     (
         re.compile(r"<tool_call>\s*<function=(?P<name>[^>\n]{1,64})>"),
-        _Tagged(re.compile(r"<parameter=([^>\n]{1,64})>"), "</parameter>"),
+        _Tagged(_PARAMETER, "</parameter>"),
+    ),
+    # some leave out the first tag
+    (
+        re.compile(r"<function=(?P<name>[^>\n]{1,64})>(?=\s*<(?:parameter=|/function>))"),
+        _Tagged(_PARAMETER, "</parameter>", "</function>"),
     ),
     (
         re.compile(rf"<tool_call>\s*{_NAME}\s*(?=<arg_key>)"),
@@ -298,8 +312,8 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], Call]], ...]
     ),
     (re.compile(rf"<｜tool▁call▁begin｜>{_NAME}<｜tool▁sep｜>"), _named),
     (
-        re.compile(r"<tool_call>|\[TOOL_CALLS\]|<\|tool_call\|>|functools(?=\[)|```(?:json)?\s*(?=[\[{])"),
+        re.compile(r"<tool_call>|\[TOOL_CALLS\]|<\|tool_call\|>|functools(?=\[)"),
         _whole,
     ),
-    (re.compile(r"\A\s*(?:<\|python_tag\|>\s*)?(?={)"), _whole),
+    *((mark, _whole) for mark in _GENERIC),
 )
