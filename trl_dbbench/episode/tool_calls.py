@@ -150,13 +150,21 @@ def meant_tool(name: str, known: Collection[str]) -> str:
     """
     if name in known:
         return name
-    meant = sorted((tool for tool in known if _letters(tool) in _letters(name)), key=len)
+    meant = sorted((tool for tool in known if _names(name, tool)), key=len)
     longest = meant[-1] if meant else name
-    return longest if all(_letters(tool) in _letters(longest) for tool in meant) else name
+    return longest if all(_names(longest, tool) for tool in meant) else name
 
 
-def _letters(name: str) -> str:
-    return re.sub(r"[\W_]+", "", name).casefold()
+def _names(name: str, tool: str) -> bool:
+    """Return whether whole words of a name are the tool's, however both are written."""
+    letters = re.sub(r"[\W_]+", "", tool).casefold()
+    words = _BETWEEN_WORDS.sub(" ", name).casefold()
+    return re.search(rf"\b{' ?'.join(letters)}\b", words) is not None
+
+
+_BETWEEN_WORDS = re.compile(
+    r"[\W_]+|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=\D)(?=\d)|(?<=\d)(?=\D)"
+)
 
 
 @dataclass(frozen=True)
