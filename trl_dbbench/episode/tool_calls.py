@@ -87,6 +87,13 @@ def after_thoughts(text: str) -> str:
     return text.removesuffix("<|END_RESPONSE|>")  # Cohere's, before the token that ends the turn
 
 
+def without_marks(body: str) -> str:
+    """Escape the closing tags, and the marks of thoughts and headers, in the texts of a JSON value."""
+    for mark in ("</", _MESSAGE_START, *(mark for pair in THOUGHTS for mark in pair)):
+        body = body.replace(mark, f"\\u{ord(mark[0]):04x}{mark[1:]}")
+    return body
+
+
 def has_header(text: str) -> bool:
     """Return whether a turn begins in a message's header (gpt-oss, Muse Glimmer)."""
     return _MESSAGE_START in text
