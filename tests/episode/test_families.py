@@ -654,6 +654,28 @@ def test_all_messages_of_a_program_are_shown_or_refused(
     assert -1 not in places and places == sorted(places), read
 
 
+def test_the_blanks_before_a_thought_stand_there_once(tokenizer: PreTrainedTokenizerBase) -> None:
+    """GLM 4.5 samples a line break before its thought, and its template shows it; each call continues the one before."""
+    ends = give(tokenizer, FAMILIES["glm4moe"])
+    chat = ChatFormat(tokenizer, PROTOCOLS["tools"], ends, history="template")
+    text = "\n<think>I count.</think>\n<tool_call>run_query\n<arg_key>query</arg_key>\n<arg_value>SELECT 1</arg_value>\n</tool_call>"
+    ids = [*tokenizer(text)["input_ids"], tokenizer.convert_tokens_to_ids("<|observation|>")]
+    turn = Turn(Completion(ids, [0.0] * len(ids)), text, Operation("SELECT 1"))
+    function = {"name": "run_query", "arguments": '{"query": "SELECT 1"}'}
+    call = {"id": "000000000", "type": "function", "function": function}
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "How many?"}]
+    asked = chat.messages_ids(messages, [QUERY], {})
+    messages += [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "000000000", "content": "[(3,)]"},
+    ]
+    again = chat.messages_ids(messages, [QUERY], {1: turn})
+    assert again[: len(asked) + len(ids)] == [*asked, *ids]
+    assert tokenizer.decode(again[len(asked) + len(ids) :]) == (
+        "\n<tool_response>\n[(3,)]\n</tool_response><|assistant|>"
+    )
+
+
 @pytest.mark.parametrize("family", ["gemma3", "llama3", "phi3_5", "deepseek_r1_distill"])
 def test_a_template_without_tools_refuses_a_programs(tokenizer: PreTrainedTokenizerBase, family: str) -> None:
     chat = chat_of(tokenizer, family, "text")

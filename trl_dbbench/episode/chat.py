@@ -252,8 +252,14 @@ class ChatFormat:
         return [*ids, *self._encode(text)]
 
     def _before_turn(self, text: str) -> str:
-        """Return a text without what begins a turn at its end: a header, or a mark that opens a thought."""
-        return text.rpartition(self._begun)[0] if has_header(self._begun) else split_prompt(text)[0]
+        """Return a text without what begins a turn at its end: a header, or a mark that opens a thought.
+
+        Blanks before that mark are those of the prompt; others are among the turn's ids.
+        """
+        if has_header(self._begun):
+            return text.rpartition(self._begun)[0]
+        before = split_prompt(text)[0].rstrip()
+        return before and before + self._blanks
 
     def turn_ids(self, action: Operation | Answer) -> list[int]:
         """Return the ids that an agent would sample for this action, including the end token."""
@@ -480,6 +486,7 @@ class ChatFormat:
         self._marks: list[str] = []
         prompt, conversation = self._check_layout()
         stem, self._begun = split_prompt(prompt)
+        self._blanks = stem[len(stem.rstrip()) :]
         after_the_question = prompt.rpartition(_PROBE[1]["content"])[2]
         self._marks = self._find_marks(after_the_question + conversation.removeprefix(stem))
         between = conversation.partition(_PLACEHOLDER)[2]
