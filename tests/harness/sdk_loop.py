@@ -173,6 +173,12 @@ async def awaited(task: HarnessTask) -> list:
     return task.execute("SELECT COUNT(*) FROM orders WHERE late = 1")["rows"]
 
 
+def starts_another(task: HarnessTask) -> str:
+    """A process of its own reads the task."""
+    question = "import json, os; print(json.load(open(os.environ['DBBENCH_TASK_FILE']))['question'][-4:])"
+    return subprocess.check_output([sys.executable, "-c", question], text=True).strip()
+
+
 def smolagent(task: HarnessTask) -> object:
     """An agent of smolagents, as it comes."""
     from smolagents import OpenAIModel, ToolCallingAgent, tool

@@ -265,6 +265,41 @@ def test_a_shell_script(
     assert (episode.turns[-1].action, episode.right) == (Answer("[(2,)]"), True), episode.output
 
 
+@pytest.mark.parametrize(
+    ("printed", "text", "right"),
+    [
+        ('["pear", "plum"]', '["pear", "plum"]', True),
+        ('[["pear"], ["plum"]]', '[["pear"], ["plum"]]', True),
+        ("[('pear',), ('plum',)]", "\"[('pear',), ('plum',)]\"", True),
+        ("[pear, plum]", '"[pear, plum]"', False),
+        ("pear", '"pear"', False),
+    ],
+)
+def test_a_command_prints_a_text_or_a_list(
+    tokenizer: PreTrainedTokenizerBase, sqlite_database: Database, printed: str, text: str, right: bool
+) -> None:
+    fruits = Table("fruits", (Column("name", "VARCHAR(9)"),), (("pear",), ("plum",)))
+    task = Task("fruits", "Which?", (fruits,), "SELECT", Gold((("pear",), ("plum",))), grader="lifelong")
+    episode = play_one(f"cat <<'END'\n{printed}\nEND", task, [], tokenizer, sqlite_database, "text")
+    assert (episode.turns[-1].text, episode.right) == (text, right), episode.output
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "python3 -c \"import json, os; print(json.load(open(os.environ['DBBENCH_TASK_FILE']))['question'][-4:])\"",
+        "starts_another",
+    ],
+)
+def test_a_task_too_long_for_a_variable(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database, program: str
+) -> None:
+    """A program, and what it starts, find it in a file."""
+    task = replace(late_orders, question="x" * 140_000 + "two?")
+    episode = play_one(program, task, [], tokenizer, sqlite_database, "text")
+    assert episode.answer == Answer("two?"), (episode.fault, episode.output)
+
+
 def test_an_agent_of_smolagents(
     late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
 ) -> None:
