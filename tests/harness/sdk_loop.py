@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 
 from trl_dbbench.harness.task import HarnessTask
 
@@ -153,6 +153,27 @@ def features(task: HarnessTask) -> str:
             "short": [short.finish_reason, client.models.list().data[0].id],
         }
     )
+
+
+def chooses(task: HarnessTask) -> str:
+    """No call, any call, a named tool, an answer of a form."""
+    client = OpenAI(base_url=task.base_url, api_key=task.api_key)
+    named = {"type": "function", "function": {"name": "execute_sql"}}
+    asked: Any = {"model": task.model, "messages": list(task.messages), "tools": task.tools}
+    seen: list[Any] = []
+    for more in (
+        {"tool_choice": "none", "response_format": {"type": "text"}},
+        {"tool_choice": "required"},
+        {"tool_choice": named},
+        {"response_format": {"type": "json_object"}},
+    ):
+        try:
+            choice = client.chat.completions.create(**asked, **more).choices[0]
+            called = [call.function.name for call in choice.message.tool_calls or ()]
+            seen.append([choice.finish_reason, choice.message.content, called])
+        except BadRequestError as error:
+            seen.append(error.body["message"])
+    return json.dumps(seen)
 
 
 def call_heard(task: HarnessTask) -> str:

@@ -193,6 +193,18 @@ def test_choices_stop_texts_and_streams(
     )
 
 
+def test_which_tool_may_be_called(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    episode = play_one("chooses", late_orders, [COUNT, COUNT], tokenizer, sqlite_database)
+    assert json.loads(json.loads(episode.turns[-1].text)) == [
+        ["stop", COUNT, []],
+        ["tool_calls", None, ["execute_sql"]],
+        'tool_choice cannot name a tool; it may be "auto", "none" or "required"',
+        "response_format must be text: no reply is held to a form",
+    ], episode.output
+
+
 @pytest.mark.parametrize("end", ["", "\nObservation: [(9,)]\nSo the answer is 9."])
 @pytest.mark.parametrize(("written", "query"), [("SELECT 1", "SELECT 1"), (r"SELECT '\ud83d'", "SELECT '?'")])
 def test_a_call_before_a_stop_text_and_half_a_character(

@@ -3,7 +3,7 @@
 Each episode has a key of its own, which says whose call it is and ends with the episode.
 
 What a request cannot choose: the model, and how tokens are drawn (`temperature`, `top_p`, `seed`), which the
-training decides.
+training decides. `tool_choice: "required"` is read as `"auto"`.
 """
 
 from __future__ import annotations
@@ -159,7 +159,12 @@ def _checked(body: dict[str, Any]) -> tuple[Any, ...]:
     most = body.get("max_completion_tokens") or body.get("max_tokens")
     if most is not None and (not isinstance(most, int) or most < 1):
         raise HTTPException(400, "max_tokens must be a number of at least 1")
-    return messages, tools, most, stop
+    choice, form = body.get("tool_choice") or "auto", body.get("response_format") or {"type": "text"}
+    if choice not in ("auto", "none", "required"):
+        raise HTTPException(400, 'tool_choice cannot name a tool; it may be "auto", "none" or "required"')
+    if form != {"type": "text"}:
+        raise HTTPException(400, "response_format must be text: no reply is held to a form")
+    return messages, tools, most, stop, choice != "none"
 
 
 def _count(body: dict[str, Any], session: Session) -> int:

@@ -149,8 +149,12 @@ class Session:
         tools: list[dict[str, Any]] | None,
         max_tokens: int | None,
         stop: Sequence[str],
+        calls: bool,
     ) -> tuple[Said, int]:
         """Sample the next reply; return it and the tokens that it was sampled after.
+
+        Args:
+            calls: whether tool calls are read; else they stay in the text.
 
         Raises:
             Refused: if the episode is over, its limits are reached, or the messages cannot be rendered.
@@ -175,7 +179,7 @@ class Session:
                 self.fault = self.fault or error
                 raise Failed("the engine has failed; the episode is over") from error
             completion, stopped = _until(completion, stop, self.chat)
-            said = self._heard(completion, number, tools, stopped)
+            said = self._heard(completion, number, tools if calls else None, stopped)
             self._place(ids, said.turn)
             self._said.append(said)
             return said, len(ids)
