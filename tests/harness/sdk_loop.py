@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openai import BadRequestError, OpenAI
+from openai import BadRequestError, NotFoundError, OpenAI
 
 from trl_dbbench.harness.task import HarnessTask
 
@@ -174,6 +174,23 @@ def chooses(task: HarnessTask) -> str:
         except BadRequestError as error:
             seen.append(error.body["message"])
     return json.dumps(seen)
+
+
+def uses_responses(task: HarnessTask) -> str:
+    """OpenAI's newer API."""
+    client = OpenAI(base_url=task.base_url, api_key=task.api_key)
+    try:
+        return client.responses.create(model=task.model, input="?").output_text
+    except NotFoundError as error:
+        return error.body["message"]
+
+
+def executes_too_much(task: HarnessTask) -> str:
+    try:
+        while True:
+            task.execute("SELECT 1")
+    except RuntimeError as error:
+        return str(error)
 
 
 def call_heard(task: HarnessTask) -> str:

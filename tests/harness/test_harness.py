@@ -205,6 +205,23 @@ def test_which_tool_may_be_called(
     ], episode.output
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (
+            "uses_responses",
+            "/v1/responses is not served: there is /v1/chat/completions, /v1/models and /sql; let the agent use chat completions",
+        ),
+        ("executes_too_much", "60 statements were executed"),
+    ],
+)
+def test_a_program_reads_why_it_is_refused(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database, name: str, told: str
+) -> None:
+    episode = play_one(name, late_orders, [], tokenizer, sqlite_database)
+    assert episode.answer == Answer(told), episode.output
+
+
 @pytest.mark.parametrize("end", ["", "\nObservation: [(9,)]\nSo the answer is 9."])
 @pytest.mark.parametrize(("written", "query"), [("SELECT 1", "SELECT 1"), (r"SELECT '\ud83d'", "SELECT '?'")])
 def test_a_call_before_a_stop_text_and_half_a_character(

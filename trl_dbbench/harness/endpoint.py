@@ -35,6 +35,9 @@ REQUESTS_PER_CALL = 50
 """Requests of an episode at most, refused ones included, for each call of the chat API that it has."""
 
 
+SERVED = "there is /v1/chat/completions, /v1/models and /sql; let the agent use chat completions"
+
+
 class Endpoint:
     """The open sessions, served over HTTP in this event loop."""
 
@@ -50,6 +53,7 @@ class Endpoint:
                 Route("/sql", self._sql, methods=["POST"]),
             ],
             exception_handlers={
+                404: lambda request, _: _said(404, f"{request.url.path} is not served: {SERVED}"),
                 HTTPException: lambda _, error: _said(error.status_code, error.detail),
                 Refused: lambda _, refused: _said(400, str(refused)),
                 Failed: lambda _, failed: _said(503, str(failed)),
