@@ -305,8 +305,8 @@ class ToolsProtocol(_BuiltIn):
         return {"name": "commit_final_answer", "arguments": {"answers": answers}}
 
 
-_LABEL = re.compile(r"\A(?:sqlite|sql|mysql)\b", re.IGNORECASE)
-"""Labels that models write after the opening backticks of a block."""
+_LABEL = re.compile(r"\A\w*sql\w*", re.IGNORECASE)
+"""Labels that models write after the opening backticks of a block: `sql`, `sqlite3`, `postgresql`."""
 
 
 @dataclass(frozen=True)
