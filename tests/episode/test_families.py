@@ -676,6 +676,29 @@ def test_the_blanks_before_a_thought_stand_there_once(tokenizer: PreTrainedToken
     )
 
 
+def test_gpt_oss_reads_what_it_thought_before_a_call_of_a_program(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Its template shows a call by its fields alone, so the call is written anew."""
+    ends = give(tokenizer, FAMILIES["gptoss"])
+    chat = ChatFormat(tokenizer, PROTOCOLS["tools"], ends, history="template")
+    text = (
+        "<|start|>assistant<|channel|>analysis<|message|>I count.<|end|>"
+        '<|start|>assistant<|channel|>commentary to=functions.run_query <|constrain|>json<|message|>{"query": "SELECT 1"}'
+    )
+    turn = Turn(Completion([], []), text, Operation("SELECT 1"))
+    function = {"name": "run_query", "arguments": '{"query": "SELECT 1"}'}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "How many?"},
+        {"role": "assistant", "tool_calls": [{"id": "000000000", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "000000000", "content": "[(3,)]"},
+    ]
+    read = tokenizer.decode(chat.messages_ids(messages, [QUERY], {1: turn}))
+    assert read.partition("How many?<|end|>")[2] == (
+        "<|start|>assistant<|channel|>analysis<|message|>I count.<|end|>"
+        '<|start|>assistant to=functions.run_query<|channel|>commentary json<|message|>{"query": "SELECT 1"}<|call|>'
+        '<|start|>functions.run_query to=assistant<|channel|>commentary<|message|>"[(3,)]"<|end|><|start|>assistant'
+    )
+
+
 @pytest.mark.parametrize("family", ["gemma3", "llama3", "phi3_5", "deepseek_r1_distill"])
 def test_a_template_without_tools_refuses_a_programs(tokenizer: PreTrainedTokenizerBase, family: str) -> None:
     chat = chat_of(tokenizer, family, "text")

@@ -87,6 +87,18 @@ def after_thoughts(text: str) -> str:
     return text.removesuffix("<|END_RESPONSE|>")  # Cohere's, before the token that ends the turn
 
 
+def thought_of(text: str) -> str:
+    """Return what a turn thinks, without the marks around it."""
+    if has_header(text):
+        messages = (message.partition("<|message|>") for message in text.split(_MESSAGE_START))
+        return "\n".join(body.partition("<|end|>")[0] for header, _, body in messages if "analysis" in header)
+    for opened, closed in THOUGHTS:
+        thought, found, _ = text.rpartition(closed)
+        if found:
+            return thought.strip().removeprefix(opened).strip()
+    return ""
+
+
 def without_marks(body: str) -> str:
     """Escape the closing tags, and the marks of thoughts and headers, in the texts of a JSON value."""
     for mark in ("</", _MESSAGE_START, *(mark for pair in THOUGHTS for mark in pair)):
