@@ -611,6 +611,7 @@ QUERY: dict[str, Any] = {
         ({"type": "array"}, '["a"]', ["a"]),
         ({}, '["a"]', ["a"]),
         ({}, "5", "5"),
+        ({"type": [{}], "anyOf": 5}, "5", "5"),
     ],
 )
 @pytest.mark.parametrize(

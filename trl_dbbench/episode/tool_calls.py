@@ -3,7 +3,7 @@
 | a call | as written by |
 |---|---|
 | `<tool_call>{"name": "f", "arguments": {...}}</tool_call>` | Qwen 2.5 and 3, Hermes, Granite 4 |
-| `<tool_call><function=f><parameter=key>value</parameter></function></tool_call>` | Qwen 3 Coder and 3.5, Nemotron 3 |
+| `<tool_call><function=f><parameter=key>value</parameter></function></tool_call>` | Qwen 3.5, Nemotron 3 |
 | `<tool_call>f<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>` | GLM 4.5 and later |
 | `<atem:invoke name="f"><atem:parameter name="key">value</atem:parameter></atem:invoke>` | Muse Glimmer |
 | `<|tool_call>call:f{key:<|"|>value<|"|>}<tool_call|>` | Gemma 4 |
@@ -133,7 +133,7 @@ def end_thought(tail: str, turn: str) -> str:
 
 
 def tool_call(text: str, tools: Sequence[dict[str, Any]]) -> Call | None:
-    """Return the first tool call of a turn, under the name of the tool that is meant; `None` if there is none.
+    """Return the first tool call of a turn, under the name of the tool that it means; `None` without one.
 
     Args:
         text: a turn without its thoughts.
@@ -230,8 +230,9 @@ _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 def _types(schema: Any) -> set[str]:
     """Return the types that a JSON schema allows; none if it names none."""
     named = _inside(schema, "type")
-    types = {named} if isinstance(named, str) else set(named or ())
-    return types.union(*(_types(each) for word in ("anyOf", "oneOf") for each in _inside(schema, word) or ()))
+    types = {each for each in (named if isinstance(named, list) else [named]) if isinstance(each, str)}
+    ways = [_inside(schema, word) for word in ("anyOf", "oneOf")]
+    return types.union(*(_types(each) for way in ways if isinstance(way, list) for each in way))
 
 
 def _inside(schema: Any, key: str) -> Any:

@@ -14,7 +14,7 @@ DEFAULT_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class HarnessTask:
-    """A task, and where the agent's program calls. For functions; a command finds the same in `DBBENCH_TASK_FILE`.
+    """A task, and where the agent's program calls. A command finds the same in `DBBENCH_TASK_FILE`.
 
     Args:
         question: what is asked, or to be changed.
