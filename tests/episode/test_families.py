@@ -32,7 +32,7 @@ from trl_dbbench.episode.templates import (
     knows_thoughts,
     load_chat_template,
 )
-from trl_dbbench.episode.tool_calls import THOUGHTS, after_thoughts
+from trl_dbbench.episode.tool_calls import THOUGHTS, after_thoughts, tool_call
 from trl_dbbench.episode.types import Completion, Turn
 from trl_dbbench.errors import ConfigError
 
@@ -597,6 +597,41 @@ QUERY: dict[str, Any] = {
 """A program's own tool."""
 
 
+@pytest.mark.parametrize(
+    ("schema", "written", "value"),
+    [
+        ({"type": "integer"}, "5", 5),
+        ({"type": "integer"}, "five", "five"),
+        ({"type": "boolean"}, "True", True),
+        ({"type": ["number", "null"]}, "None", None),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "5", 5),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "null", None),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "5", "5"),
+        ({"type": "string"}, '["a"]', '["a"]'),
+        ({"type": "array"}, '["a"]', ["a"]),
+        ({}, '["a"]', ["a"]),
+        ({}, "5", "5"),
+        ({"type": [{}], "anyOf": 5}, "5", "5"),
+    ],
+)
+@pytest.mark.parametrize(
+    "turn",
+    [
+        "<tool_call>\n<function=look>\n<parameter=it>\n{}\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call>look\n<arg_key>it</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>",
+        '<atem:invoke name="look"><atem:parameter name="it">{}</atem:parameter></atem:invoke>',
+    ],
+)
+def test_a_value_between_tags_has_the_type_of_the_schema(
+    turn: str, schema: dict[str, Any], written: str, value: object
+) -> None:
+    tool = {
+        "type": "function",
+        "function": {"name": "look", "parameters": {"type": "object", "properties": {"it": schema}}},
+    }
+    assert tool_call(turn.format(written), [tool]) == ("look", {"it": value})
+
+
 @pytest.mark.parametrize(("family", "protocol"), USABLE)
 def test_all_messages_of_a_program_are_shown_or_refused(
     tokenizer: PreTrainedTokenizerBase, family: str, protocol: str
@@ -618,6 +653,51 @@ def test_all_messages_of_a_program_are_shown_or_refused(
     shown = ["RULES.", "QUESTION?", "SELECT 0", "OBSERVATION 0", "SELECT 1", "OBSERVATION 1"]
     places = [read.find(text) for text in shown]
     assert -1 not in places and places == sorted(places), read
+
+
+def test_the_blanks_before_a_thought_stand_there_once(tokenizer: PreTrainedTokenizerBase) -> None:
+    """GLM 4.5 samples a line break before its thought, and its template shows it; each call continues the one before."""
+    ends = give(tokenizer, FAMILIES["glm4moe"])
+    chat = ChatFormat(tokenizer, PROTOCOLS["tools"], ends, history="template")
+    text = "\n<think>I count.</think>\n<tool_call>run_query\n<arg_key>query</arg_key>\n<arg_value>SELECT 1</arg_value>\n</tool_call>"
+    ids = [*tokenizer(text)["input_ids"], tokenizer.convert_tokens_to_ids("<|observation|>")]
+    turn = Turn(Completion(ids, [0.0] * len(ids)), text, Operation("SELECT 1"))
+    function = {"name": "run_query", "arguments": '{"query": "SELECT 1"}'}
+    call = {"id": "000000000", "type": "function", "function": function}
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "How many?"}]
+    asked = chat.messages_ids(messages, [QUERY], {})
+    messages += [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "000000000", "content": "[(3,)]"},
+    ]
+    again = chat.messages_ids(messages, [QUERY], {1: turn})
+    assert again[: len(asked) + len(ids)] == [*asked, *ids]
+    assert tokenizer.decode(again[len(asked) + len(ids) :]) == (
+        "\n<tool_response>\n[(3,)]\n</tool_response><|assistant|>"
+    )
+
+
+def test_gpt_oss_reads_what_it_thought_before_a_call_of_a_program(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Its template shows a call by its fields alone, so the call is written anew."""
+    ends = give(tokenizer, FAMILIES["gptoss"])
+    chat = ChatFormat(tokenizer, PROTOCOLS["tools"], ends, history="template")
+    text = (
+        "<|start|>assistant<|channel|>analysis<|message|>I count.<|end|>"
+        '<|start|>assistant<|channel|>commentary to=functions.run_query <|constrain|>json<|message|>{"query": "SELECT 1"}'
+    )
+    turn = Turn(Completion([], []), text, Operation("SELECT 1"))
+    function = {"name": "run_query", "arguments": '{"query": "SELECT 1"}'}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "How many?"},
+        {"role": "assistant", "tool_calls": [{"id": "000000000", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "000000000", "content": "[(3,)]"},
+    ]
+    read = tokenizer.decode(chat.messages_ids(messages, [QUERY], {1: turn}))
+    assert read.partition("How many?<|end|>")[2] == (
+        "<|start|>assistant<|channel|>analysis<|message|>I count.<|end|>"
+        '<|start|>assistant to=functions.run_query<|channel|>commentary json<|message|>{"query": "SELECT 1"}<|call|>'
+        '<|start|>functions.run_query to=assistant<|channel|>commentary<|message|>"[(3,)]"<|end|><|start|>assistant'
+    )
 
 
 @pytest.mark.parametrize("family", ["gemma3", "llama3", "phi3_5", "deepseek_r1_distill"])

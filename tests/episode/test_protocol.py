@@ -171,6 +171,10 @@ def test_tools_run_sql() -> None:
         # Qwen 3.5, Nemotron 3
         "Look.\n<tool_call>\n<function=execute_sql>\n<parameter=query>\nSELECT 1\n</parameter>\n</function>\n</tool_call>",
         "<tool_call><function=execute_sql><parameter=query>SELECT 1</parameter>",  # never closed
+        # Qwen 3 Coder, without the first tag
+        "I look.\n<function=execute_sql>\n<parameter=query>\nSELECT 1\n</parameter>\n</function>\n</tool_call>",
+        "<function=execute_sql><parameter=query>SELECT 1</parameter></function>"
+        "<function=execute_sql><parameter=query>SELECT 2</parameter></function>",
         # GLM, in lines and in one
         "\n<tool_call>execute_sql\n<arg_key>query</arg_key>\n<arg_value>SELECT 1</arg_value>\n</tool_call>",
         "<tool_call>execute_sql<arg_key>query</arg_key><arg_value>SELECT 1</arg_value></tool_call>",
@@ -193,6 +197,9 @@ def test_tools_run_sql() -> None:
         # others
         'I look:\n```json\n{"name": "execute_sql", "arguments": {"query": "SELECT 1"}}\n```\nNow wait.',
         '```\n{"name": "execute_sql", "parameters": {"query": "SELECT 1"}}\n```',
+        # rows before the call
+        'The rows are\n```json\n[{"a": 1}]\n```\nso I count.\n' + call("execute_sql", query="SELECT 1"),
+        '{"a": 1} is the first.\n' + call("execute_sql", query="SELECT 1"),
         # a form within another is part of its text
         "<tool_call><function=execute_sql><parameter=query>SELECT 1</parameter></function></tool_call>"
         '<tool_call>{"name": "execute_sql", "arguments": {"query": "SELECT 2"}}</tool_call>',

@@ -9,10 +9,11 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openai import OpenAI
+from openai import BadRequestError, NotFoundError, OpenAI
 
 from trl_dbbench.harness.task import HarnessTask
 
@@ -90,6 +91,29 @@ def typed(task: HarnessTask) -> str:
     return repr([*rows, *task.execute(sql)["rows"]])
 
 
+def prices(task: HarnessTask) -> list:
+    return task.execute("SELECT * FROM goods")["rows"]
+
+
+def prices_by_alchemy(task: HarnessTask) -> list:
+    from sqlalchemy import create_engine
+
+    with create_engine(task.database_url).connect() as connection:
+        return connection.exec_driver_sql("SELECT * FROM goods").all()
+
+
+def mixed(task: HarnessTask) -> str:
+    """Return rows whose columns begin with a cell of another type than those after it."""
+    from sqlalchemy import create_engine
+
+    sql = (
+        "SELECT COALESCE(price, 0), IFNULL(price, 'unknown'), COALESCE(weight, 0), COALESCE(weight, price, 0) "
+        "FROM goods ORDER BY name"
+    )
+    with create_engine(task.database_url).connect() as connection:
+        return repr(connection.exec_driver_sql(sql).all())
+
+
 def two_conversations(task: HarnessTask) -> str:
     """A sub-agent is asked in between; the first conversation goes on after it."""
     client = OpenAI(base_url=task.base_url, api_key=task.api_key)
@@ -131,6 +155,44 @@ def features(task: HarnessTask) -> str:
     )
 
 
+def chooses(task: HarnessTask) -> str:
+    """No call, any call, a named tool, an answer of a form."""
+    client = OpenAI(base_url=task.base_url, api_key=task.api_key)
+    named = {"type": "function", "function": {"name": "execute_sql"}}
+    asked: Any = {"model": task.model, "messages": list(task.messages), "tools": task.tools}
+    seen: list[Any] = []
+    for more in (
+        {"tool_choice": "none", "response_format": {"type": "text"}},
+        {"tool_choice": "required"},
+        {"tool_choice": named},
+        {"response_format": {"type": "json_object"}},
+    ):
+        try:
+            choice = client.chat.completions.create(**asked, **more).choices[0]
+            called = [call.function.name for call in choice.message.tool_calls or ()]
+            seen.append([choice.finish_reason, choice.message.content, called])
+        except BadRequestError as error:
+            seen.append(error.body["message"])
+    return json.dumps(seen)
+
+
+def uses_responses(task: HarnessTask) -> str:
+    """OpenAI's newer API."""
+    client = OpenAI(base_url=task.base_url, api_key=task.api_key)
+    try:
+        return client.responses.create(model=task.model, input="?").output_text
+    except NotFoundError as error:
+        return error.body["message"]
+
+
+def executes_too_much(task: HarnessTask) -> str:
+    try:
+        while True:
+            task.execute("SELECT 1")
+    except RuntimeError as error:
+        return str(error)
+
+
 def call_heard(task: HarnessTask) -> str:
     """The first call, of a model that goes on to make up its result."""
     client = OpenAI(base_url=task.base_url, api_key=task.api_key)
@@ -143,6 +205,16 @@ def call_heard(task: HarnessTask) -> str:
 
 def rows(task: HarnessTask) -> list:
     return task.execute("SELECT COUNT(*) FROM orders WHERE late = 1")["rows"]
+
+
+async def awaited(task: HarnessTask) -> list:
+    return task.execute("SELECT COUNT(*) FROM orders WHERE late = 1")["rows"]
+
+
+def starts_another(task: HarnessTask) -> str:
+    """A process of its own reads the task."""
+    question = "import json, os; print(json.load(open(os.environ['DBBENCH_TASK_FILE']))['question'][-4:])"
+    return subprocess.check_output([sys.executable, "-c", question], text=True).strip()
 
 
 def smolagent(task: HarnessTask) -> object:
@@ -173,6 +245,18 @@ def fails(task: HarnessTask) -> None:
 
 def exits(task: HarnessTask) -> None:
     os._exit(3)
+
+
+def yields(task: HarnessTask) -> Iterator[list]:
+    yield [2]
+
+
+def names_its_answer(task: HarnessTask) -> dict:
+    return {"answer": [2]}
+
+
+def names_its_columns(task: HarnessTask) -> list[dict]:
+    return [{"n": 2}]
 
 
 def says_nothing(task: HarnessTask) -> None:

@@ -19,6 +19,7 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from databases import opened
@@ -37,6 +38,7 @@ from trl_dbbench.episode.types import Completion, Episode, Request, Rules, Statu
 from trl_dbbench.errors import ConfigError, EngineError
 from trl_dbbench.evaluation.evaluate import evaluate, open_model, player_of
 from trl_dbbench.harness import played_by
+from trl_dbbench.harness.answer import as_answer
 from trl_dbbench.harness.player import HarnessPlayer
 from trl_dbbench.rewards.outcome import OutcomeReward
 from trl_dbbench.runs.conversations import completion_messages, saved_episodes
@@ -191,6 +193,35 @@ def test_choices_stop_texts_and_streams(
     )
 
 
+def test_which_tool_may_be_called(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    episode = play_one("chooses", late_orders, [COUNT, COUNT], tokenizer, sqlite_database)
+    assert json.loads(json.loads(episode.turns[-1].text)) == [
+        ["stop", COUNT, []],
+        ["tool_calls", None, ["execute_sql"]],
+        'tool_choice cannot name a tool; it may be "auto", "none" or "required"',
+        "response_format must be text: no reply is held to a form",
+    ], episode.output
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (
+            "uses_responses",
+            "/v1/responses is not served: there is /v1/chat/completions, /v1/models and /sql; let the agent use chat completions",
+        ),
+        ("executes_too_much", "60 statements were executed"),
+    ],
+)
+def test_a_program_reads_why_it_is_refused(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database, name: str, told: str
+) -> None:
+    episode = play_one(name, late_orders, [], tokenizer, sqlite_database)
+    assert episode.answer == Answer(told), episode.output
+
+
 @pytest.mark.parametrize("end", ["", "\nObservation: [(9,)]\nSo the answer is 9."])
 @pytest.mark.parametrize(("written", "query"), [("SELECT 1", "SELECT 1"), (r"SELECT '\ud83d'", "SELECT '?'")])
 def test_a_call_before_a_stop_text_and_half_a_character(
@@ -208,11 +239,38 @@ def test_a_call_before_a_stop_text_and_half_a_character(
     assert sampled.removesuffix("<|im_end|>") == turn.partition(": [(9")[0] + (":" if end else "")
 
 
+@pytest.mark.parametrize("name", ["rows", "awaited"])
 def test_a_program_may_answer_with_rows(
-    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database, name: str
 ) -> None:
-    episode = play_one("rows", late_orders, [], tokenizer, sqlite_database)
+    """As a coroutine function too."""
+    episode = play_one(name, late_orders, [], tokenizer, sqlite_database)
     assert episode.turns[-1].action == Answer("['2']", ("2",)) and episode.right
+
+
+@pytest.mark.parametrize(
+    ("given", "answer"),
+    [
+        (None, None),
+        ("two", "two"),
+        ((1, 2.5, True, None), [1, 2.5, True, None]),
+        ([("pear", datetime.date(2020, 1, 2)), (b"x", None)], [["pear", "2020-01-02"], ["b'x'", None]]),
+        (np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
+        (
+            [
+                Decimal("1.50"),
+                Decimal("4.0"),
+                Decimal("12345678901234567890"),
+                Decimal("0.12345678901234567890"),
+            ],
+            [1.5, 4, 12345678901234567890, "0.12345678901234567890"],
+        ),
+        ([Decimal("NaN"), datetime.timedelta(minutes=90)], ["NaN", "01:30:00"]),
+        ([np.int64(2), np.float32(0.5)], [2, 0.5]),
+    ],
+)
+def test_answers_as_json(given: object, answer: object) -> None:
+    assert as_answer(given) == answer
 
 
 SHELL = """
@@ -234,6 +292,41 @@ def test_a_shell_script(
     turns = ["SELECT COUNT(*) FROM orders WHERE late = 1"]
     episode = play_one(SHELL, late_orders, turns, tokenizer, sqlite_database, "text")
     assert (episode.turns[-1].action, episode.right) == (Answer("[(2,)]"), True), episode.output
+
+
+@pytest.mark.parametrize(
+    ("printed", "text", "right"),
+    [
+        ('["pear", "plum"]', '["pear", "plum"]', True),
+        ('[["pear"], ["plum"]]', '[["pear"], ["plum"]]', True),
+        ("[('pear',), ('plum',)]", "\"[('pear',), ('plum',)]\"", True),
+        ("[pear, plum]", '"[pear, plum]"', False),
+        ("pear", '"pear"', False),
+    ],
+)
+def test_a_command_prints_a_text_or_a_list(
+    tokenizer: PreTrainedTokenizerBase, sqlite_database: Database, printed: str, text: str, right: bool
+) -> None:
+    fruits = Table("fruits", (Column("name", "VARCHAR(9)"),), (("pear",), ("plum",)))
+    task = Task("fruits", "Which?", (fruits,), "SELECT", Gold((("pear",), ("plum",))), grader="lifelong")
+    episode = play_one(f"cat <<'END'\n{printed}\nEND", task, [], tokenizer, sqlite_database, "text")
+    assert (episode.turns[-1].text, episode.right) == (text, right), episode.output
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "python3 -c \"import json, os; print(json.load(open(os.environ['DBBENCH_TASK_FILE']))['question'][-4:])\"",
+        "starts_another",
+    ],
+)
+def test_a_task_too_long_for_a_variable(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database, program: str
+) -> None:
+    """A program, and what it starts, find it in a file."""
+    task = replace(late_orders, question="x" * 140_000 + "two?")
+    episode = play_one(program, task, [], tokenizer, sqlite_database, "text")
+    assert episode.answer == Answer("two?"), (episode.fault, episode.output)
 
 
 def test_an_agent_of_smolagents(
@@ -280,9 +373,39 @@ def test_the_types_of_columns(tokenizer: PreTrainedTokenizerBase, sqlite_databas
     assert eval(episode.answer.text, {"Decimal": Decimal, "datetime": datetime}) == [
         (Decimal("1.50"), datetime.timedelta(hours=1, minutes=30), 1, 1),
         (None, datetime.timedelta(hours=100, minutes=2, seconds=3), 2, 2),
-        ["1.50", "01:30:00", 1, 1],
+        [1.5, "01:30:00", 1, 1],
         [None, "100:02:03", 2, 2],
     ]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "local"])
+def test_a_column_whose_first_cell_has_another_type(kind: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Each value can be read."""
+    columns = (Column("name", "VARCHAR(9)"), Column("price", "DECIMAL(5,2)"), Column("weight", "DOUBLE"))
+    goods = Table("goods", columns, (("a", None, None), ("b", "2.25", None), ("c", "1.50", "0.5")))
+    task = Task("goods", "How dear?", (goods,), "SELECT", Gold(((1,),)))
+    with opened(kind) as database:
+        episode = play_one("mixed", task, [], tokenizer, database, "text")
+    assert episode.answer is not None, episode.output
+    assert eval(episode.answer.text, {"Decimal": Decimal}) == [
+        (0, "unknown", 0, 0),
+        (Decimal("2.25"), "2.25", 0, 2.25),
+        (Decimal("1.50"), "1.50", 0.5, 0.5),
+    ]
+
+
+@pytest.mark.parametrize("name", ["prices", "prices_by_alchemy"])
+def test_rows_that_are_handed_on_are_right(
+    name: str, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    """The gold rows, from `execute` and from a client of its own."""
+    columns = (Column("name", "VARCHAR(9)"), Column("price", "DECIMAL(5,2)"), Column("since", "TIME"))
+    goods = Table("goods", columns, (("tea", "1.50", "01:30:00"), ("oil", "22.00", "100:02:03")))
+    gold = (("tea", 1.5, "01:30:00"), ("oil", 22, "100:02:03"))
+    task = Task("goods", "How dear?", (goods,), "SELECT", Gold(gold), grader="lifelong")
+    episode = play_one(name, task, [], tokenizer, sqlite_database, "text")
+    assert episode.right, (episode.answer, episode.output)
+    assert episode.turns[-1].text == '[["tea", 1.5, "01:30:00"], ["oil", 22, "100:02:03"]]'
 
 
 # --- programs that fail, and such as do harm ----------------------------------------------------------
@@ -293,6 +416,13 @@ def test_the_types_of_columns(tokenizer: PreTrainedTokenizerBase, sqlite_databas
     [
         ("fails", "exit code 1", "ValueError: a mistake of the user's"),
         ("exits", "exit code 3", ""),
+        (
+            "yields",
+            "exit code 1",
+            "TypeError: the answer of a harness cannot hold a generator: return a text",
+        ),
+        ("names_its_answer", "exit code 1", "cannot hold a dict: return a text, a list of values or of rows"),
+        ("names_its_columns", "exit code 1", "cannot hold a dict"),
         ("says_nothing", "it gave no answer", ""),
         ("exit 7", "exit code 7", ""),
         ("kill -9 $$", "exit code 137", ""),

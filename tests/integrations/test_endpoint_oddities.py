@@ -191,6 +191,23 @@ def test_a_name_that_means_two_tools_means_none() -> None:
     assert meant_tool("functions.submit_sql", ("sql", "submit_sql")) == "submit_sql"
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("functions.run", "run"),
+        ("run:0", "run"),
+        ("run0", "run"),
+        ("runQuery", "run_query"),
+        ("runquery", "run_query"),
+        ("mcp_db_RunQuery<|channel|>commentary", "run_query"),
+        ("truncate_table", "truncate_table"),
+        ("research_web", "research_web"),
+    ],
+)
+def test_a_name_means_a_tool_whose_words_it_has(name: str, meant: str) -> None:
+    assert meant_tool(name, ("run", "search", "run_query")) == meant
+
+
 LAST = {"name": "commit_final_answer", "arguments": ANSWER}
 
 

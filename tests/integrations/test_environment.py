@@ -23,10 +23,10 @@ from trl.chat_template_utils import qwen3_chat_template
 from trl_dbbench import OutcomeReward, to_dataset
 from trl_dbbench.database import Database
 from trl_dbbench.episode.judge import Verdict
-from trl_dbbench.episode.protocol import ToolsProtocol, ToolsSQLProtocol
+from trl_dbbench.episode.protocol import Answer, Operation, ToolsProtocol, ToolsSQLProtocol
 from trl_dbbench.episode.types import Episode, Sampling, Status
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.integrations.calls import Refused
+from trl_dbbench.integrations.calls import Refused, written
 from trl_dbbench.integrations.environment import (
     DatabaseEnvironment,
     SQLAnswerEnvironment,
@@ -39,6 +39,29 @@ from trl_dbbench.runs.trained import find_trained
 from trl_dbbench.tasks import Task
 
 COUNT = "SELECT COUNT(*) FROM orders WHERE late = 1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "%<think>%",
+        "</think>",
+        "[THINK]",
+        "[/THINK]",
+        "<|start|>",
+        "<channel|>",
+        "</tool_call>",
+        r"\</\[THINK]",
+    ],
+)
+def test_marks_in_a_statement_or_an_answer_are_text(text: str) -> None:
+    assert ToolsProtocol().parse(written("execute_sql", query=f"SELECT '{text}'")) == Operation(
+        f"SELECT '{text}'"
+    )
+    assert ToolsProtocol().parse(written("commit_final_answer", answers=[text])) == Answer(
+        str([text]), (text,)
+    )
+    assert ToolsSQLProtocol().parse(written("submit_sql", query=text)) == Answer(text)
 
 
 def test_an_episode(late_orders: Task, database: Database) -> None:

@@ -407,6 +407,26 @@ def test_an_episode_as_the_agent_reads_it(sqlite_database: Database) -> None:
     asyncio.run(play())
 
 
+def test_arguments_as_some_clients_send_them(sqlite_database: Database) -> None:
+    """`null` for what is left out, and a list as JSON text."""
+
+    async def play() -> None:
+        async with agent_of(sqlite_database, [QUESTION], tell=True) as agent:
+            begun, task = await agent.call("start_task", task_id=None)
+            assert begun, task
+            episode = json.loads(task)["episode"]
+            assert await agent.call("execute_sql", episode=episode, sql=None) == (
+                False,
+                "execute_sql needs sql.",
+            )
+            assert await agent.call("submit", episode=episode, answer='["22"]') == (
+                True,
+                "The answer is recorded. It is right.",
+            )
+
+    asyncio.run(play())
+
+
 WRONG = {
     "a task that is not there": (
         "start_task",

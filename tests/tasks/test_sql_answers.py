@@ -185,6 +185,8 @@ def test_text_answers_in_a_block() -> None:
         "```\nSELECT 1\n```",
         "```SQL\nSELECT 1\n```",
         "```sqlite\r\nSELECT 1\r\n```",
+        "```sqlite3\nSELECT 1\n```",
+        "```PostgreSQL\nSELECT 1\n```",
         "```sql \nSELECT 1```",
         "```sql SELECT 1 ```",
         "This one:\n```mysql\nSELECT 1\n```\nIt counts.",

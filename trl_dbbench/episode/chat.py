@@ -44,6 +44,7 @@ from trl_dbbench.episode.tool_calls import (
     has_header,
     has_thought,
     split_prompt,
+    thought_of,
 )
 from trl_dbbench.episode.types import Completion, Turn
 from trl_dbbench.errors import ConfigError
@@ -179,7 +180,8 @@ class ChatFormat:
         """Return the ids of any conversation, as the template shows it.
 
         Args:
-            turns: those of the messages that were sampled, by their place; their ids stay as they are.
+            turns: those of the messages that were sampled, by their place. Their ids stay as they are, if the
+                template shows them without their calls; else their thoughts and calls are shown anew.
 
         Raises:
             TEMPLATE_ERRORS: if the template refuses the messages, or leaves out a message or the tools.
@@ -197,6 +199,9 @@ class ChatFormat:
                 return self._with_turns(text, turns)
         except TEMPLATE_ERRORS:
             pass  # it reads the calls of a turn, which `_shown` leaves in the text
+        for place, turn in turns.items():
+            if self._has_thought(turn):
+                plain[place] |= dict.fromkeys(THOUGHT_FIELDS, self._as_data(thought_of(turn.text)))
         if left_out := self._left_out(plain, tools):
             raise ValueError(f"it leaves out {left_out}")
         return self._encode(self._render(plain, tools=tools))
@@ -252,8 +257,14 @@ class ChatFormat:
         return [*ids, *self._encode(text)]
 
     def _before_turn(self, text: str) -> str:
-        """Return a text without what begins a turn at its end: a header, or a mark that opens a thought."""
-        return text.rpartition(self._begun)[0] if has_header(self._begun) else split_prompt(text)[0]
+        """Return a text without what begins a turn at its end: a header, or a mark that opens a thought.
+
+        Blanks before that mark are those of the prompt; others are among the turn's ids.
+        """
+        if has_header(self._begun):
+            return text.rpartition(self._begun)[0]
+        before = split_prompt(text)[0].rstrip()
+        return before and before + self._blanks
 
     def turn_ids(self, action: Operation | Answer) -> list[int]:
         """Return the ids that an agent would sample for this action, including the end token."""
@@ -480,6 +491,7 @@ class ChatFormat:
         self._marks: list[str] = []
         prompt, conversation = self._check_layout()
         stem, self._begun = split_prompt(prompt)
+        self._blanks = stem[len(stem.rstrip()) :]
         after_the_question = prompt.rpartition(_PROBE[1]["content"])[2]
         self._marks = self._find_marks(after_the_question + conversation.removeprefix(stem))
         between = conversation.partition(_PLACEHOLDER)[2]

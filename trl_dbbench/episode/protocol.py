@@ -28,7 +28,7 @@ from trl_dbbench.episode.prompts import (
     TOOLS_SYSTEM_PROMPT,
     Opening,
 )
-from trl_dbbench.episode.tool_calls import after_thoughts, meant_tool, tool_call, well_formed
+from trl_dbbench.episode.tool_calls import after_thoughts, tool_call, well_formed
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading import Grader, get_grader
 from trl_dbbench.grading.states import as_mysql_prints
@@ -266,13 +266,13 @@ class ToolsProtocol(_BuiltIn):
 
     def parse(self, text: str) -> Action:
         try:
-            call = tool_call(after_thoughts(text))
+            call = tool_call(after_thoughts(text), self.tools or ())
         except ValueError as error:
             return Invalid(f"Error: {error}")
         looking, ending = (tool["function"]["name"] for tool in self.tools or ())
         if call is None:
             return Invalid(f"Error: no tool call found. Call execute_sql or {ending}.")
-        name, arguments = meant_tool(call[0], (looking, ending)), call[1]
+        name, arguments = call
         if name == looking:
             query = arguments.get("query")
             if isinstance(query, str):
@@ -305,8 +305,8 @@ class ToolsProtocol(_BuiltIn):
         return {"name": "commit_final_answer", "arguments": {"answers": answers}}
 
 
-_LABEL = re.compile(r"\A(?:sqlite|sql|mysql)\b", re.IGNORECASE)
-"""Labels that models write after the opening backticks of a block."""
+_LABEL = re.compile(r"\A\w*sql\w*", re.IGNORECASE)
+"""Labels that models write after the opening backticks of a block: `sql`, `sqlite3`, `postgresql`."""
 
 
 @dataclass(frozen=True)

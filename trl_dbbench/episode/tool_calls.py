@@ -24,8 +24,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 THOUGHTS = (
@@ -86,6 +87,25 @@ def after_thoughts(text: str) -> str:
     return text.removesuffix("<|END_RESPONSE|>")  # Cohere's, before the token that ends the turn
 
 
+def thought_of(text: str) -> str:
+    """Return what a turn thinks, without the marks around it."""
+    if has_header(text):
+        messages = (message.partition("<|message|>") for message in text.split(_MESSAGE_START))
+        return "\n".join(body.partition("<|end|>")[0] for header, _, body in messages if "analysis" in header)
+    for opened, closed in THOUGHTS:
+        thought, found, _ = text.rpartition(closed)
+        if found:
+            return thought.strip().removeprefix(opened).strip()
+    return ""
+
+
+def without_marks(body: str) -> str:
+    """Escape the closing tags, and the marks of thoughts and headers, in the texts of a JSON value."""
+    for mark in ("</", _MESSAGE_START, *(mark for pair in THOUGHTS for mark in pair)):
+        body = body.replace(mark, f"\\u{ord(mark[0]):04x}{mark[1:]}")
+    return body
+
+
 def has_header(text: str) -> bool:
     """Return whether a turn begins in a message's header (gpt-oss, Muse Glimmer)."""
     return _MESSAGE_START in text
@@ -112,24 +132,33 @@ def end_thought(tail: str, turn: str) -> str:
 # --- calls --------------------------------------------------------------------------------------------
 
 
-def tool_call(text: str) -> Call | None:
-    """Return the first tool call of a turn; `None` if there is none.
+def tool_call(text: str, tools: Sequence[dict[str, Any]]) -> Call | None:
+    """Return the first tool call of a turn, under the name of the tool that it means; `None` without one.
 
     Args:
         text: a turn without its thoughts.
+        tools: in OpenAI's form. Their schemas tell what a value between tags is.
 
     Raises:
         ValueError: saying what is wrong with the call.
     """
-    found = [
-        (match.start(), number, match)
-        for number, (mark, _) in enumerate(_FORMS)
-        if (match := mark.search(text))
-    ]
-    if not found:
+    marks = [(match, read) for mark, read in _FORMS if (match := mark.search(text))]
+    if not marks:
         return None
-    _, number, match = min(found, key=lambda each: each[:2])
-    return _FORMS[number][1](match, text[match.end() :])
+    marks.sort(key=lambda each: each[0].start())
+    for match, read in marks:
+        try:
+            name, arguments = read(match, text[match.end() :])
+            break
+        except ValueError:  # generic JSON may be rows that are quoted before the call
+            if match.re not in _GENERIC or match is marks[-1][0]:
+                raise
+    functions = {tool["function"]["name"]: tool["function"] for tool in tools}
+    name = meant_tool(name, functions)
+    if isinstance(read, _Tagged):
+        schemas = _inside(_inside(functions.get(name), "parameters"), "properties")
+        arguments = {key: _typed(value, _inside(schemas, key)) for key, value in arguments.items()}
+    return name, arguments
 
 
 def meant_tool(name: str, known: Collection[str]) -> str:
@@ -140,39 +169,74 @@ def meant_tool(name: str, known: Collection[str]) -> str:
     """
     if name in known:
         return name
-    meant = sorted((tool for tool in known if _letters(tool) in _letters(name)), key=len)
+    meant = sorted((tool for tool in known if _names(name, tool)), key=len)
     longest = meant[-1] if meant else name
-    return longest if all(_letters(tool) in _letters(longest) for tool in meant) else name
+    return longest if all(_names(longest, tool) for tool in meant) else name
 
 
-def _letters(name: str) -> str:
-    return re.sub(r"[\W_]+", "", name).casefold()
+def _names(name: str, tool: str) -> bool:
+    """Return whether whole words of a name are the tool's, however both are written."""
+    letters = re.sub(r"[\W_]+", "", tool).casefold()
+    words = _BETWEEN_WORDS.sub(" ", name).casefold()
+    return re.search(rf"\b{' ?'.join(letters)}\b", words) is not None
 
 
-def _tagged(argument: str, closed: str, end: str = "</tool_call>") -> Callable[[re.Match[str], str], Call]:
-    """A reader of calls whose arguments stand between tags. A value is text, or a JSON array or object."""
-    opened = re.compile(argument)
+_BETWEEN_WORDS = re.compile(
+    r"[\W_]+|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=\D)(?=\d)|(?<=\d)(?=\D)"
+)
 
-    def read(mark: re.Match[str], rest: str) -> Call:
+
+@dataclass(frozen=True)
+class _Tagged:
+    """A reader of calls whose arguments stand between tags, as texts."""
+
+    opened: re.Pattern[str]
+    closed: str
+    end: str = "</tool_call>"
+
+    def __call__(self, mark: re.Match[str], rest: str) -> Call:
         arguments: dict[str, Any] = {}
-        rest = rest.partition(end)[0]
+        rest = rest.partition(self.end)[0]
         position = 0
-        while tag := opened.search(rest, position):
-            value_end = rest.find(closed, tag.end())
+        while tag := self.opened.search(rest, position):
+            value_end = rest.find(self.closed, tag.end())
             if value_end < 0:
-                raise ValueError(f"the argument {tag[1].strip()} of the tool call does not end in {closed}.")
-            arguments[tag[1].strip()] = _value(rest[tag.end() : value_end].strip())
-            position = value_end + len(closed)
+                raise ValueError(
+                    f"the argument {tag[1].strip()} of the tool call does not end in {self.closed}."
+                )
+            arguments[tag[1].strip()] = rest[tag.end() : value_end].strip()
+            position = value_end + len(self.closed)
         return mark["name"].strip(), arguments
 
-    return read
 
+def _typed(text: str, schema: Any) -> Any:
+    """Return an argument as its schema has it: the text, or the JSON that it is.
 
-def _value(text: str) -> Any:
-    if text.startswith(("[", "{")):
+    Without a type in the schema, an array or object of JSON is read as such.
+    """
+    types = _types(schema)
+    if "string" in types and not (text == "null" and "null" in types):
+        return text
+    if types or text.startswith(("[", "{")):
         with suppress(ValueError, RecursionError):
-            return json.loads(text, strict=False)
+            return json.loads(_PYTHON_WORDS.get(text, text), strict=False)
     return text
+
+
+_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+"""Words of Python, which templates and models write too, and JSON's."""
+
+
+def _types(schema: Any) -> set[str]:
+    """Return the types that a JSON schema allows; none if it names none."""
+    named = _inside(schema, "type")
+    types = {each for each in (named if isinstance(named, list) else [named]) if isinstance(each, str)}
+    ways = [_inside(schema, word) for word in ("anyOf", "oneOf")]
+    return types.union(*(_types(each) for way in ways if isinstance(way, list) for each in way))
+
+
+def _inside(schema: Any, key: str) -> Any:
+    return schema.get(key) if isinstance(schema, dict) else None
 
 
 def _quoted(mark: re.Match[str], rest: str) -> Call:
@@ -230,21 +294,34 @@ def as_arguments(arguments: Any) -> dict[str, Any]:
 _LAYERS = 4
 """Most encodings and lists that are removed around a call's arguments."""
 
+_PARAMETER = re.compile(r"<parameter=([^>\n]{1,64})>")
+
 _NAME = r"(?P<name>[\w.-]{1,64})"
+
+_GENERIC = (
+    re.compile(r"```(?:json)?\s*(?=[\[{])"),
+    re.compile(r"\A\s*(?:<\|python_tag\|>\s*)?(?={)"),
+)
+"""Marks of no family: the JSON after them may be a call or something else."""
 
 # a mark, and the reader of the text after it; the first of two marks at the same place wins
 _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], Call]], ...] = (
     (
         re.compile(r"<tool_call>\s*<function=(?P<name>[^>\n]{1,64})>"),
-        _tagged(r"<parameter=([^>\n]{1,64})>", "</parameter>"),
+        _Tagged(_PARAMETER, "</parameter>"),
+    ),
+    # some leave out the first tag
+    (
+        re.compile(r"<function=(?P<name>[^>\n]{1,64})>(?=\s*<(?:parameter=|/function>))"),
+        _Tagged(_PARAMETER, "</parameter>", "</function>"),
     ),
     (
         re.compile(rf"<tool_call>\s*{_NAME}\s*(?=<arg_key>)"),
-        _tagged(r"<arg_key>([^<]{1,64})</arg_key>\s*<arg_value>", "</arg_value>"),
+        _Tagged(re.compile(r"<arg_key>([^<]{1,64})</arg_key>\s*<arg_value>"), "</arg_value>"),
     ),
     (
         re.compile(r'<atem:invoke name="(?P<name>[^"\n]{1,64})">'),
-        _tagged(r'<atem:parameter name="([^"\n]{1,64})">', "</atem:parameter>", end="</atem:invoke>"),
+        _Tagged(re.compile(r'<atem:parameter name="([^"\n]{1,64})">'), "</atem:parameter>", "</atem:invoke>"),
     ),
     # some leave out the bracket
     (re.compile(rf"<function={_NAME}>?\s*(?={{)"), _named),
@@ -263,8 +340,8 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], Call]], ...]
     ),
     (re.compile(rf"<｜tool▁call▁begin｜>{_NAME}<｜tool▁sep｜>"), _named),
     (
-        re.compile(r"<tool_call>|\[TOOL_CALLS\]|<\|tool_call\|>|functools(?=\[)|```(?:json)?\s*(?=[\[{])"),
+        re.compile(r"<tool_call>|\[TOOL_CALLS\]|<\|tool_call\|>|functools(?=\[)"),
         _whole,
     ),
-    (re.compile(r"\A\s*(?:<\|python_tag\|>\s*)?(?={)"), _whole),
+    *((mark, _whole) for mark in _GENERIC),
 )

@@ -5,6 +5,7 @@ player.py     an episode: starts the program, waits for its answer, judges the d
 program.py    the programs: each episode's is a process of its own (`zygote.py`)
 session.py    what an episode's calls are: replies as turns, messages as token ids
 endpoint.py   where it calls, over HTTP: chat completions, SQL
+answer.py     rows and answers as JSON
 mysql.py      the episode's database, for clients of MySQL
 ```
 """

@@ -3,7 +3,7 @@
 Each episode has a key of its own, which says whose call it is and ends with the episode.
 
 What a request cannot choose: the model, and how tokens are drawn (`temperature`, `top_p`, `seed`), which the
-training decides.
+training decides. `tool_choice: "required"` is read as `"auto"`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from trl_dbbench.grading.states import without_dates
+from trl_dbbench.harness.answer import as_json
 from trl_dbbench.harness.mysql import Databases
 from trl_dbbench.harness.session import Failed, Refused, Said, Session
 
@@ -33,6 +33,9 @@ MAX_BODY = 8 << 20
 
 REQUESTS_PER_CALL = 50
 """Requests of an episode at most, refused ones included, for each call of the chat API that it has."""
+
+
+SERVED = "there is /v1/chat/completions, /v1/models and /sql; let the agent use chat completions"
 
 
 class Endpoint:
@@ -50,6 +53,7 @@ class Endpoint:
                 Route("/sql", self._sql, methods=["POST"]),
             ],
             exception_handlers={
+                404: lambda request, _: _said(404, f"{request.url.path} is not served: {SERVED}"),
                 HTTPException: lambda _, error: _said(error.status_code, error.detail),
                 Refused: lambda _, refused: _said(400, str(refused)),
                 Failed: lambda _, failed: _said(503, str(failed)),
@@ -101,9 +105,8 @@ class Endpoint:
         if not isinstance(body.get("sql"), str):
             raise HTTPException(400, "sql must be a text: one statement")
         result, text = await session.execute(body["sql"])
-        rows = None if result.rows is None else list(map(without_dates, result.rows))
-        answer = {"rows": rows, "error": result.error, "affected": result.affected, "text": text}
-        return Response(json.dumps(answer, default=str), media_type="application/json")
+        answer = {"rows": result.rows, "error": result.error, "affected": result.affected, "text": text}
+        return Response(json.dumps(answer, default=as_json), media_type="application/json")
 
     async def _asked(self, request: Request) -> tuple[Session, dict[str, Any]]:
         """Return whose call it is, and what it asks."""
@@ -160,7 +163,12 @@ def _checked(body: dict[str, Any]) -> tuple[Any, ...]:
     most = body.get("max_completion_tokens") or body.get("max_tokens")
     if most is not None and (not isinstance(most, int) or most < 1):
         raise HTTPException(400, "max_tokens must be a number of at least 1")
-    return messages, tools, most, stop
+    choice, form = body.get("tool_choice") or "auto", body.get("response_format") or {"type": "text"}
+    if choice not in ("auto", "none", "required"):
+        raise HTTPException(400, 'tool_choice cannot name a tool; it may be "auto", "none" or "required"')
+    if form != {"type": "text"}:
+        raise HTTPException(400, "response_format must be text: no reply is held to a form")
+    return messages, tools, most, stop, choice != "none"
 
 
 def _count(body: dict[str, Any], session: Session) -> int:

@@ -103,18 +103,29 @@ class _Connection(Connected):
 
 
 def _columns(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> list[ResultColumn]:
-    """Return the columns with the type of each one's first cell that is not NULL.
+    """Return the columns, each with a type for all of its cells.
 
     mysql_mimic would send a DECIMAL as text, and refuses two columns of one name.
     """
     columns = []
     for place, name in enumerate(names):
-        cell = next((row[place] for row in rows if row[place] is not None), None)
-        kind = ColumnType.NEWDECIMAL if isinstance(cell, Decimal) else infer_type(cell)
-        columns.append(
-            ResultColumn(name, kind, text_encoder=_as_mysql if isinstance(cell, timedelta) else None)
-        )
+        cells = {type(row[place]): row[place] for row in rows if row[place] is not None}
+        encoder = _as_mysql if timedelta in cells else None
+        columns.append(ResultColumn(name, _type_of(cells), text_encoder=encoder))
     return columns
+
+
+def _type_of(cells: Mapping[type, Any]) -> ColumnType:
+    """Return a column's type: numbers of several types have the widest one, other mixtures are text.
+
+    Args:
+        cells: one of each type.
+    """
+    if len(cells) == 1 and Decimal not in cells:
+        return infer_type(*cells.values())
+    if cells and cells.keys() <= {int, float, Decimal}:
+        return ColumnType.DOUBLE if float in cells else ColumnType.NEWDECIMAL
+    return ColumnType.BLOB if bytes in cells else ColumnType.VARCHAR
 
 
 def _as_mysql(column: ResultColumn, cell: Any) -> bytes:

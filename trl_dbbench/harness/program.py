@@ -64,7 +64,7 @@ class Running:
         with suppress(FileNotFoundError), self._log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 4 * OUTPUT_CHARACTERS))
             output = file.read().decode("utf-8", errors="replace")[-OUTPUT_CHARACTERS:]
-        for ending in ("", ".answer", ".answer.text"):
+        for ending in ("", ".answer", ".answer.text", ".answer.task"):
             Path(f"{self._log}{ending}").unlink(missing_ok=True)
         return End(end["answer"], end["fault"], output)
 

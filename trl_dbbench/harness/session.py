@@ -21,7 +21,7 @@ from trl_dbbench.episode.chat import ChatFormat, content_of
 from trl_dbbench.episode.protocol import Operation, Reply
 from trl_dbbench.episode.templates import TEMPLATE_ERRORS
 from trl_dbbench.episode.token_tree import TokenTree
-from trl_dbbench.episode.tool_calls import after_thoughts, meant_tool, tool_call, well_formed
+from trl_dbbench.episode.tool_calls import after_thoughts, tool_call, well_formed
 from trl_dbbench.episode.types import Completion, Engine, Episode, Request, Rules, Turn
 
 STATEMENTS_PER_CALL = 20
@@ -149,8 +149,12 @@ class Session:
         tools: list[dict[str, Any]] | None,
         max_tokens: int | None,
         stop: Sequence[str],
+        calls: bool,
     ) -> tuple[Said, int]:
         """Sample the next reply; return it and the tokens that it was sampled after.
+
+        Args:
+            calls: whether tool calls are read; else they stay in the text.
 
         Raises:
             Refused: if the episode is over, its limits are reached, or the messages cannot be rendered.
@@ -175,7 +179,7 @@ class Session:
                 self.fault = self.fault or error
                 raise Failed("the engine has failed; the episode is over") from error
             completion, stopped = _until(completion, stop, self.chat)
-            said = self._heard(completion, number, tools, stopped)
+            said = self._heard(completion, number, tools if calls else None, stopped)
             self._place(ids, said.turn)
             self._said.append(said)
             return said, len(ids)
@@ -227,14 +231,13 @@ class Session:
         if stopped is not None:
             content = content.partition(stopped)[0]
         if tools:
-            names = [tool["function"]["name"] for tool in tools if "function" in tool]
             try:
-                called = tool_call(content)
+                called = tool_call(content, tools)
             except ValueError:
                 called = None  # the program sees what was written
             if called is not None:
                 name, arguments = called[0], json.dumps(called[1], ensure_ascii=False)
-                calls[f"{number:09d}"] = (meant_tool(well_formed(name), names), well_formed(arguments))
+                calls[f"{number:09d}"] = (well_formed(name), well_formed(arguments))
         finish = "tool_calls" if calls else "length" if turn.cut_off else "stop"
         # without the stop text it has other tokens than the sampled ones
         return Said(turn, None if calls else content, calls, finish, known=stopped is None)

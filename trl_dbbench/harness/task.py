@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ DEFAULT_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class HarnessTask:
-    """A task, and where the agent's program calls. For functions; a command finds the same in `DBBENCH_TASK`.
+    """A task, and where the agent's program calls. A command finds the same in `DBBENCH_TASK_FILE`.
 
     Args:
         question: what is asked, or to be changed.
@@ -46,11 +47,17 @@ class HarnessTask:
         Returns:
             `rows`, a list of lists or `None`; `error`, the server's message or `None`; `affected`, the rows
             that a change matched; `text`, what the protocol would show of it.
+
+        Raises:
+            RuntimeError: if it is not executed, saying why, such as a limit that is reached.
         """
         request = urllib.request.Request(
             self.sql_url,
             json.dumps({"sql": sql}).encode(),
             {"Authorization": f"Bearer {self.api_key}", "Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request) as reply:
-            return json.load(reply)
+        try:
+            with urllib.request.urlopen(request) as reply:
+                return json.load(reply)
+        except urllib.error.HTTPError as error:
+            raise RuntimeError(json.load(error)["error"]["message"]) from None

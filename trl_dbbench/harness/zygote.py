@@ -9,7 +9,9 @@ Loads nothing but the standard library and the user's module.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import inspect
 import json
 import os
 import resource
@@ -30,6 +32,9 @@ MAX_ANSWER = 1 << 20
 
 MAX_FILE = 1 << 30
 """Bytes of a file at most that a program writes, its output included."""
+
+MAX_VARIABLE = 100_000
+"""Bytes of an environment variable at most; Linux starts no process with a longer one than 128 KiB."""
 
 Start = Callable[[dict[str, Any], str], None]
 """Plays a task, and writes the answer to a file."""
@@ -158,48 +163,68 @@ def ended(process: Process) -> dict[str, Any] | None:
 
 def of_function(name: str) -> Start:
     """Return a starter that calls the function of this dotted path, or `file.py:name`, with the task."""
+    from trl_dbbench.harness.answer import as_answer
     from trl_dbbench.harness.task import HarnessTask
     from trl_dbbench.utils.lookup import look_up
 
     function: Any = look_up("harness", name, {})
 
     def start(task: dict[str, Any], answer: str) -> None:
-        os.environ.update(environment(task))
+        os.environ.update(environment(task, f"{answer}.task"))
         given = function(HarnessTask(**task))
-        Path(answer).write_text(json.dumps(given, default=str), encoding="utf-8")
+        if inspect.iscoroutine(given):
+            given = asyncio.run(given)
+        Path(answer).write_text(json.dumps(as_answer(given)), encoding="utf-8")
 
     return start
 
 
 def of_command(command: str) -> Start:
-    """Return a starter of a shell command. What it writes to standard output is its answer."""
+    """Return a starter of a shell command.
+
+    What it writes to standard output is its answer; a JSON list there is a list of values or rows.
+    """
+    from trl_dbbench.harness.answer import as_answer
 
     def start(task: dict[str, Any], answer: str) -> None:
         said = f"{answer}.text"
         os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT, 0o600), 1)
-        child = os.spawnve(os.P_WAIT, "/bin/sh", ["sh", "-c", command], {**os.environ, **environment(task)})
+        told = environment(task, f"{answer}.task")
+        child = os.spawnve(os.P_WAIT, "/bin/sh", ["sh", "-c", command], {**os.environ, **told})
         if child:
             os._exit(child if child > 0 else 128 - child)
         with Path(said).open("rb") as file:
-            text = file.read(MAX_ANSWER + 1).decode("utf-8", errors="replace")
-        Path(answer).write_text(json.dumps(text.strip() or None), encoding="utf-8")
+            text = file.read(MAX_ANSWER + 1).decode("utf-8", errors="replace").strip()
+        given: Any = text or None
+        if text.startswith("["):
+            with contextlib.suppress(ValueError, RecursionError):
+                given = as_answer(json.loads(text))
+        Path(answer).write_text(json.dumps(given), encoding="utf-8")
 
     return start
 
 
-def environment(task: dict[str, Any]) -> dict[str, str]:
-    """Return the variables that a program finds its task by; the first two are the OpenAI SDK's own."""
+def environment(task: dict[str, Any], file: str) -> dict[str, str]:
+    """Return the variables that a program finds its task by; the first two are the OpenAI SDK's own.
+
+    Args:
+        file: where the task is written, for variables that are too long.
+    """
     here = ",".join(filter(None, ["127.0.0.1", os.environ.get("no_proxy")]))
-    return {
+    told = json.dumps(task, ensure_ascii=False)
+    Path(file).write_text(told, encoding="utf-8")
+    variables = {
         "OPENAI_BASE_URL": task["base_url"],
         "OPENAI_API_KEY": task["api_key"],
         "DBBENCH_SQL_URL": task["sql_url"],
         "DATABASE_URL": task["database_url"],
         "DBBENCH_QUESTION": task["question"],
-        "DBBENCH_TASK": json.dumps(task, ensure_ascii=False),
+        "DBBENCH_TASK": told,
+        "DBBENCH_TASK_FILE": file,
         "no_proxy": here,
         "NO_PROXY": here,
     }
+    return {name: text for name, text in variables.items() if len(os.fsencode(text)) < MAX_VARIABLE}
 
 
 def is_function(harness: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trl_dbbench.episode.protocol import Action, AgentProtocol, Invalid
-from trl_dbbench.episode.tool_calls import as_arguments, meant_tool
+from trl_dbbench.episode.tool_calls import as_arguments, meant_tool, without_marks
 from trl_dbbench.episode.types import Completion, Turn, Usage
 
 Message = dict[str, Any]
@@ -49,9 +49,7 @@ class Call:
         arguments are."""
         readable = _object(self.arguments)
         call = {"name": self.name, "arguments": self.arguments if readable is None else readable}
-        # a statement may hold the closing tag
-        body = json.dumps(call, ensure_ascii=False).replace("</", "<\\/")
-        return f"<tool_call>{body}</tool_call>"
+        return f"<tool_call>{without_marks(json.dumps(call, ensure_ascii=False))}</tool_call>"
 
     def message(self, tools: Collection[str] = ()) -> Message:
         """Return the call as it stands in a conversation.

@@ -120,11 +120,15 @@ class Tools:
         return await self._submit(given["episode"], given["answer"])
 
     def _checked(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
-        """Return a call's arguments, checked against the tool's schema."""
+        """Return a call's arguments, checked against the tool's schema.
+
+        As some clients send them, `null` is an argument that is left out, and a list may be JSON text.
+        """
         schemas = {tool.name: tool.input_schema for tool in self._tools}
         if name not in schemas:
             raise Refused(f"There is no tool {name!r}; there are {', '.join(schemas)}.")
         known = schemas[name]["properties"]
+        given = {each: value for each, value in given.items() if value is not None}
         if missing := [each for each in schemas[name]["required"] if each not in given]:
             raise Refused(f"{name} needs {' and '.join(missing)}.")
         if unknown := [each for each in given if each not in known]:
@@ -132,6 +136,8 @@ class Tools:
         for each, value in given.items():
             if known[each]["type"] == "string" and not isinstance(value, str):
                 raise Refused(f"{name}: {each} must be a string, is {json.dumps(value)[:80]}.")
+            if known[each]["type"] == "array":
+                value = given[each] = _as_list(value)
             if known[each]["type"] == "array" and not isinstance(value, list):
                 raise Refused(f"{name}: {each} must be a list of strings, is {json.dumps(value)[:80]}.")
             characters = len(value if isinstance(value, str) else json.dumps(value))
@@ -181,6 +187,15 @@ def _tool(name: str, does: str, takes: dict[str, Any], needed: tuple[str, ...] |
     required = list(takes if needed is None else needed)
     schema = {"type": "object", "properties": takes, "required": required, "additionalProperties": False}
     return Tool(name=name, description=does, input_schema=schema)
+
+
+def _as_list(value: Any) -> Any:
+    """Return the list that a text of JSON is; anything else as it is."""
+    read = None
+    if isinstance(value, str):
+        with suppress(ValueError, RecursionError):
+            read = json.loads(value)
+    return read if isinstance(read, list) else value
 
 
 def _said(text: str, *, error: bool = False) -> CallToolResult:
