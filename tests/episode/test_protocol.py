@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trl_dbbench.database import QueryResult
+from trl_dbbench.episode.prompts import EACH_ROW, EACH_VALUE
 from trl_dbbench.episode.protocol import (
     Answer,
     Invalid,
@@ -315,6 +316,19 @@ def test_a_tools_answer_for_each_grader() -> None:
     assert answer.for_grader("agentbench_fc") == "['pear', \" (2, 'x') \", '3']"
     assert answer.for_grader("lifelong") == "[(pear,), (2, 'x'), (3,)]"
     assert grade(answer.for_grader("lifelong"), [("pear",), (2, "x"), (3,)], "lifelong")
+
+
+@pytest.mark.parametrize("row", ["('pear', 2.5)", '["pear", 2.5]', ["pear", 2.5]])
+def test_a_tools_answer_of_several_columns(row: Any) -> None:
+    answer = TOOLS.parse(call("commit_final_answer", answers=[row]))
+    assert isinstance(answer, Answer)
+    assert grade(answer.for_grader("lifelong"), [("pear", 2.5)], "lifelong")
+
+
+@pytest.mark.parametrize(("grader", "form"), [(None, EACH_VALUE), ("lifelong", EACH_ROW)])
+def test_tools_are_told_what_the_strings_of_an_answer_are(grader: str | None, form: str) -> None:
+    task = Task("1", "Which?", (Table("t", (Column("a"),)),), "SELECT", Gold(("pear",)), grader=grader)
+    assert f"Give {form};" in TOOLS.messages(task)[0]["content"]
 
 
 def test_a_text_answer_is_read_as_it_stands() -> None:

@@ -126,13 +126,20 @@ by running statements; then finish with any answer, since the tables themselves 
 A turn in any other form ends the session as failed. Names with blanks or special characters need \
 backticks. The number of turns is small: do not repeat a statement without need."""
 
-TOOLS_SYSTEM_PROMPT = """\
+EACH_VALUE = "each value of the answer as one string, as the database replied it"
+EACH_ROW = (
+    "each row of the answer as one string, as the database replied it: its one value, or all its values in "
+    "parentheses, such as ('pear', 2.5)"
+)
+"""The form of an answer from tools, for graders of values and of rows."""
+
+TOOLS_SYSTEM_PROMPT = f"""\
 You are a database assistant. A MySQL database holds the tables named below the request. Work on it with \
 the tool execute_sql, one statement a call, and read what comes back: a list of rows, an empty list if \
 there are none, or the error.
 
-When you know the answer, or have made the change that was asked for, call commit_final_answer. Give each \
-value of the answer as one string, as the database replied it; after a change any answer will do, since \
+When you know the answer, or have made the change that was asked for, call commit_final_answer. Give \
+{EACH_VALUE}; after a change any answer will do, since \
 the tables themselves are checked. A reply without a tool call does nothing. Names with blanks or special \
 characters need backticks. The number of turns is small: do not repeat a statement without need."""
 

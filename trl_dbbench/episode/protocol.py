@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from trl_dbbench.episode.prompts import (
+    EACH_ROW,
+    EACH_VALUE,
     EXAMPLE_ROWS,
     TEXT_SQL_SYSTEM_PROMPT,
     TEXT_SYSTEM_PROMPT,
@@ -59,7 +61,8 @@ class Answer:
     def for_grader(self, grader: str) -> str:
         """Return the answer as the named grader reads it: a grader of rows needs a tuple per value.
 
-        Dates may be written as the database's reply shows them, `datetime.date(1985, 12, 1)`.
+        A value may be a row of several cells, as the database prints it or as a JSON list. Dates may be
+        written as the database's reply shows them, `datetime.date(1985, 12, 1)`.
         """
         if self.values is None:
             return as_mysql_prints(self.text)
@@ -67,8 +70,18 @@ class Answer:
         values = list(map(as_mysql_prints, self.values, quotes))
         if not get_grader(grader).rows:
             return str(values)
-        rows = (v if v.startswith("(") and v.endswith(")") else f"({v},)" for v in map(str.strip, values))
-        return f"[{', '.join(rows)}]"
+        return f"[{', '.join(map(_row, values))}]"
+
+
+def _row(value: str) -> str:
+    """Return a value of an answer as the database prints a row."""
+    value = value.strip()
+    if value.startswith("["):
+        with suppress(ValueError, RecursionError):
+            cells = json.loads(value)
+            if len(cells) > 1:  # a list of one is a value of a JSON column
+                return str(tuple(cells))
+    return value if value.startswith("(") and value.endswith(")") else f"({value},)"
 
 
 def given_answer(given: Any) -> Answer:
@@ -263,6 +276,12 @@ class ToolsProtocol(_BuiltIn):
     tools: ClassVar[list[dict[str, Any]] | None] = [EXECUTE_SQL, COMMIT_FINAL_ANSWER]
     invalid_ends_episode: ClassVar[bool] = False
     observation_role: ClassVar[str] = "tool"
+
+    def _own_prompt(self, task: Task) -> str:
+        """Say what the strings of an answer are to the task's grader."""
+        own, grader = super()._own_prompt(task), get_grader(task.grader or self.grader)
+        rows = isinstance(grader, Grader) and grader.rows
+        return own.replace(EACH_VALUE, EACH_ROW) if rows else own
 
     def parse(self, text: str) -> Action:
         try:
