@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from test_endpoints import LOOK, RIGHT, Api, Play, api, arguments, only, play, refused, said, turn_of
 from test_evaluation import CHANGE, QUESTION, with_gold, written
@@ -18,7 +19,7 @@ from trl_dbbench.episode.types import Status, Usage
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.integrations.endpoints.http import base_url
 from trl_dbbench.integrations.endpoints.messages import read_reply
-from trl_dbbench.integrations.endpoints.refusals import ServerError
+from trl_dbbench.integrations.endpoints.refusals import ServerError, error_of
 
 __all__ = ["api", "arguments", "play"]
 
@@ -388,6 +389,54 @@ def test_a_server_that_answers_with_a_page_is_told_at_once(
 )
 def test_temperatures_that_are_refused(message: str) -> None:
     assert ServerError(message).unwanted({"temperature": 0.0, "messages": []}) == "temperature"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # Fireworks: the thoughts that it quotes are about a setting
+        {
+            "error": {
+                "message": "Extra inputs are not permitted, field: 'messages[1].reasoning', value: 'I need the average temperature.'"
+            }
+        },
+        # Mistral
+        {
+            "object": "error",
+            "message": [
+                {
+                    "type": "extra_forbidden",
+                    "loc": ["body", "messages", 1, "reasoning"],
+                    "msg": "Extra inputs are not permitted",
+                    "input": "the temperature",
+                }
+            ],
+        },
+        {
+            "object": "error",
+            "message": {
+                "detail": [
+                    {
+                        "type": "extra_forbidden",
+                        "loc": ["body", "messages", 1, "reasoning"],
+                        "msg": "Extra inputs are not permitted",
+                        "input": "the temperature",
+                    }
+                ]
+            },
+        },
+        # DeepSeek
+        {
+            "error": {
+                "message": "The reasoning is an intermediate result. Please remove the reasoning from your message."
+            }
+        },
+    ],
+)
+def test_what_the_model_thought_is_not_what_the_server_refuses(body: dict) -> None:
+    error = error_of(httpx2.Response(400, json=body))
+    asked = {"temperature": 0.0, "messages": [{"role": "assistant", "content": "x", "reasoning": "r"}]}
+    assert error.unwanted(asked) == "reasoning"
 
 
 def test_of_temperature_and_top_p_the_temperature_stays() -> None:

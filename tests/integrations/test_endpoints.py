@@ -308,6 +308,8 @@ def test_what_a_reply_means_to_the_tools_protocol(
         (said(None, refusal="No."), "no 'Action: Operation' or 'Action: Answer' (the model refused)"),
         (said("Action: Operation\n```sql\nSELE", finish="length"), "'Action: Operation' without a closed ```sql block"),
         (said(RIGHT, finish="content_filter"), "Error: the server's content filter stopped the turn."),
+        ({"choices": [], "usage": {"prompt_tokens": 3}}, "Error: the server's content filter stopped the turn."),
+        ({"choices": [{"message": None, "finish_reason": "content_filter"}]}, "Error: the server's content filter stopped the turn."),
         (said(None, ("execute_sql", '{"query": "SELECT 1"}')), "no 'Action: Operation' or 'Action: Answer'"),
     ],
 )  # fmt: skip
@@ -465,6 +467,8 @@ def test_settings_that_a_server_does_not_take_are_left_out(api: Api, play: Play)
         ("http://localhost:8000/v1/models", "http://localhost:8000/v1"),
         ("https://api.openai.com/v1/responses", "https://api.openai.com/v1"),
         ("http://localhost:11434/api/chat", "http://localhost:11434/v1"),
+        ("https://api.perplexity.ai/chat/completions", "https://api.perplexity.ai"),
+        ("https://api.anthropic.com/v1/messages", "https://api.anthropic.com/v1"),
     ],
 )
 def test_addresses(given: str, used: str) -> None:

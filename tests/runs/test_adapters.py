@@ -17,8 +17,9 @@ from training import LORA, adapter_of, equal, make_trainer
 from transformers import AutoModelForCausalLM
 
 from trl_dbbench import ConfigError, DBBenchGRPOTrainer
+from trl_dbbench.evaluation.evaluate import open_model
 from trl_dbbench.evaluation.merge import merge
-from trl_dbbench.runs.adapters import check_is_model
+from trl_dbbench.runs.adapters import check_is_model, with_adapter
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import find_trained
 
@@ -228,6 +229,22 @@ def test_an_adapter_of_another_model_is_refused(run, start_of):
         start_of("run", adapter_name_or_path=str(run))
     with pytest.raises(ConfigError, match="adapter_name_or_path: '/nowhere' is not an adapter: "):
         start_of("run", adapter_name_or_path="/nowhere")
+
+
+def test_an_adapter_on_another_model_of_the_same_shape_is_told(run, tmp_path, caplog):
+    other = str(shutil.copytree(MODEL, tmp_path / "other"))
+    for load in (
+        lambda: with_adapter(AutoModelForCausalLM.from_pretrained(other), str(run)),
+        lambda: open_model(find_trained(model=other, adapter=str(run))),
+    ):
+        caplog.clear()
+        load()
+        assert (
+            f"the adapter '{run}' was trained on " in caplog.text and f" is used on '{other}'" in caplog.text
+        )
+    caplog.clear()
+    open_model(find_trained(run=run))
+    assert "was trained on" not in caplog.text
 
 
 # --- told from models -----------------------------------------------------------------------------

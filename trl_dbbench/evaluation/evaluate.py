@@ -28,6 +28,7 @@ from trl_dbbench.episode.types import Episode, Sampling, Start, Status
 from trl_dbbench.errors import ConfigError, DatabaseError, one_line
 from trl_dbbench.harness import played_by
 from trl_dbbench.harness.task import DEFAULT_SECONDS
+from trl_dbbench.runs.adapters import warn_of_another_base
 from trl_dbbench.runs.conversations import protocol_of
 from trl_dbbench.runs.few_shot import DEFAULT_WAY, Memory, Shots, check_few_shot, load_memory
 from trl_dbbench.runs.journal import GREEDY, Journal
@@ -308,6 +309,8 @@ def open_model(
     dtype = dtype_of(settings)
     for name in filter(None, (model, adapter)):
         check_not_misspelled(name, "model")
+    for name in dict.fromkeys(filter(None, (adapter, *adapters))):
+        warn_of_another_base(name, model)
     revision = settings.model_revision if adapter is not None else None
     quantized = settings.quantized if adapter is not None else None  # a whole model's config.json says it
     policy: Policy | ServedPolicy

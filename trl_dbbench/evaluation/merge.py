@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from trl_dbbench.engines.policy import quantization_of
 from trl_dbbench.errors import ConfigError, loading
 from trl_dbbench.evaluation.evaluate import dtype_of, settings_apart
-from trl_dbbench.runs.adapters import base_model_of, with_adapter
+from trl_dbbench.runs.adapters import other_base_of, with_adapter
 from trl_dbbench.runs.trained import Trained
 
 PROMPTS = (
@@ -78,8 +78,12 @@ def merge(trained: Trained, out: Path, named_model: str | None = None) -> Merged
         raise ConfigError(f"'{trained.model}' has all weights of a model and no adapter to merge into it.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"'{out}' is there already. Give --out a folder that is not.")
-    if named_model is not None and (noted := base_model_of(trained.adapter)) is not None:
-        _check_same_base(trained.adapter, named_model, noted)
+    if named_model is not None and (noted := other_base_of(trained.adapter, named_model)) is not None:
+        raise ConfigError(
+            f"the adapter '{trained.adapter}' was trained on '{noted}', and --model names '{named_model}'. "
+            "An adapter fits only the weights that it was trained on: leave --model out, or name a copy of that "
+            f"model, in a folder '{Path(noted).name}'."
+        )
     revision = trained.settings.model_revision
     _check_not_quantised(trained)
     dtype = dtype_of(trained.settings)
@@ -145,20 +149,6 @@ def _logits(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase) -> list[
 def _distance(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> float:
     """Return the largest difference between two logits of the same place."""
     return max((a - b).abs().max().item() for a, b in zip(one, other, strict=True))
-
-
-def _check_same_base(adapter: str, named: str, noted: str) -> None:
-    """Another model's layers may have the same shapes, so names count as well.
-
-    A copy of the base model may lie elsewhere: the last part of its name tells.
-    """
-    if Path(named).resolve() == Path(noted).resolve() or Path(named).name == Path(noted).name:
-        return
-    raise ConfigError(
-        f"the adapter '{adapter}' was trained on '{noted}', and --model names '{named}'. An adapter fits "
-        "only the weights that it was trained on: leave --model out, or name a copy of that model, in a "
-        f"folder '{Path(noted).name}'."
-    )
 
 
 def _check_not_quantised(trained: Trained) -> None:

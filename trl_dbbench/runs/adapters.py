@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from transformers.utils.peft_utils import find_adapter_config_file
 from trl.trainer.utils import create_model_from_path
 
 from trl_dbbench.errors import ConfigError, one_line
+
+logger = logging.getLogger(__name__)
 
 ADAPTER_FILE, MODEL_FILE = "adapter_config.json", "config.json"
 
@@ -25,6 +28,26 @@ def base_model_of(adapter: str | Path) -> str | None:
         return json.loads((Path(adapter) / ADAPTER_FILE).read_bytes()).get("base_model_name_or_path")
     except (OSError, ValueError):
         return None
+
+
+def other_base_of(adapter: str | Path, model: str) -> str | None:
+    """Return the base model noted in an adapter's folder if it is not `model`.
+
+    Another model's layers may have the same shapes, so names tell. A copy of the base may lie elsewhere: the
+    last part of its name counts.
+    """
+    noted = base_model_of(adapter)
+    same = noted is None or Path(model).resolve() == Path(noted).resolve()
+    return None if same or Path(model).name == Path(str(noted)).name else noted
+
+
+def warn_of_another_base(adapter: str | Path, model: str) -> None:
+    if (noted := other_base_of(adapter, model)) is not None:
+        logger.warning(
+            "the adapter '%s' was trained on '%s' and is used on '%s'. It fits only the weights that it was "
+            "trained on; ignore this if they are the same.",
+            *(adapter, noted, model),
+        )
 
 
 def check_is_model(name_or_path: str, setting: str = "model_name_or_path") -> None:
@@ -75,7 +98,7 @@ def load_trainable(
         quantization_config: for a model by its name, as in `from_pretrained`.
 
     Raises:
-        ConfigError: if it cannot be loaded, is not of this base model, or has another shape.
+        ConfigError: if it cannot be loaded, does not fit this base model, or has another shape.
     """
     adapter = args.adapter_name_or_path
     try:
@@ -95,11 +118,12 @@ def load_trainable(
 
 
 def with_adapter(base: PreTrainedModel, adapter: str, **kwargs: Any) -> PeftModel:
-    """Return a base model with its adapter.
+    """Return a base model with its adapter; warn if it was trained on another one.
 
     Raises:
         ConfigError: if the adapter cannot be read, or its model had another shape or a resized vocabulary.
     """
+    warn_of_another_base(adapter, base.config.name_or_path)
     try:
         return PeftModel.from_pretrained(base, adapter, **kwargs)
     except (OSError, ValueError, RuntimeError, KeyError) as error:

@@ -201,7 +201,7 @@ def check_one_base(trained: Sequence[Trained]) -> list[str]:
             )
         differing = [
             name
-            for name in TAKEN
+            for name in (*TAKEN, "autocast", "quantized")
             if name != "model" and getattr(other.settings, name) != getattr(first.settings, name)
         ]
         if differing:

@@ -155,11 +155,10 @@ def base_url(url: str) -> str:
             "--endpoint: give scheme, host and path alone; the API key comes from the environment "
             f"({KEY_VARIABLE}, or the variable that --api-key-env names)."
         )
-    path = re.sub(
-        r"/(chat/completions|completions|responses|models|api/(chat|generate|tags))/?$", "", parts.path
-    )
-    path = path.rstrip("/")
-    return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
+    path, given = re.subn(r"/chat/completions/?$", "", parts.path)
+    path = re.sub(r"/(completions|messages|responses|models|api/(chat|generate|tags))/?$", "", path)
+    path = path.rstrip("/") or ("" if given else "/v1")  # some serve /chat/completions right at the host
+    return f"{parts.scheme}://{parts.netloc}{path}"
 
 
 class Endpoint:
@@ -393,7 +392,7 @@ class Endpoint:
         self._given_up_at = max(turns, self._given_up_at if self._given_up else 0)
         self._given_up += 1
         never = not (self._answered or failure.final)
-        if never or failure.absent or failure.strange or self._given_up >= DEAD_AFTER:
+        if never or failure.absent or self._given_up >= DEAD_AFTER:
             hint = ". It refuses every such request, so nothing more is asked." if failure.final else ""
             hint += refusal_hint(str(failure)) if failure.final else ""
             when = f" to each request after {turns} turns" if failure.final and turns else ""

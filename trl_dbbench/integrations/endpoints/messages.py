@@ -164,8 +164,10 @@ def read_reply(body: Any) -> Reply:
         ValueError: if there is none: a proxy's page, an error under status 200, an empty list.
     """
     try:
-        choice = body["choices"][0]
-        message = choice["message"]
+        # Gemini's of a turn that it has blocked
+        empty = body["choices"] == [] and "usage" in body
+        choice = {"message": None, "finish_reason": "content_filter"} if empty else body["choices"][0]
+        message = choice["message"] or {}
         content, refusal = _text(message.get("content")), _text(message.get("refusal"))
         thoughts = next(filter(None, (_text(message.get(name)) for name in _THOUGHTS)), "")
         thoughts = thoughts or _text(message.get("content"), "thinking", "reasoning")

@@ -77,7 +77,7 @@ _CEILING = (
 )
 _UNKNOWN = re.compile(
     r"unsupported|not (currently )?(supported?|allowed|permitted|accepted|recognized)|does not support"
-    r"|cannot both"
+    r"|cannot both|please remove"
     r"|unknown|unrecognized|unexpected|deprecated|extra_forbidden|extra (inputs|fields)|additional propert",
     re.IGNORECASE,
 )
@@ -166,7 +166,11 @@ class ServerError:
         names += sorted(_strange_fields(body["messages"]), key=len, reverse=True)
         if self.setting in names:
             return self.setting
-        return next((name for name in names if re.search(rf"\b{re.escape(name)}\b", self.message)), None)
+        found = {name: re.search(rf"\b{re.escape(name)}\b", self.message) for name in names}
+        places = {name: match.start() for name, match in found.items() if match}
+        if "both" in self.message:
+            return next(iter(places), None)
+        return min(places, key=places.__getitem__, default=None)  # the model's own words come after its name
 
     def _number(self, *patterns: str) -> int | None:
         for pattern in patterns:
@@ -257,10 +261,12 @@ def _error_in(body: Any) -> ServerError | None:
         body = body[0] if body else None
     if not isinstance(body, dict):
         return ServerError(body) if isinstance(body, str) else None
-    if isinstance(details := body.get("detail"), list):  # FastAPI's
-        told = [each for each in details if isinstance(each, dict)]
-        texts = [f"{'.'.join(map(str, each.get('loc') or ()))}: {each.get('msg')}" for each in told]
-        return ServerError("; ".join(texts), str(told[0].get("type") or "") if told else "")
+    nested = body.get("message")  # Mistral's
+    for details in (body.get("detail"), nested, nested.get("detail") if isinstance(nested, dict) else None):
+        if isinstance(details, list):  # FastAPI's
+            told = [each for each in details if isinstance(each, dict)]
+            texts = [f"{'.'.join(map(str, each.get('loc') or ()))}: {each.get('msg')}" for each in told]
+            return ServerError("; ".join(texts), str(told[0].get("type") or "") if told else "")
     error = body.get("error", body)
     if not isinstance(error, dict):
         return ServerError(str(error))

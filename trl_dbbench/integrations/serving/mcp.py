@@ -63,9 +63,9 @@ _EXECUTE = (
     "or its error. Names with blanks or special characters need backticks."
 )
 _SUBMIT = {
-    "tools": "Ends the episode with the answer: each value as one string, as the database replied it; a row of "
-    "several values as one string, such as ('pear', 2.5). If the request was to change the tables, do that "
-    "first with execute_sql: the tables themselves are checked.",
+    "tools": "Ends the episode with the answer: each value as one string, as the database replied it; a row "
+    "of several values as one string, such as ('pear', 2.5). If the request was to change the tables, do "
+    "that first with execute_sql: the tables themselves are checked.",
     "tools_sql": "Ends the episode with one SQL query, which is executed on the tables as they were at the "
     "start; its rows are checked, and must have just the columns that were asked for. If the request was to "
     "change the tables, change them first with execute_sql: the tables themselves are checked.",
