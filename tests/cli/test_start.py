@@ -238,7 +238,8 @@ def test_a_resumed_run_keeps_its_folder(tmp_path, monkeypatch):
     checkpoint("runs/a-latest/checkpoint-2")
     pattern = "runs/a-{TIMESTAMP}"
     assert output_dir(pattern, resume_from_checkpoint="true") == last
-    assert output_dir(pattern, resume_from_checkpoint=f"{old}/checkpoint-9") == old
+    for named in (f"{old}/checkpoint-9", f"./{old}/checkpoint-9", str(tmp_path / old / "checkpoint-9")):
+        assert output_dir(pattern, resume_from_checkpoint=named) == old
     new = output_dir(pattern, resume_from_checkpoint="false")
     assert new not in (old, last, empty)
     assert output_dir("runs/b-{TIMESTAMP}", resume_from_checkpoint="true").startswith("runs/b-2")

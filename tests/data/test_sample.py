@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -348,6 +349,8 @@ def test_other_weights_are_another_sampling(
     options += ["--max-turns", "1", "--max-turn-tokens", "4"]
     assert command("sample", *options)[0] in (0, None)
     assert command("sample", *options)[0] in (0, None)
+    with contextlib.chdir(tmp_path):  # the same model by another path
+        assert command("sample", options[0], "model", *options[2:])[0] in (0, None)
     os.utime(model / "model.safetensors", (0, 0))
     code, _ = command("sample", *options)
     assert str(code).startswith(f"error: '{out}' was begun with other settings: weights ")

@@ -384,6 +384,41 @@ def test_compares_the_first_and_the_last_whole_evaluation(tmp_path: Path) -> Non
     assert rows["where_single_condition"] == ("0", 1, 1)
 
 
+def test_evaluations_on_other_tasks_are_not_compared(tmp_path: Path) -> None:
+    """The run went on with other held-out tasks after step 2."""
+    run = write_run(
+        tmp_path,
+        [
+            *(episode("eval", 0, i, False) for i in range(4)),
+            *(episode("eval", 2, i, True) for i in range(4, 8)),
+            *(episode("eval", 4, i, i < 6) for i in range(4, 8)),
+            *(episode("eval", 6, i, False) for i in range(4, 6)),  # cut short
+        ],
+    )
+    comparison = compare(read_run(run))
+    assert comparison is not None
+    assert (comparison.before, comparison.after) == ("held-out, 2 updates", "held-out, 4 updates")
+    assert [(before.right, after.right) for _, before, after in comparison.rows[:1]] == [(4, 2)]
+
+
+def test_a_checkpoint_of_another_run_is_no_log_of_this_one(tmp_path: Path) -> None:
+    run = write_run(tmp_path, [episode("train", 0, 0, True)], log=False)
+    (run / "run.json").write_text('{"id": "a"}')
+    foreign = run / "checkpoint-9"
+    foreign.mkdir()
+    (foreign / "run-id.txt").write_text("b")
+    (foreign / "trainer_state.json").write_text('{"global_step": 9, "log_history": []}')
+    read = read_run(run)
+    assert read.steps == 1
+    assert "checkpoint-9 is of another run and was left out." in read.notes
+
+
+def test_a_log_of_the_first_evaluation_alone_is_a_log(tmp_path: Path) -> None:
+    run = write_run(tmp_path, [episode("eval", 0, 0, True)], log=False)
+    (run / "metrics.jsonl").write_text('{"step": 0, "eval_accuracy": 1.0}\n')
+    assert not [note for note in read_run(run).notes if "metrics.jsonl" in note]
+
+
 def test_compares_thirds_of_the_greedy_runs_without_evaluations(tmp_path: Path) -> None:
     lines = [episode("greedy", step, step, step >= 6) for step in range(9)]
     compared = compare(read_run(write_run(tmp_path, lines)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -12,6 +13,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from trl_dbbench.runs.metrics import episode_metrics
 from trl_dbbench.runs.records import Accuracy, commonest, void_reasons
+from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.training.callbacks import (
     EpisodeLogCallback,
     GreedyEvalCallback,
@@ -388,6 +390,17 @@ def test_tasks_are_written_anew_where_a_run_begins(tmp_path: Path, arguments: Tr
     log.write([line(0, "train")], ['{"id": "a"}'])
     assert steps(log.path) == [(0, "train")]
     assert (tmp_path / "tasks.jsonl").read_text() == '{"id": "a"}\n'
+
+
+def test_a_run_that_goes_on_with_other_settings_says_which(
+    tmp_path: Path, arguments: TrainingArguments, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = RunSettings("text", 800, max_turns=3, task_files={"eval": {"test.jsonl": {"checksum": "a"}}})
+    before.write(tmp_path)
+    begin(EpisodeLogCallback(tmp_path, before), arguments, step=2)
+    assert caplog.text == ""
+    begin(EpisodeLogCallback(tmp_path, replace(before, max_turns=2, task_files={})), arguments, step=2)
+    assert "the run goes on with other settings: max_turns, task_files." in caplog.text
 
 
 def test_other_processes_leave_the_file_alone(tmp_path: Path, arguments: TrainingArguments) -> None:

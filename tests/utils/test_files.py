@@ -8,7 +8,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from trl_dbbench.utils.files import write_atomically
+import pytest
+
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.utils.files import check_folder, write_atomically
 
 
 def test_a_pipe_is_written_to(tmp_path: Path) -> None:
@@ -31,6 +34,16 @@ def test_what_a_symbolic_link_leads_to_is_replaced(tmp_path: Path) -> None:
         file.write("new")
     assert link.is_symlink() and target.read_text() == "new"
     assert list((tmp_path / "disk").iterdir()) == [target]
+
+
+def test_a_path_that_cannot_be_a_folder(tmp_path: Path) -> None:
+    check_folder(tmp_path / "new" / "folder", "--out")
+    (tmp_path / "tasks.jsonl").touch()
+    for path in (tmp_path / "tasks.jsonl", tmp_path / "tasks.jsonl" / "out"):
+        with pytest.raises(
+            ConfigError, match=f"--out: '{path}' cannot be the folder: .* is a file. Name another"
+        ):
+            check_folder(path, "--out")
 
 
 def test_standard_output_goes_on_in_the_same_file(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 import torch
 from huggingface_hub.utils import HFValidationError, validate_repo_id
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
 from transformers.utils import logging
 from transformers.utils.versions import require_version
@@ -55,6 +55,7 @@ from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.training.memory import REMEDIES, Place, Sizes, adapter_config, gb, plan, quantized_bits
 from trl_dbbench.training.unsupported import wants_bf16
+from trl_dbbench.utils.files import check_folder
 from trl_dbbench.utils.memory import total_memory
 
 TASKS = 4
@@ -247,7 +248,9 @@ def _checked(name: str, check: Callable[[], str | Finding], parser: RecipeParser
 
 
 def _settings(parser: RecipeParser, words: list[str], script: Path) -> str:
-    parser.parse_args_and_config(words, fail_with_unknown_args=True)
+    for each in parser.parse_args_and_config(words, fail_with_unknown_args=True):
+        if isinstance(each, TrainingArguments):
+            check_folder(each.output_dir, "output_dir")
     return f"read by {script.name}"
 
 

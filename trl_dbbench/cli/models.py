@@ -16,7 +16,7 @@ from trl_dbbench.database.open import Spec
 from trl_dbbench.database.server.connections import redacted
 from trl_dbbench.errors import ConfigError, EngineError
 from trl_dbbench.tasks import Task, load_tasks
-from trl_dbbench.utils.files import check_outputs, write_atomically
+from trl_dbbench.utils.files import check_folder, check_outputs, write_atomically
 
 if TYPE_CHECKING:
     from trl_dbbench.engines.base import Backend, EngineSettings
@@ -219,6 +219,7 @@ def sample(
 
     drawn = {name: context.params[name] for name in ("temperature", "top_p", "top_k", "seed")}
     plan = Plan(n, keep, max_per_task, **drawn)
+    check_folder(out, "--out")
     trained = opt.trained_by(run, model, adapter, **opt.settings_options(context))
     if not trained.settings.few_shot:
         opt.refuse(context, "no examples are shown without --few-shot", "--few-shot-by")

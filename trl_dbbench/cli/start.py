@@ -37,7 +37,7 @@ from trl_dbbench.training.lost_ranks import limit_waiting, naming_lost_ranks
 from trl_dbbench.training.stopping import ordered_end, set_up_logging
 from trl_dbbench.training.unsupported import check_values, use_new_names, wants_bf16, written_types
 from trl_dbbench.utils.cpu import spare_page_faults
-from trl_dbbench.utils.files import check_not_misspelled
+from trl_dbbench.utils.files import check_folder, check_not_misspelled
 from trl_dbbench.utils.lookup import check_choice, nearest, unknown
 from trl_dbbench.utils.ranks import Ranks
 
@@ -68,6 +68,7 @@ def start(arguments: Sequence[type], main: Callable[..., Trainer]) -> None:
                     limit_waiting(each.ddp_timeout)
                     spare_page_faults(each.device)
                     put_timestamp(each)
+                    check_folder(each.output_dir, "output_dir")
         # an ImportError is of a package that only a setting needs, and names it
         with user_errors(ImportError), parser.saying_where(), naming_lost_ranks():
             ended(main(*given))
@@ -330,10 +331,10 @@ def _stamp_to_resume(args: TrainingArguments) -> str | None:
     asked = args.resume_from_checkpoint
     if asked in (None, False, "", "false", "False") or TIMESTAMP not in args.output_dir:
         return None
-    before, _, after = args.output_dir.partition(TIMESTAMP)
+    before, _, after = str(Path(args.output_dir).absolute()).partition(TIMESTAMP)
     run = re.compile(f"{re.escape(before)}({STAMP}){re.escape(after)}")
     if asked not in (True, "true", "True"):
-        named = run.match(str(asked))
+        named = run.match(str(Path(str(asked)).absolute()))
         return named[1] if named else None
     folders = glob(f"{escape(before)}*{escape(after)}")  # noqa: PTH207 - Path.glob takes no absolute pattern
     stamps = [

@@ -207,7 +207,10 @@ def asked_of(tasks: Sequence[Task], plan: Plan | None, trained: Trained) -> dict
     """Return what decides which episodes are played, as JSON holds it."""
     digests = "\n".join(task.digest for task in tasks)
     asked = {name: getattr(trained.settings, name) for name in TAKEN}
-    asked |= {"model": trained.model, "adapter": trained.adapter, **(asdict(plan) if plan else {})}
+    asked |= {"model": trained.model, "adapter": trained.adapter}
+    for name in ("model", "adapter", "few_shot_memory"):  # whatever folder the command is started in
+        asked[name] = asked[name] and found_from_everywhere(asked[name])
+    asked |= asdict(plan) if plan else {}
     asked["weights"] = [_stamp(trained.model), _stamp(trained.adapter)]
     asked["tasks"] = hashlib.blake2b(digests.encode(), digest_size=8).hexdigest()
     return json.loads(json.dumps(asked))

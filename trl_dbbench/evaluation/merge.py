@@ -27,6 +27,7 @@ from trl_dbbench.errors import ConfigError, loading
 from trl_dbbench.evaluation.evaluate import dtype_of, settings_apart
 from trl_dbbench.runs.adapters import other_base_of, with_adapter
 from trl_dbbench.runs.trained import Trained
+from trl_dbbench.utils.files import check_folder
 
 PROMPTS = (
     "How many customers live in Berlin?",
@@ -78,11 +79,12 @@ def merge(trained: Trained, out: Path, named_model: str | None = None) -> Merged
         raise ConfigError(f"'{trained.model}' has all weights of a model and no adapter to merge into it.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"'{out}' is there already. Give --out a folder that is not.")
+    check_folder(out, "--out")
     if named_model is not None and (noted := other_base_of(trained.adapter, named_model)) is not None:
         raise ConfigError(
             f"the adapter '{trained.adapter}' was trained on '{noted}', and --model names '{named_model}'. "
-            "An adapter fits only the weights that it was trained on: leave --model out, or name a copy of that "
-            f"model, in a folder '{Path(noted).name}'."
+            "An adapter fits only the weights that it was trained on: leave --model out, or name a copy of "
+            f"that model, in a folder '{Path(noted).name}'."
         )
     revision = trained.settings.model_revision
     _check_not_quantised(trained)

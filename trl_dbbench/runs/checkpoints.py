@@ -146,7 +146,7 @@ def flaw(folder: Path) -> str | None:
         return "was not written to its end"
     if (folder / UNFINISHED).exists():
         return "was not written to its end"
-    if (folder.parent / SETTINGS_FILE).exists() and run_id_of(folder) != run_id_in(folder.parent):
+    if is_of_another_run(folder):
         return f"is of another run than the {SETTINGS_FILE} beside it"
     try:
         sizes = json.loads((folder / SIZES).read_text(encoding="utf-8"))
@@ -200,6 +200,12 @@ def running_in(output_dir: str | Path) -> Iterator[None]:
             if Ranks().is_main:
                 held.enter_context(locked(folder))
         yield
+
+
+def is_of_another_run(checkpoint: Path) -> bool:
+    """Return whether a checkpoint is not of the run whose settings lie beside it."""
+    beside = checkpoint.parent
+    return (beside / SETTINGS_FILE).exists() and run_id_of(checkpoint) != run_id_in(beside)
 
 
 def run_id_in(folder: Path) -> str | None:

@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,8 @@ from trl_dbbench.runs.records import (
     commonest,
     void_reasons,
 )
-from trl_dbbench.runs.settings import RunSettings
+from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings
+from trl_dbbench.runs.trained import TAKEN
 from trl_dbbench.utils.files import whole_lines, write_atomically
 
 logger = logging.getLogger(__name__)
@@ -318,6 +319,8 @@ class EpisodeLogCallback(TrainerCallback):
     ):
         if not state.is_world_process_zero:
             return
+        if state.global_step:
+            self._warn_of_other_settings()
         self._write_settings()
         self._tasks = None  # the file may be that of another run, which has been set aside
         step = state.global_step
@@ -327,6 +330,22 @@ class EpisodeLogCallback(TrainerCallback):
             logs = [entry for entry in state.log_history if entry["step"] == step]
             evaluated = any(key.startswith("eval_") for entry in logs for key in entry)
             _keep_lines_before(self.path, step, evaluated)
+
+    def _warn_of_other_settings(self) -> None:
+        """Name the settings that are not those of the episodes before the checkpoint."""
+        path = self.path.with_name(SETTINGS_FILE)
+        if self._settings is None or not path.exists():
+            return
+        both = (RunSettings.of_file(path), self._settings)
+        before, now = (json.loads(json.dumps(asdict(each))) for each in both)
+        names = (*TAKEN, "rewards", "advantage", "sampling", "task_files")
+        if changed := [name for name in names if before[name] != now[name]]:
+            logger.warning(
+                "the run goes on with other settings: %s. %s has the new ones; figures from before and after "
+                "this step do not compare.",
+                ", ".join(changed),
+                path,
+            )
 
     def _write_settings(self) -> None:
         if self._settings is not None:

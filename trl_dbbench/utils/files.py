@@ -90,6 +90,15 @@ def check_writable(path: str | Path) -> None:
         raise ConfigError(f"'{path}' cannot be written: it must be a file in a folder that is there.")
 
 
+def check_folder(path: str | Path, setting: str) -> None:
+    """Raise ConfigError for a path that cannot be a folder to write to, before hours of work are lost."""
+    whole = Path(path).absolute()
+    there = next(each for each in (whole, *whole.parents) if each.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK)):
+        why = "may not be written to" if there.is_dir() else "is a file"
+        raise ConfigError(f"{setting}: '{path}' cannot be the folder: '{there}' {why}. Name another one.")
+
+
 def check_outputs(outputs: Iterable[str | Path | None], *sources: str | Path | None) -> None:
     """Raise ConfigError for outputs that would replace each other, or a file that is read."""
     paths = [Path(output) for output in outputs if output is not None]

@@ -41,10 +41,14 @@ def evaluations(run: Run) -> dict[int, list[EpisodeRecord]]:
 
 
 def whole_evaluations(run: Run) -> dict[int, list[EpisodeRecord]]:
-    """Return the evaluations that were not cut short: none has fewer tasks than the fullest one."""
+    """Return the evaluations on the tasks of the last one that was not cut short.
+
+    One that was cut short has only some of another's tasks. A run may have gone on with others.
+    """
     held_out = evaluations(run)
-    fullest = max(map(len, held_out.values()), default=0)
-    return {step: episodes for step, episodes in held_out.items() if len(episodes) == fullest}
+    tasks = {step: {*map(task_key, episodes)} for step, episodes in held_out.items()}
+    whole = [of for of in tasks.values() if not any(of < other for other in tasks.values())]
+    return {step: held_out[step] for step, of in tasks.items() if of == whole[-1]}
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Comparison:
 def compare(run: Run) -> Comparison | None:
     """First and last held-out evaluation; where there are no two, first and last third of greedy episodes.
 
-    An evaluation that was cut short, with fewer tasks than the fullest one, is not taken.
+    Only whole evaluations on the same tasks are taken.
     """
     held_out = whole_evaluations(run)
     full = list(held_out)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.runs.checkpoints import is_of_another_run
 from trl_dbbench.runs.read import loads, read_episodes, read_tasks
 from trl_dbbench.runs.records import EPISODES_FILE, METRICS_FILE, TASKS_FILE, EpisodeRecord
 from trl_dbbench.runs.settings import SETTINGS_FILE
@@ -80,6 +81,9 @@ def _read_log(folder: Path, run: Run) -> None:
         path = path if path.name == STATE_FILE else path / STATE_FILE
         if path.parent == folder and not path.exists():
             continue
+        if path.parent != folder and is_of_another_run(path.parent):
+            run.notes.append(f"{path.parent.name} is of another run and was left out.")
+            continue
         try:
             state = loads(path.read_bytes())
             found.append((int(state["global_step"]), state))
@@ -106,7 +110,7 @@ def _read_metrics(path: Path, run: Run) -> None:
                 entries.append(entry | {"step": int(entry["step"])})
             except (ValueError, KeyError, TypeError, RecursionError):  # half a line, of a killed run
                 continue
-    if entries and entries[-1]["step"] > (run.steps or 0):
+    if entries and (run.steps is None or entries[-1]["step"] > run.steps):
         run.log, run.steps = entries, entries[-1]["step"]
     elif run.steps is None:
         run.notes.append(

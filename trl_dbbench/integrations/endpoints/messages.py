@@ -166,7 +166,7 @@ def read_reply(body: Any) -> Reply:
     try:
         # Gemini's of a turn that it has blocked
         empty = body["choices"] == [] and "usage" in body
-        choice = {"message": None, "finish_reason": "content_filter"} if empty else body["choices"][0]
+        choice: Any = {"message": None, "finish_reason": "content_filter"} if empty else body["choices"][0]
         message = choice["message"] or {}
         content, refusal = _text(message.get("content")), _text(message.get("refusal"))
         thoughts = next(filter(None, (_text(message.get(name)) for name in _THOUGHTS)), "")
