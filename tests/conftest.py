@@ -57,12 +57,18 @@ DEMO_TASKS = Path(__file__).parents[1] / "recipes" / "demo_tasks.jsonl"
 
 
 LONGEST = (
-    *("test_hostile", "test_full_server_disk", "test_vllm_training", "test_resume", "test_docs_run"),
-    *("test_deepspeed", "test_stopping", "test_whose_fault", "test_faults", "test_freezes", "test_shipped"),
-    *("test_notebooks", "test_fuzz", "test_ranks", "test_any_statement", "test_service", "test_several"),
-    *("test_loss", "test_faults_training", "test_dynamic_sampling", "test_ppo", "test_trainer"),
-    *("test_publishing", "test_credit_training", "test_descriptors", "test_ahead", "test_compare"),
-    *("test_serving", "test_release", "test_demo"),
+    *("test_hostile", "test_vllm_training", "test_docs_run", "test_deepspeed", "test_engine_cache"),
+    *("test_stream", "test_harness", "test_report", "test_serving", "test_dynamic_sampling", "test_ranks"),
+    *("test_credit_training", "test_full_server_disk", "test_ahead", "test_trainer", "test_generate"),
+    *("test_resume", "test_several", "test_loss", "test_doctor", "test_ppo", "test_sqlite_bounds"),
+    *("test_faults_training", "test_readme", "test_relational", "test_forwards", "test_sqlite_faults"),
+    *("test_freezes", "test_serving_bounds", "test_publishing", "test_shared_prompts", "test_database"),
+    *("test_blind_answers", "test_compare", "test_whose_fault", "test_service", "test_few_shot"),
+    *("test_sources", "test_release", "test_formats", "test_prime", "test_multi_world", "test_samplers"),
+    *("test_families", "test_recipe", "test_demonstrations", "test_vllm_engine", "test_cpu"),
+    *("test_quantized", "test_grading", "test_trained", "test_own_tables", "test_any_statement"),
+    *("test_recipe_memory", "test_notebooks", "test_export", "test_descriptors", "test_scorers"),
+    *("test_native", "test_faults", "test_sample"),
 )
 
 

@@ -18,6 +18,7 @@ SHORTER = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shorter"),
     [

@@ -28,6 +28,7 @@ def released(folder: Path) -> tuple[str, bytes]:
     return hashlib.sha256(wheel.read_bytes()).hexdigest(), (folder / "dist" / "sbom.json").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the repository's commits, and this is a copy")
 def test_a_commit_gives_one_wheel_and_one_bill_of_materials(tmp_path: Path) -> None:
     earlier = os.umask(0o022)

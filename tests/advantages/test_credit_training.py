@@ -101,6 +101,7 @@ WITH_ARGUMENTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["grpo", *NAMES])
 def test_from_a_yaml_to_an_adapter(monkeypatch, tmp_path, name):
     """The quickstart's recipe with these lines in its YAML, and nothing else."""
@@ -199,6 +200,7 @@ def test_a_process_estimator_without_step_rewards_is_refused_at_the_start(
         )
 
 
+@pytest.mark.slow
 def test_a_running_baseline_goes_on_in_a_resumed_run(tiny_model, sqlite_database, demo_tasks, tmp_path):
     def train(folder, resume=False, **settings):
         trainer = make_trainer(

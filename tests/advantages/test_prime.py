@@ -145,6 +145,7 @@ def test_rewards_are_the_log_ratio_and_a_step_is_one_of_cross_entropy(prime_of, 
     assert max(abs(value) for value in played[0].token_rewards) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("right", [[True] * 4, [False] * 4, [True, False, False, True]])
 def test_it_learns_which_episodes_are_right(prime_of, tmp_path, right):
     """Of a batch that it sees again and again; also where all of it is right, or wrong."""
@@ -196,6 +197,7 @@ def test_the_learning_rate_of_the_policy_is_not_its(prime_of, tmp_path):
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_as_the_unbroken_one(prime_of, tmp_path):
     """From within a generation and from its end: the policy, pi_phi with its optimizer, the episodes."""
     settings = {**STEPS, "max_steps": 4}
@@ -214,6 +216,7 @@ def test_a_resumed_run_ends_as_the_unbroken_one(prime_of, tmp_path):
 # --- as a user starts it --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["token", "turn"])
 def test_from_a_yaml_to_an_adapter(monkeypatch, tmp_path, by):
     """What is saved is the policy's adapter alone."""

@@ -169,6 +169,7 @@ def test_one_kind_alone_and_what_the_level_lacks() -> None:
         generate_tasks(1, level="worlds.multi.level", skills=["select"])
 
 
+@pytest.mark.slow
 def test_the_prompt_does_not_decide_what_is_right() -> None:
     """Of tasks that differ in names and numbers only, some want another statement: the agent has to look.
 
@@ -244,6 +245,7 @@ def test_with_habits_it_slips_in_single_turns(tasks: list[Task], sqlite_database
     assert right / len(tasks) == pytest.approx(0.55, abs=0.12)
 
 
+@pytest.mark.slow
 def test_a_habit_sits_in_one_step_on_tasks_about_one_table(sqlite_database: Database) -> None:
     """So the tasks about a table are done wrong there mostly, and right elsewhere always."""
     slips: dict[tuple[str, str], list[bool]] = defaultdict(list)

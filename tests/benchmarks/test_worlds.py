@@ -12,6 +12,7 @@ from worlds import make
 from trl_dbbench.tasks import load_tasks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", make.WORLDS)
 def test_a_world_is_made_anew(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

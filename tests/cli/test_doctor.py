@@ -209,6 +209,7 @@ def test_a_file_of_pairs_alone(doctor, tmp_path):
     assert doctor(recipe)[1]["data"] == "ok    data: pairs in my.jsonl"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ppo_quickstart", "sft_episodes", "rm_quickstart", "prm_quickstart"])
 def test_recipes_of_other_kinds(doctor, name):
     """All they lack in an empty folder is the run that they learn from."""
@@ -246,6 +247,7 @@ def test_a_dtype_that_is_none_is_one_finding_among_others(doctor, tmp_path):
     assert "database" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("there", [False, True])
 def test_bfloat16_on_a_cpu(doctor, monkeypatch, there):
     """It is computed several times slower than float32 where the CPU has no instructions for it."""

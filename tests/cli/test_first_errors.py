@@ -219,6 +219,7 @@ def test_the_version(command: Callable) -> None:
     assert command("--version") == (0, f"trl-dbbench {__version__}\n")
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_130_whatever_the_launcher_makes_of_it() -> None:
     """Accelerate's launcher ends with 1 whenever a script of it does not end with 0."""
     script = (

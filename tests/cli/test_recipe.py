@@ -30,6 +30,7 @@ def run_recipe(monkeypatch: pytest.MonkeyPatch, *options: object) -> None:
     run_here(monkeypatch, RECIPE, "--config", QUICKSTART, *SMALL, *options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "local", "docker", "url"])
 def test_agentbench_tasks_on_every_kind_of_database(kind, tmp_path, request, monkeypatch, capsys):
     if not AGENTBENCH.exists():
@@ -59,6 +60,7 @@ def databases_and_accounts(url: str) -> set[str]:
         return {*names, *connection.execute(text("SELECT user FROM mysql.user")).scalars().all()}
 
 
+@pytest.mark.slow
 def test_two_ranks_share_a_server_and_leave_nothing(tmp_path, local_database):
     """Rank r's databases are named after it; the rows of both are in one log."""
     before = databases_and_accounts(local_database.url)
@@ -130,6 +132,7 @@ def test_a_killed_process_resumes_at_its_last_checkpoint(tmp_path, monkeypatch):
     assert greedy == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_the_warm_start(tmp_path, tiny_tasks, monkeypatch, caplog):
     """Gold episodes of generated tasks; the model and tokenizer that come out go into GRPO."""
     tasks = tmp_path / "tasks.jsonl"

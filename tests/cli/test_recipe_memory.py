@@ -33,6 +33,7 @@ MODELS: dict[str, PretrainedConfig] = {
 """As their config.json says it."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "gigabytes"),
     [

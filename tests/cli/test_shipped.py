@@ -189,6 +189,7 @@ def wheel(tmp_path_factory) -> Path:
     return built
 
 
+@pytest.mark.slow
 def test_the_wheel_has_all_that_a_training_needs(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = {
@@ -249,6 +250,7 @@ def run(installed, tmp_path) -> Iterator[object]:
     yield run
 
 
+@pytest.mark.slow
 def test_the_installed_package_finds_its_own_recipes(run, installed):
     code = "import trl_dbbench.cli.bundled as s; print(s.recipes()['quickstart'])"
     assert run("python", "-c", code).startswith(str(installed.parent / "lib"))
@@ -287,6 +289,7 @@ def test_from_nothing_but_the_wheel_to_a_merged_model(run, tmp_path):
 # --- the page ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page(tmp_path, monkeypatch):
     """Run the first part's lines in order, in one folder; of `train`, doctor checks the settings."""
     monkeypatch.chdir(tmp_path)

@@ -51,6 +51,7 @@ def test_a_level_of_ones_own_may_lie_in_a_folder(tmp_path: Path, monkeypatch: py
     ]
 
 
+@pytest.mark.slow
 def test_no_table_and_no_question_of_the_test_split_is_drawn() -> None:
     held_out = generate_tasks(150, level="worlds.tiny.level", split="test")
     drawn = of("generate://worlds.tiny.level", *range(300))

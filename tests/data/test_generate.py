@@ -124,6 +124,7 @@ def test_the_slips_that_are_tried() -> None:
 # --- skills ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_skills_read_off_the_gold_are_those_recorded(tasks: list[Task], tiny_tasks: list[Task]) -> None:
     for task in [*tasks, *tiny_tasks]:
         assert task.gold.sql is not None
@@ -190,6 +191,7 @@ print(hashlib.md5(text.encode()).hexdigest())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hash_seed", ["0", "1"])
 def test_same_seed_same_bytes(hash_seed: str) -> None:
     here = "".join(task.to_json() for task in generate_tasks(12, seed=4))
@@ -211,6 +213,7 @@ def test_workers_change_nothing(tiny_tasks: list[Task]) -> None:
     assert generate_tasks(len(tiny_tasks), level="worlds.tiny.level") == tiny_tasks
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 2**40), other=st.integers(0, 2**40), level=st.sampled_from([*LEVELS, *WORLDS]))
 @examples(5)
 def test_train_and_test_share_nothing(seed: int, other: int, level: str) -> None:
@@ -228,6 +231,7 @@ def test_no_task_twice(tasks: list[Task], tiny_tasks: list[Task]) -> None:
 # --- right on real databases ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "local"])
 def test_every_gold_is_right(tasks: list[Task], kind: str, request: pytest.FixtureRequest) -> None:
     database: Database = request.getfixturevalue(f"{kind}_database")

@@ -113,6 +113,7 @@ def test_no_error_shows_the_password(url: str, tmp_path: Path) -> None:
     assert "cret" not in f"{result.exception}{result.output}"
 
 
+@pytest.mark.slow
 def test_tasks_of_a_server_are_right_on_a_server(shop: str, tmp_path: Path, local_database: Database) -> None:
     out = tmp_path / "tasks.jsonl"
     result = CliRunner().invoke(
@@ -169,6 +170,7 @@ def test_no_statement_is_drafted_twice_and_what_is_missing_is_named(tmp_path: Pa
     assert "group_by_multiple_columns" in drafts.missing
 
 
+@pytest.mark.slow
 def test_a_copy_has_all_cells_of_its_row_those_too_that_no_question_is_about() -> None:
     """Nothing is asked of a JSON document or a long text, and "whose other cells are the same" is about them."""
     pets = table(
@@ -222,6 +224,7 @@ def test_the_normal_form_of_a_statement(sql: str, form: str) -> None:
     assert normal_form(sql) == form
 
 
+@pytest.mark.slow
 def test_csv_files_become_two_files_of_tasks(tmp_path: Path, sqlite_database: Database) -> None:
     paths, train, test = write_csv(tmp_path), tmp_path / "train.jsonl", tmp_path / "test.jsonl"
     command = ["import", *map(str, paths), "--num-tasks", "60", "--sample", "30"]

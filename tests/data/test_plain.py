@@ -20,6 +20,7 @@ def tasks() -> list[Task]:
     return generate_tasks(150, seed=4, level="plain")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "local"])
 def test_every_gold_is_right(tasks: list[Task], kind: str, request: pytest.FixtureRequest) -> None:
     database: Database = request.getfixturevalue(f"{kind}_database")

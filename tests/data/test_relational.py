@@ -376,6 +376,7 @@ def test_no_slip_gives_the_answer(tasks: dict[str, list[Task]], sqlite_database:
             assert execute_alone(sqlite_database, task, wrong).rows != right, wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grader", [None, "strict"])
 def test_every_gold_is_right_by_its_rows_and_by_its_sql(
     tasks: dict[str, list[Task]], database: Database, grader: str | None
@@ -419,6 +420,7 @@ def test_names_need_no_quotes_and_have_several_wordings() -> None:
     assert len(tiny_sql.FORMS) == len(tiny_sql.WORDINGS)
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 2**40), other=st.integers(0, 2**40), level=st.sampled_from(LEVELS))
 @examples(2)
 def test_the_same_seed_gives_the_same_tasks_and_test_ones_are_new(seed: int, other: int, level: str) -> None:

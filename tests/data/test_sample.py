@@ -339,6 +339,7 @@ def test_a_killed_one_goes_on_where_it_stopped(
     assert progress_of(tmp_path / "out") == progress_of(whole)
 
 
+@pytest.mark.slow
 def test_other_weights_are_another_sampling(
     whole: Path, tasks: Path, command: Callable, tmp_path: Path
 ) -> None:

@@ -125,6 +125,7 @@ def counts(short: int, slow: int) -> pytest.MarkDecorator:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @pytest.mark.timeout(3600)
 @counts(short=4_000, slow=20_000)
@@ -148,6 +149,7 @@ def test_any_statement(kind: str, count: int, tmp_path: Path, request: pytest.Fi
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @pytest.mark.timeout(7200)
 @counts(short=1_000, slow=4_000)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from databases import table, task
 
 from trl_dbbench.database.server.start import Server
@@ -47,6 +48,7 @@ def episodes(url: str, code: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_256_descriptors_are_enough_for_300_episodes(server: Server) -> None:
     said = episodes(
         server.url,

@@ -110,6 +110,7 @@ def episode(database: Database, statements: list[str]) -> tuple[list[QueryResult
         return results, {name: sorted(rows) for name, rows in rows_of(sandbox).items()}
 
 
+@pytest.mark.slow
 def test_no_freeze_is_blamed_on_an_episode(frozen: tuple[Database, Freeze]) -> None:
     """Five freezes of one to four times the statements' time limit, under twelve episodes at a time."""
     database, freeze = frozen

@@ -150,6 +150,7 @@ def open_when_up(url: str) -> Iterator[Database]:
     raise AssertionError("the server does not come up")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [6, pytest.param(20, marks=LONG)])
 @pytest.mark.parametrize(("server", "megabytes"), [(mariadb, 300), (mysql, 400)])
 def test_a_disk_that_is_full_for_a_while(server, megabytes, seconds, tokenizer, tmp_path, monkeypatch):

@@ -79,6 +79,7 @@ def test_a_column_that_no_database_takes_is_left_out_and_the_others_come(odd: Se
     assert "days.at: its default 0000-00-00 00:00:00 is not held" in odd.notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "statements", "notes"),
     [

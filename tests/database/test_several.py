@@ -303,6 +303,7 @@ class Episodes:
         assert (self.faults, self.wrong) == ([], [])
 
 
+@pytest.mark.slow
 def test_a_server_is_killed_under_256_episodes_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "trl_dbbench.database")
     with servers(3) as started:
@@ -353,6 +354,7 @@ def test_our_own_server_is_started_again(kind: str, request: pytest.FixtureReque
             assert lost.made > then
 
 
+@pytest.mark.slow
 def test_all_are_lost() -> None:
     """Episodes wait for the first that returns, but not for ever."""
     with ExitStack() as stack:
@@ -433,6 +435,7 @@ def test_passwords_are_not_shown(
     assert "secret" not in f"{text} {code} {out} {caplog.text}"
 
 
+@pytest.mark.slow
 def test_commands_take_lists(three: Database, command: Callable) -> None:
     code, out = command("validate", DEMO_TASKS, "--database", three.url)
     assert code in (0, None), out

@@ -289,6 +289,7 @@ PREPARED = 2_000
 """By one procedure; a statement has up to 65,536 characters."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["local", "docker"])
 def test_prepared_statements_leave_room_for_others(kind: str) -> None:
     """A server has 16,382 of all sessions together, unless it is told otherwise."""

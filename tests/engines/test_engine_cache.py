@@ -158,6 +158,7 @@ SAMPLINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("long", [1, 10_000], ids=["prompts-shared", "prompts-copied"])
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("build", [qwen2, llama, sliding_window, gemma4, hybrid])
@@ -238,6 +239,7 @@ def test_prompts_are_shared_where_that_pays(tokens, prompts, samples, shared):
     assert (engine._prompts is not None) == shared
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("past", ["shared", "copied", "prefilled again"])
 @pytest.mark.parametrize("build", [qwen2, llama, sliding_window])
 def test_all_is_computed_where_the_model_lies(build, past, monkeypatch):

@@ -190,6 +190,7 @@ def test_gradients_of_every_loss(tiny_model, demo_tasks, tmp_path, loss_type: st
     assert found["off"].norm() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_the_usual_weights(sqlite_database, tmp_path) -> None:
     """Of full weights, by SGD, which does not magnify what Adam would."""
     weights, episodes = {}, {}

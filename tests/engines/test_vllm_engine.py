@@ -505,6 +505,7 @@ def test_weights_travel_when_they_changed(fakes, tiny_model, sqlite_database, de
     assert sorted(set(used)) == sorted(loads)
 
 
+@pytest.mark.slow
 def test_two_ranks_use_the_adapter_that_the_first_loads(fakes, tmp_path):
     servers = fakes(2)
     options = ("--vllm_server_urls", *(server.url for server in servers), "--use_peft", "true")
@@ -520,6 +521,7 @@ def test_two_ranks_use_the_adapter_that_the_first_loads(fakes, tmp_path):
     assert not list((tmp_path / "_vllm_adapters").iterdir())
 
 
+@pytest.mark.slow
 def test_a_server_that_refuses_the_adapter_ends_both_ranks(fakes, tmp_path):
     (server,) = fakes(1)
     server.interfere = lambda path, body: (404, {"detail": "Not Found"}) if "load" in path else NotImplemented

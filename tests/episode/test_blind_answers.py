@@ -108,6 +108,7 @@ SEVEN = dict.fromkeys(
 """Questions whose answer is 1."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("name", "published", "rewarded"),

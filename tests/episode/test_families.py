@@ -81,6 +81,7 @@ def outcome(folder: Path, family: Family, protocol: str) -> str:
     return f"yes, as {keeping[chat.chat_template]}".replace("as the model's own ", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("families", [bundled(), THINKING], ids=["TRL's", "others that think"])
 def test_the_page_has_a_row_for_every_template(folder: Path, families: dict[str, Family]) -> None:
     """What fails here shows the table as it should stand there."""

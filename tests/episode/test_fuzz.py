@@ -199,6 +199,7 @@ def test_the_code_among_the_outputs_works(tmp_path: Path, monkeypatch: pytest.Mo
         Path(FLAG).unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("protocol", ["text", "tools"])
@@ -328,6 +329,7 @@ OPENINGS += [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("protocol", ["text", "tools"])
 def test_a_million_characters(protocol: str) -> None:

@@ -287,6 +287,7 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, float],
     return make
 
 
+@pytest.mark.slow
 def test_adapters_are_compared_with_their_base(
     command: Callable, adapters: Callable[[str, float], Path], tmp_path: Path
 ) -> None:
@@ -466,6 +467,7 @@ def test_hostile_text_is_no_markup(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_in_chromium(
@@ -493,6 +495,7 @@ def test_the_page_in_chromium(
     assert_fits(browser, page, f"compare-{width}-{scheme}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
 def test_the_page_of_an_evaluation_in_chromium(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
     """Two tasks, four samples each; the one that was done wrong comes first."""
@@ -561,6 +564,7 @@ def press(browser: Any, chip: str) -> None:
     browser.find_element("xpath", f"//label[contains(@class, 'chip')][contains(., '{chip}')]").click()
 
 
+@pytest.mark.slow
 def test_flips_are_filtered_and_searched_in_chromium(browser: Any, tmp_path: Path) -> None:
     page = write_comparison(compare_arms(flipping()), tmp_path / "c.html")
     open_as(browser, page, 1280, "light")

@@ -261,6 +261,7 @@ def test_void_samples_stand_beside_every_measure() -> None:
 # --- the command ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_eval_with_samples(command: Callable, tmp_path: Path) -> None:
     """The tiny model on 12 tasks, four samples each, the best chosen by the execution of their SQL."""
     options = ("--limit", "12", "--samples", "4", "--temperature", "1.0", "--reward-model", "execution")
@@ -344,6 +345,7 @@ def scorer(kind: str, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["model", "prm"])
 def test_a_reward_model_chooses_among_samples(command: Callable, tmp_path: Path, kind: str) -> None:
     """Also where prompts show earlier episodes, which it reads as well."""

@@ -703,6 +703,7 @@ def choose(browser: Any, **filters: str) -> str:
     return browser.find_element("id", "count").text
 
 
+@pytest.mark.slow
 def test_in_chromium(browser: Any, tmp_path: Path) -> None:
     lines = episodes(40)
     page = write_report(read_run(write_run(tmp_path / "run", lines)), tmp_path / "report.html")
@@ -789,6 +790,7 @@ def test_hostile_text_is_shown_as_text_in_chromium(browser: Any, tmp_path: Path)
     assert_quiet(browser, page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("runs", [1, 2])
@@ -959,6 +961,7 @@ def test_episodes_stand_under_their_task_in_chromium(browser: Any, tmp_path: Pat
     assert_quiet(browser, page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "tasks"),
     [
@@ -1118,6 +1121,7 @@ def test_what_was_trained_is_told_turn_by_turn_in_chromium(browser: Any, tmp_pat
     assert "Tokens: 40 written, 259 read, none trained" in browser.find_element("id", "episode").text
 
 
+@pytest.mark.slow
 def test_a_view_is_taken_along_in_chromium(browser: Any, tmp_path: Path) -> None:
     lines = episodes(40)
     lines[0]["question"] = '=HYPERLINK("x"), or not'
@@ -1187,6 +1191,7 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> Non
     assert "<h1>quick (1) and quick (2)</h1>" in html
 
 
+@pytest.mark.slow
 def test_two_thousand_episodes_open_within_two_seconds_in_chromium(browser: Any, tmp_path: Path) -> None:
     lines = episodes(372)
     assert len(lines) >= 2000

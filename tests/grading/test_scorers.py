@@ -215,6 +215,7 @@ def from_sql(line: dict[str, Any], copy: Callable[[str], sqlite3.Connection]) ->
     return 0.0 if predicted is None or gold is None else score(predicted, gold)
 
 
+@pytest.mark.slow
 def test_the_published_verdicts_from_the_sql(databases) -> None:
     """All lines with SQL, but those of several golds, and those in which literals are exchanged."""
     checked, wrong = Counter[str](), []

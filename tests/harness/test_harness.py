@@ -630,6 +630,7 @@ with open_database("sqlite") as database:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_training_leaves_no_process(late_orders: Task, tiny_model: str, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     harness = f"sh -c 'echo $$ >> {pids}; sleep 600'"
@@ -680,6 +681,7 @@ def test_it_trains_as_our_own_rollout(tiny_model, sqlite_database, demo_tasks, t
     assert moved > 0
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(
     tiny_model, sqlite_database, demo_tasks, tmp_path
 ) -> None:
@@ -738,6 +740,7 @@ def test_what_cannot_be(tiny_model, sqlite_database, demo_tasks, tmp_path, setti
         make_trainer(tiny_model, sqlite_database, demo_tasks[:1], tmp_path, **settings)
 
 
+@pytest.mark.slow
 def test_two_ranks(tiny_model: str, tmp_path: Path) -> None:
     status, output = fork_ranks(TWO_RANKS, "played_by_a_program", tiny_model, tmp_path)
     assert status == 0, output

@@ -68,6 +68,7 @@ def test_figures_are_for_who_has_the_token() -> None:
         assert figures(address, Authorization=f"Bearer {TOKEN}")["dbbench_episodes_open",] == 0
 
 
+@pytest.mark.slow
 def test_a_database_that_does_not_answer_is_told() -> None:
     try:
         server = start_local()
@@ -114,6 +115,7 @@ def test_open_episodes_may_end_after_a_signal(tmp_path: Path) -> None:
     assert (episode["status"], len(episode["turns"])) == ("answered", 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seconds", "again"), [(600, True), (1, False)], ids=["the signal again", "no time left"]
 )
@@ -190,6 +192,7 @@ requests = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @examples(100)
 @given(body=st.binary() | st.builds(lambda value: json.dumps(value).encode(), json_values | requests))
 def test_random_requests_never_fail_the_server(service: str, body: bytes) -> None:
@@ -197,6 +200,7 @@ def test_random_requests_never_fail_the_server(service: str, body: bytes) -> Non
     assert answer.status_code < 500, (body, answer.text)
 
 
+@pytest.mark.slow
 def test_requests_without_an_end(service: str) -> None:
     """A client that sends half a request and no more keeps nobody else waiting."""
     host, port = service.removeprefix("http://").removesuffix("/mcp").split(":")

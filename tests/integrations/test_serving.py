@@ -101,6 +101,7 @@ def check_saved(folder: Path, url: str) -> None:
             assert episode["right"] is verdict.right is (number % 2 == 0), task.id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_twenty_tasks_over_stdio(url: str, tmp_path: Path, mode: str) -> None:
     async def play() -> None:
@@ -116,6 +117,7 @@ def test_twenty_tasks_over_stdio(url: str, tmp_path: Path, mode: str) -> None:
     check_saved(tmp_path / "saved", url)
 
 
+@pytest.mark.slow
 def test_twenty_tasks_over_http_by_five_clients_side_by_side(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,6 +227,7 @@ def test_a_killed_client_of_stdio_leaves_nothing(url: str, tmp_path: Path, mode:
     assert [(each["status"], each["right"]) for each in saved(folder)] == [("out_of_tokens", False)] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", BOTH)
 def test_a_killed_client_of_http_leaves_nothing(url: str, tmp_path: Path, mode: str) -> None:
     folder, before = tmp_path / "saved", owned(url)
@@ -248,6 +251,7 @@ def test_a_killed_client_of_http_leaves_nothing(url: str, tmp_path: Path, mode: 
     assert owned(url) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [None, "2026-07-28"])
 def test_a_client_that_is_gone_in_the_middle_of_a_request_is_no_error(version: str | None) -> None:
     """`http_server` wants no traceback in the log."""
@@ -610,6 +614,7 @@ def test_a_folder_that_another_server_is_about_to_begin(tmp_path: Path) -> None:
 # --- who may connect --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_a_token_is_asked_for(mode: str) -> None:
     async def play(token: str) -> str:
@@ -708,6 +713,7 @@ def test_what_a_clients_configuration_names_is_a_server(tmp_path: Path) -> None:
     assert [each["right"] for each in saved(tmp_path / "saved")] == [True]
 
 
+@pytest.mark.slow
 def test_the_lines_of_the_page_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -157,6 +157,7 @@ def test_a_request_has_its_time() -> None:
                 assert ended, sent
 
 
+@pytest.mark.slow
 def test_who_reads_no_answers_is_hung_up_on() -> None:
     with hurried() as address, closing(connected(address)) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -218,6 +219,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sent", "code"), REFUSED.values(), ids=REFUSED)
 def test_refused(service: str, sent: bytes, code: int) -> None:
     said = answered(service, sent)

@@ -97,6 +97,7 @@ def test_arguments_that_are_no_object_are_read_as_our_protocol_reads_them(
     assert (played["score"], left) == (-0.8, {"open": 0}), "a fault would end the training"
 
 
+@pytest.mark.slow
 def test_200_answers_without_a_tool(tokenizer: PreTrainedTokenizerBase, sqlite_database: Database) -> None:
     """Answers of one turn, which the reward function executes itself. It needs nothing of verl."""
     write, seen = get_protocol("text_sql").write, set()

@@ -167,6 +167,7 @@ SPILL = (
 """6 MB and more."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", ["mysql", "sqlite"])
 def test_no_room_for_temporary_files_is_a_fault(dialect: str) -> None:
     """For a probe there is none either: the agent is not told of a full table."""
@@ -273,6 +274,7 @@ def test_rename_table(database: Database, sql: str, tables: set[str]) -> None:
         assert set(sandbox.state()) == tables
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @pytest.mark.timeout(300)
 def test_nothing_that_an_agent_writes_is_a_fault(

@@ -257,6 +257,7 @@ def train(monkeypatch, output_dir: Path, *options: object) -> None:
     )
 
 
+@pytest.mark.slow
 def test_it_learns_which_step_was_wrong(tmp_path, sqlite_database, tokenizer, monkeypatch, capsys):
     """Eight tasks, each right once and once without WHERE; two tasks are held out."""
     run = save_run(tmp_path / "run", sqlite_database, tokenizer, count_scripts(range(1, 9)))
@@ -275,6 +276,7 @@ def test_it_learns_which_step_was_wrong(tmp_path, sqlite_database, tokenizer, mo
     assert RunSettings.of_file(tmp_path / "prm" / "run.json").protocol == settings.protocol
 
 
+@pytest.mark.slow
 def test_an_adapter_by_yaml_alone_is_a_reward_of_the_next_run(
     tmp_path, sqlite_database, tokenizer, monkeypatch
 ):

@@ -59,6 +59,7 @@ def train(monkeypatch, run: Path, output_dir: Path, *options: object) -> None:
 # --- from episodes to a model -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_learns_right_over_wrong(run, tmp_path, monkeypatch, capsys, sqlite_database):
     """Eight passes over six pairs. The two held-out tasks are told apart by the same words."""
     train(monkeypatch, run, tmp_path / "rm", "--num_train_epochs", 8, "--held_out_share", 0.25)
@@ -74,6 +75,7 @@ def test_it_learns_right_over_wrong(run, tmp_path, monkeypatch, capsys, sqlite_d
     assert better > worse
 
 
+@pytest.mark.slow
 def test_an_adapter_by_yaml_alone_is_a_reward_of_the_next_run(run, tmp_path, monkeypatch):
     """RM by LoRA, then GRPO with it: its scores are in the log beside the outcome."""
     train(monkeypatch, run, tmp_path / "rm", "--use_peft", "true", "--lora_target_modules", "all-linear")

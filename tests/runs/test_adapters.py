@@ -66,6 +66,7 @@ def answers(command, folder: Path, *arguments: object) -> dict[str, Any]:
 # --- merge ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_merged_model_answers_as_its_adapter(run, tasks, command, tmp_path):
     """Every turn of 24 episodes, with the run's system prompt, template and limits, from the merged folder alone."""
     wanted = answers(command, tmp_path, "--adapter", run, "--tasks", tasks)

@@ -105,6 +105,7 @@ def reward(dataset: Dataset, **settings: Any) -> RewardTrainer:
     return RewardTrainer(model, RewardConfig(**settings), train_dataset=dataset, processing_class=tokenizer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["run", "sampled"])
 @pytest.mark.parametrize(
     ("make", "kind"), [(sft, "sft"), (dpo, "preference"), (kto, "kto"), (reward, "preference")]

@@ -212,6 +212,7 @@ def test_a_template_that_leaves_earlier_turns_out_is_refused(tiny_tokenizer, sql
         Shots(player, memory, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["text", "tools"])
 def test_every_template_that_can_be_used_shows_earlier_episodes(protocol, trained_tasks, sqlite_database):
     """In the order of the episode, with statements and answers that are read again as what they were."""
@@ -538,6 +539,7 @@ def test_all_samples_of_a_prompt_and_its_greedy_run_see_the_same(sqlite_database
     assert [entry["few_shot/shown"] for entry in trainer.state.log_history if "loss" in entry] == [2.0, 2.0]
 
 
+@pytest.mark.slow
 def test_a_runs_folder_tells_every_prompt(unbroken):
     """Rebuilt from episodes.jsonl, tasks.jsonl and shots.jsonl, token by token."""
     settings = RunSettings.of_file(Path(unbroken.args.output_dir) / "run.json")
@@ -570,6 +572,7 @@ def test_right_episodes_join_and_are_shown(unbroken, small_file):
     assert 3 < sizes[0] <= sizes[-1] == len(expected)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_exactly(unbroken, sqlite_database, small_file, tmp_path):
     """From checkpoints within a generation and at its end: the same memory, the same prompts, the same weights."""
     run = Path(unbroken.args.output_dir)
@@ -618,6 +621,7 @@ def test_a_run_with_shots_is_replayed(unbroken, sqlite_database):
         }
 
 
+@pytest.mark.slow
 def test_two_ranks_draw_the_same(small_file, tmp_path):
     """A group's samples lie on both ranks and have one prompt; what is right on either joins both memories."""
     shutil.copy(small_file, tmp_path / "memory.jsonl")
@@ -709,6 +713,7 @@ def adapter_run(small_file, tmp_path_factory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_a_run_shows_what_the_run_showed(adapter_run, command, tmp_path):
     """Its held-out tasks come out as in its own last evaluation: same shots, same words; also from a checkpoint."""
     for place, step in ((adapter_run, 2), (adapter_run / "checkpoint-1", 1)):
@@ -749,6 +754,7 @@ def by_words(episode: dict) -> tuple:
     )
 
 
+@pytest.mark.slow
 def test_an_evaluation_without_training(command, memory_file, tmp_path):
     """The baseline: a model, a memory, and the accuracy with so many episodes in the prompt."""
     tasks = tmp_path / "tasks.jsonl"

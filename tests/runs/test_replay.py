@@ -133,6 +133,7 @@ def change(run: Path, line: int, edit: Callable[[dict[str, Any]], None]) -> None
 # --- equal ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_trained_run_comes_out_equal_where_it_was_made(tmp_path: Path, database: Database) -> None:
     """The quickstart's model on SQLite, MariaDB and MySQL: greedy, sampled and held-out episodes."""
     trainer = DBBenchGRPOTrainer(

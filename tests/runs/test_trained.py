@@ -44,6 +44,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow
 def test_a_run_without_its_tasks(run: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(run, tmp_path / "copied", ignore=shutil.ignore_patterns("tasks.jsonl"))
     with pytest.raises(ConfigError, match="has no held-out evaluation whose tasks could be played"):
@@ -93,6 +94,7 @@ def played(command: Callable, folder: Path, *arguments: object) -> tuple[dict[st
     return by_task(json.loads(figures.read_text(encoding="utf-8"))["episodes"]), out
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_the_runs_own(run: Path, command: Callable, tmp_path: Path) -> None:
     """Every turn of its 24 held-out episodes, at the end and at a checkpoint; without an option."""
     before, first, last = (of_the_run(run, step) for step in range(3))

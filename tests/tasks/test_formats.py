@@ -162,6 +162,7 @@ def trained_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return out / "tasks.jsonl"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writer", [*WRITERS, "train"])
 def test_the_recipe_and_an_evaluation_read_what_a_command_writes(
     tmp_path: Path, writer: str, command: Command, monkeypatch: pytest.MonkeyPatch

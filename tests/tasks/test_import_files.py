@@ -66,6 +66,7 @@ def tasks_of(path: Path, database: Database) -> list[Task]:
     return tasks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "statements"), [("dvds", DVDS), ("blog", BLOG), ("odd", AS_DUMPED)])
 def test_a_dump_gives_what_its_server_gives(
     local_database: Database, tmp_path: Path, name: str, statements: tuple[str, ...]

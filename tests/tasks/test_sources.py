@@ -666,6 +666,7 @@ def test_what_a_dump_may_say_in_vain(server_database: Database, tmp_path: Path) 
     assert not Path("/tmp/hostile_out").exists()
 
 
+@pytest.mark.slow
 def test_a_large_dump_is_read_in_pieces(tmp_path: Path) -> None:
     path = tmp_path / "large.sql"
     with path.open("w") as file:

@@ -732,6 +732,7 @@ def numbered(letter: str, count: int) -> list[dict[str, Any]]:
     return [{"name": f"{letter}{number}", "type": "INT"} for number in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(100)
 @pytest.mark.parametrize("kind", ["columns", "tables"])
 def test_time_grows_as_the_task_does(tmp_path: Path, kind: str) -> None:

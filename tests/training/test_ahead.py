@@ -63,6 +63,7 @@ GENERATIONS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", GENERATIONS, ids=str)
 def test_the_tasks_and_random_numbers_are_those_of_a_run_without(settings, trainer_on, fakes):
     (server,) = fakes(1)
@@ -79,6 +80,7 @@ def test_the_tasks_and_random_numbers_are_those_of_a_run_without(settings, train
     assert len({step for step, *_ in runs[0]}) >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [1, 2])
 def test_a_batch_is_of_weights_that_are_so_many_updates_older(ahead, trainer_on, fakes):
     """And of one adapter, from its first turn to its last, in the samples and the greedy runs."""
@@ -151,6 +153,7 @@ def test_the_greedy_line_says_whose_weights_they_are(trainer_on, fakes, capsys):
     assert lines[2].startswith("step 2, weights of step 1: greedy 0 of 2 right")
 
 
+@pytest.mark.slow
 def test_a_killed_run_plays_what_was_under_way_again(trainer_on, fakes):
     (server,) = fakes(1)
     whole = trainer_on(server, "whole", rollouts_ahead=1)
@@ -167,6 +170,7 @@ def test_a_killed_run_plays_what_was_under_way_again(trainer_on, fakes):
     assert steps == {0: 0, 1: 0, 2: 1, 3: 3, 4: 3}
 
 
+@pytest.mark.slow
 def test_an_evaluation_has_the_newest_weights_and_disturbs_nobody(trainer_on, fakes):
     (server,) = fakes(1)
     plain = trainer_on(server, "plain", rollouts_ahead=1)
@@ -190,6 +194,7 @@ def test_servers_that_are_lost_end_the_run_and_its_threads(trainer_on, fakes, mo
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("dbbench-ahead")]
 
 
+@pytest.mark.slow
 def test_two_ranks_play_ahead(fakes, tmp_path):
     """Each its rows, in threads of its own; what they agree on, they agree on between the batches."""
     (server,) = fakes(1)

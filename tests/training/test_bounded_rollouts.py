@@ -8,6 +8,7 @@ from training import episodes_in, quickstart_trainer
 from trl_dbbench.engines.transformers.engine import TransformersEngine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

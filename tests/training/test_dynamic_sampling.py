@@ -89,6 +89,7 @@ def test_totals_do_not_count_where_the_advantage_passes_over_them(late_orders):
 # --- in a run -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_only_groups_that_teach_are_trained_on(sqlite_database, tmp_path):
     trainer = quickstart_trainer(sqlite_database, tmp_path, max_steps=4, **DYNAMIC)
     trainer.train()
@@ -221,6 +222,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(sqlite_database, tmp_path, sam
     assert any(e.get("left_out") for e in episodes_of(tmp_path / "killed"))
 
 
+@pytest.mark.slow
 def test_with_examples_of_other_tasks(sqlite_database, tmp_path):
     """Right episodes of groups that were left out join the memory, too."""
     settings = {"few_shot": 1, "few_shot_update": True, "max_completion_length": 96, **DYNAMIC}
@@ -233,6 +235,7 @@ def test_with_examples_of_other_tasks(sqlite_database, tmp_path):
     assert {e["task_digest"] for group in first_gone for e in group if e["right"]} <= learned
 
 
+@pytest.mark.slow
 def test_two_ranks_choose_as_one_with_the_double_batch(tiny_model, sqlite_database, tmp_path):
     """Three groups of four samples on two ranks, one on both; further groups are shared, too."""
     status, output = fork_ranks(TWO_RANKS, "chosen_prompts", tiny_model, tmp_path)

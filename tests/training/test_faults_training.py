@@ -73,6 +73,7 @@ def test_the_server_is_killed_and_once_stays_away(
     assert [str(each) for each in replayed if each.differences] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["rollout", "rewards"])
 def test_a_database_that_stays_away_ends_the_run_with_a_checkpoint(
     phase: str, server: Server, tmp_path: Path

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 import torch
 import transformers.modeling_flash_attention_utils as flash
 from training import episodes_in, quickstart_trainer
@@ -46,6 +47,7 @@ def flash_attn_varlen_func(
     return torch.cat([attention(*row, softmax_scale, causal) for row in rows])
 
 
+@pytest.mark.slow
 def test_it_plays_and_trains_as_sdpa_does_and_says_what_it_gives_up(
     monkeypatch, sqlite_database, tmp_path, caplog
 ):

@@ -261,6 +261,7 @@ def check_same(trainer: DBBenchGRPOTrainer, batches: list[dict[str, Any]], bound
         assert divided["logged"][name] == pytest.approx(values, rel=1e-5, abs=1e-7), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_loss_gradient_and_metrics_are_those_of_the_whole(tiny_model, demo_tasks, tmp_path, loss_type, level):
@@ -284,6 +285,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", OTHERS.values(), ids=OTHERS.keys())
 def test_with(tiny_model, demo_tasks, tmp_path, settings):
     """As above; each token has its own advantage, as step rewards give them."""
@@ -403,6 +405,7 @@ def test_the_longest_pass_within_a_budget(checkpointing):
     assert tokens_within(1.0, sizes, load) == 1, "a row goes alone"
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_its_bound(tiny_model, sqlite_database, demo_tasks, tmp_path, monkeypatch):
     """Whatever is free by then."""
     settings = {"save_strategy": "steps", "save_steps": 1, "lr_scheduler_type": "constant"}
@@ -470,6 +473,7 @@ def test_scoring_without_gradients(tiny_model, demo_tasks, tmp_path):
     assert divided[2] is whole[2] is None
 
 
+@pytest.mark.slow
 def test_a_run(tiny_model, sqlite_database, demo_tasks, tmp_path):
     """Two steps with a held-out evaluation; no pass is longer than a row, and the weights are the same."""
     weights, passes = [], {}

@@ -54,6 +54,7 @@ def unbroken(tiny_model, sqlite_database, demo_tasks, tmp_path_factory):
     return trainer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "step", "place"),
     [

@@ -39,6 +39,7 @@ class Liger(ModuleType):
                 module.forward = norm.__get__(module)
 
 
+@pytest.mark.slow
 def test_layers_are_ligers_and_the_loss_is_trls(monkeypatch, sqlite_database, tmp_path):
     liger = Liger()
     monkeypatch.setitem(sys.modules, "liger_kernel", ModuleType("liger_kernel"))

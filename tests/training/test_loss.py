@@ -90,6 +90,7 @@ def test_these_are_all_loss_types_that_trl_has():
     assert described.count('- `"') == len(LOSS_TYPES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @pytest.mark.parametrize("rows", [SAMPLES, 1], ids=["one micro-batch", "a micro-batch for each row"])
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)

@@ -330,6 +330,7 @@ def critic_of(trainer: DBBenchPPOTrainer) -> dict[str, torch.Tensor]:
     return {name: weight.detach().clone() for name, weight in trainer.critic.trained.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_run_ends_as_the_unbroken_one(ppo_of, tmp_path, kind):
     """From checkpoints within a generation and at its end: the same policy, critic, optimizer and episodes."""
@@ -371,6 +372,7 @@ YAML = ROOT / "recipes" / "ppo_quickstart.yaml"
 SMALL = ["--per_device_train_batch_size", "4", "--eval_strategy", "no", "--eval_on_start", "false"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_from_a_yaml_to_an_adapter(monkeypatch, tmp_path, kind):
     options = [*SMALL, "--critic", kind, "--max_steps", 2, "--output_dir", tmp_path]

@@ -65,6 +65,7 @@ def pushed(tmp_path_factory) -> tuple[Hub, Path]:
     return hub, folder / "run"
 
 
+@pytest.mark.slow
 def test_what_arrives(pushed):
     """The adapter, what it takes to play it, and every episode; no checkpoint, no lock."""
     hub, run = pushed
@@ -147,6 +148,7 @@ def held_out(run: Path, step: int) -> str:
     return Accuracy().add(episodes).describe()
 
 
+@pytest.mark.slow
 def test_a_hub_that_does_not_answer_is_one_line(tmp_path):
     """Asked before the training, so that nothing is lost."""
     with local_hub() as hub:

@@ -39,6 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield folder
 
 
+@pytest.mark.slow
 def test_an_evaluation_plays_the_adapter_on_the_weights_that_it_was_trained_on(run: Path) -> None:
     assert RunSettings.of_file(run / "run.json").quantized["load_in_4bit"]  # type: ignore[index]
     backend, policy = open_model(find_trained(run))
@@ -116,6 +117,7 @@ def test_without_bitsandbytes(monkeypatch, tmp_path):
         train(monkeypatch, "--output_dir", tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("run")  # which skips where bitsandbytes is not there
 def test_fine_tuning_on_quantized_weights(monkeypatch, tmp_path):
     script, recipe = ROOT / "recipes" / "sft_dbbench.py", ROOT / "recipes" / "sft_gold.yaml"

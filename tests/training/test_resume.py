@@ -118,6 +118,7 @@ def same(resumed, unbroken) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_from_every_saved_step(trainer_of, unbroken, tmp_path):
     """Checkpoints within a generation and at its end, within an epoch and at its end, and the last."""
     episodes = episodes_of(unbroken.args.output_dir)
@@ -140,6 +141,7 @@ def test_from_every_saved_step(trainer_of, unbroken, tmp_path):
         assert within_generation == (step != 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -188,6 +190,7 @@ class Outage(Exception):
     """What a trainer meets in the middle of a step."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "generations"),
     [
@@ -225,6 +228,7 @@ def test_a_checkpoint_in_the_middle_of_a_step_starts_it_again(trainer_of, tmp_pa
         assert same(resumed, unbroken), generation
 
 
+@pytest.mark.slow
 def test_training_goes_on_after_a_checkpoint_in_the_middle_of_a_step(trainer_of, unbroken, tmp_path):
     class SaveInTheMiddle(TrainerCallback):
         def on_substep_end(self, args, state, control, **kwargs):
@@ -250,6 +254,7 @@ class Killed(BaseException):
     """Ends the process's training as a kill would."""
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_was_cut_short_is_passed_over(trainer_of, unbroken, tmp_path, caplog, monkeypatch):
     """Whatever the last file is that was written, and with a limit that lets only one checkpoint stay."""
     settings = {**EVALUATED, "save_total_limit": 1}
@@ -370,6 +375,7 @@ def run_id(folder: Path) -> str | None:
     return json.loads((folder / "run.json").read_text())["id"]
 
 
+@pytest.mark.slow
 def test_a_run_that_starts_in_a_used_folder_takes_nothing_of_the_earlier_one(trainer_of, tmp_path, caplog):
     folder = tmp_path / "used"
     trainer_of(folder, max_steps=3).train()
@@ -595,6 +601,7 @@ def terminated():
         signal.signal(number, handler)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["epoch", "steps", "no"])
 def test_sigterm_saves_at_the_end_of_the_step_and_ends(trainer_of, tmp_path, terminated, strategy, capfd):
     settings = {**EVALUATED, "eval_strategy": strategy, "eval_steps": 2, "save_strategy": strategy}
@@ -826,6 +833,7 @@ def test_kills(start, tmp_path, wanted, options):
         assert states[0].stateful_callbacks == states[1].stateful_callbacks
 
 
+@pytest.mark.slow
 def test_the_recipe_ends_in_order_on_sigterm(start, tmp_path):
     """With a message and an exit status, and without the final model of a run that has not ended."""
     process = start(tmp_path / "run")
@@ -900,6 +908,7 @@ def unbroken_ranks(tmp_path_factory) -> tuple[Path, str]:
     return run, train_two(run, script=script)
 
 
+@pytest.mark.slow
 def test_two_ranks_go_on_within_a_generation(unbroken_ranks, tmp_path):
     """Each rank has rollouts of its own, and they lie beside the checkpoint."""
     unbroken, _ = unbroken_ranks

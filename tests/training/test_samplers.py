@@ -28,6 +28,7 @@ def skill_of(row: int) -> str:
 # --- too few tasks --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["shuffle", "skill"])
 def test_fewer_tasks_than_a_batch_has_prompts_are_refused(
     tiny_model, sqlite_database, demo_tasks, tmp_path, sampling
@@ -206,6 +207,7 @@ def test_a_run_of_one_skill(trainer_of, tasks, tmp_path):
     assert set(ids(tmp_path / "run")) == {task.id for task in tasks[6:]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [{}, {"task_sampling": "skill"}], ids=["shuffle", "skill"])
 @pytest.mark.parametrize("saved_at", [4, 5], ids=["between two epochs", "within an epoch"])
 def test_resuming_in_a_later_epoch_goes_on_in_its_order(trainer_of, tasks, tmp_path, sampling, saved_at):
@@ -267,6 +269,7 @@ def test_settings_that_cannot_work(settings, message, tmp_path):
         DBBenchGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, **settings)
 
 
+@pytest.mark.slow
 def test_the_seams_of_trl_and_transformers_are_where_they_were():
     assert list(inspect.signature(GRPOTrainer._get_train_sampler).parameters) == ["self", "dataset"]
     assert "if self.shuffle:" in inspect.getsource(RepeatSampler.__iter__)

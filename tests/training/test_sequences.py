@@ -161,6 +161,7 @@ def test_a_run_with_micro_batches_and_several_iterations(
     assert len(ratios) == 4 and all(line["kl"] >= 0 for line in trainer.state.log_history if "kl" in line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compaction", ["drop", "summary"])
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(
     tiny_model, sqlite_database, demo_tasks, tmp_path, compaction: str

@@ -254,6 +254,7 @@ def same_run(one: Path, other: Path) -> None:
         assert lines_of(one, name) == lines_of(other, name)
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_says_how_to_resume(start, tmp_path):
     """At a terminal, after the first step; the resumed run ends as the one that nobody stopped."""
     unbroken = start(tmp_path / "unbroken", terminal=False, imports=True, max_steps=4)

@@ -70,6 +70,7 @@ def operations_by_step(folder: Path) -> dict[int, list[str]]:
 # --- a run ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_stages_follow_one_another_and_each_is_measured(trainer_of, tmp_path):
     trainer = trainer_of(tmp_path)
     assert trainer.args.max_steps == 12
@@ -99,12 +100,14 @@ def test_stages_follow_one_another_and_each_is_measured(trainer_of, tmp_path):
     assert {each["stream/stage"] for each in logged if "stream/stage" in each} == {1, 2, 3}
 
 
+@pytest.mark.slow
 def test_the_matrix_begins_before_the_training_whatever_the_evaluation_strategy(trainer_of, tmp_path):
     trainer_of(tmp_path, eval_on_start=False, eval_strategy="no").train()
     assert len(StreamRecord.read(tmp_path).matrix) == 4
     assert {e["step"] for e in episodes_in(tmp_path) if e["phase"] == "eval"} == {0, 4, 8, 12}
 
 
+@pytest.mark.slow
 def test_the_prequential_accuracy_is_of_the_greedy_run_before_each_update(trainer_of, tmp_path):
     trainer_of(tmp_path).train()
     episodes = episodes_in(tmp_path)
@@ -116,6 +119,7 @@ def test_the_prequential_accuracy_is_of_the_greedy_run_before_each_update(traine
     ]
 
 
+@pytest.mark.slow
 def test_replayed_tasks_are_of_earlier_stages(trainer_of, tmp_path):
     trainer_of(tmp_path, replay=0.5).train()
     played = operations_by_step(tmp_path)
@@ -125,6 +129,7 @@ def test_replayed_tasks_are_of_earlier_stages(trainer_of, tmp_path):
         assert played[step].count("SELECT") + played[step].count("DELETE") in (4, 8)
 
 
+@pytest.mark.slow
 def test_mixed_has_as_many_updates_and_all_operations(trainer_of, tmp_path):
     trainer = trainer_of(tmp_path, stream_order="mixed")
     assert trainer.args.max_steps == 12
@@ -134,6 +139,7 @@ def test_mixed_has_as_many_updates_and_all_operations(trainer_of, tmp_path):
     assert len({o for each in operations_by_step(tmp_path).values() for o in each}) > 1
 
 
+@pytest.mark.slow
 def test_a_stage_ends_at_an_accuracy(trainer_of, tmp_path, monkeypatch):
     monkeypatch.setattr("trl_dbbench.training.stream.WINDOW", 2)
     settings = {"stage_accuracy": 0.01, "stage_steps": 40, "save_strategy": "steps", "save_steps": 1000}
@@ -148,6 +154,7 @@ def test_a_stage_ends_at_an_accuracy(trainer_of, tmp_path, monkeypatch):
     assert equal(adapter_of(again), adapter_of(trainer))
 
 
+@pytest.mark.slow
 def test_a_file_in_its_own_order(trainer_of, tmp_path):
     trainer = trainer_of(tmp_path, stream="file", stage_steps=None, stage_tasks=10)
     trainer.train()
@@ -158,6 +165,7 @@ def test_a_file_in_its_own_order(trainer_of, tmp_path):
     assert record.groups == ["all"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", [True, False])
 def test_the_reference_is_the_policy_before_the_stage(trainer_of, tmp_path, lora):
     """So its KL begins at 0 in each stage."""
@@ -175,6 +183,7 @@ def test_the_reference_is_the_policy_before_the_stage(trainer_of, tmp_path, lora
 ADAPTERS = {"more_rewards": [varied], "learning_rate": 1e-2}  # enough for the held-out accuracies to differ
 
 
+@pytest.mark.slow
 def test_an_adapter_for_each_stage_forgets_nothing(trainer_of, tmp_path):
     """When a stage has ended, its held-out tasks are always played by its own adapter."""
     trainer_of(tmp_path, stage_adapters="each", **ADAPTERS).train()
@@ -201,6 +210,7 @@ def test_an_adapter_for_each_stage_forgets_nothing(trainer_of, tmp_path):
     assert first.keys() == second.keys() and not equal(first, second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["linear", "ties", "dare_linear"])
 def test_merged_adapters_are_saved_as_the_runs_own(trainer_of, tmp_path, way):
     trainer = trainer_of(tmp_path, stage_adapters=way, **ADAPTERS)
@@ -249,6 +259,7 @@ def test_experts_cannot_be_merged(trainer_of, tmp_path):
         StageAdapters(trainer, "ties")
 
 
+@pytest.mark.slow
 def test_a_stages_adapter_is_played_as_the_run_was(trainer_of, tmp_path):
     trainer = trainer_of(tmp_path, stage_adapters="each")
     trainer.train()
@@ -268,6 +279,7 @@ def test_a_stages_adapter_is_played_as_the_run_was(trainer_of, tmp_path):
 OF_REFERENCE = {"kl_reference": "stage", "beta": 0.1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "step, settings",
     [
@@ -301,6 +313,7 @@ def test_a_killed_stream_ends_as_the_unbroken_one(trainer_of, tmp_path, step, se
 # --- two ranks ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_ranks_go_through_the_stages_as_one_with_the_double_batch(tiny_model, tmp_path):
     """The held-out rows of a rank may be of one stage alone, and each rank comes to each adapter."""
     status, output = fork_ranks(TWO_RANKS, "stages", tiny_model, tmp_path)

@@ -48,6 +48,7 @@ def trainer_of(tiny_model, sqlite_database, demo_tasks, tmp_path):
 # --- what reaches the loss ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", [True, False], ids=["lora", "full"])
 def test_rollouts_and_training_compute_in_the_same_precision(trainer_of, lora):
     trainer = trainer_of(lora=lora, bf16=True, max_turn_tokens=12)
@@ -319,6 +320,7 @@ def test_held_out_accuracy_is_of_all_tasks_and_not_a_mean_of_batches(trainer_of,
     assert metrics["eval_alarm/invalid_actions"] == pytest.approx(1 / 3)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_compiled_for_training_only(trainer_of):
     trainer = trainer_of(torch_compile=True, torch_compile_backend="eager", max_steps=1, greedy_eval="off")
     graphs = []
@@ -380,6 +382,7 @@ def test_episodes_and_metrics_of_a_run(trainer_of):
     assert logged["rewards/outcome/mean"] == pytest.approx(-0.8)
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_at_its_last_checkpoint(trainer_of, tmp_path):
     settings = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
     unbroken = trainer_of(tmp_path / "unbroken", **settings)

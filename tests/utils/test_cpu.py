@@ -39,6 +39,7 @@ print(stock, faults())
 """
 
 
+@pytest.mark.slow
 def test_a_step_takes_the_memory_of_the_step_before():
     done = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True)
     stock, spared = map(int, done.stdout.split())
@@ -63,6 +64,7 @@ print(before - held())
 """
 
 
+@pytest.mark.slow
 def test_what_is_free_between_tensors_goes_back_to_the_kernel():
     """Half of 400 MB, a tensor here and a hole there."""
     done = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, check=True)
@@ -113,6 +115,7 @@ def test_thresholds_of_the_user_stay(asked, monkeypatch, name, value):
     assert len(asked) == 2
 
 
+@pytest.mark.slow
 def test_glibc_takes_these_thresholds():
     libc = ctypes.CDLL(None)
     assert libc.mallopt(cpu.M_MMAP_THRESHOLD, cpu.POOLED) == 1

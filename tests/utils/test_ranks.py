@@ -37,6 +37,7 @@ def two_ranks(tiny_model, tmp_path_factory) -> Path:
 # --- one rank's database fails --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_ranks_database_refuses_and_both_end_the_step(two_ranks):
     first, second = seen(two_ranks, "refuses")
 
@@ -102,6 +103,7 @@ def test_advantages_of_a_group_over_both_ranks(two_ranks):
         assert tokens == pytest.approx(sorted(filter(None, expected)), abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "beside"), [("ppo", "critic"), ("ppo_model", "critic"), ("prime", "prime")]
 )
@@ -125,6 +127,7 @@ def test_two_ranks_train_as_one_with_the_double_batch(two_ranks, tiny_model, tmp
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPLIT_ESTIMATORS)
 def test_two_ranks_are_given_what_one_with_the_double_batch_is(
     two_ranks, tiny_model, sqlite_database, tmp_path, name
@@ -166,6 +169,7 @@ def test_the_step_that_fails_is_the_first_not_done(two_ranks):
     assert [rank["steps"] for rank in seen(two_ranks, "reward_fails")] == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_crash_elsewhere_ends_all_and_the_server(tiny_model, local_database, tmp_path, monkeypatch):
     """Rank 0 waits for rank 1 in a collective and owns the server; the launcher ends it."""
     with tempfile.TemporaryDirectory(prefix="ranks") as temporary:  # a socket's path must be short
@@ -214,6 +218,7 @@ def check_divided(*ranks: dict) -> None:
 # --- ranks that share the weights -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_fsdp2_trains_with_one_turn_here_and_three_there(tiny_model, tmp_path):
     """Every layer's forward is a collective, for which both ranks must be at the same token."""
     status, output = launch_ranks(SHARDED, "sharded,shares_prompts,in_parts", tiny_model, tmp_path)
