@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -30,7 +29,7 @@ from trl_dbbench.episode.prompts import (
     TOOLS_SYSTEM_PROMPT,
     Opening,
 )
-from trl_dbbench.episode.tool_calls import after_thoughts, tool_call, well_formed
+from trl_dbbench.episode.tool_calls import after_thoughts, as_list, tool_call, well_formed
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading import Grader, get_grader
 from trl_dbbench.grading.states import as_mysql_prints
@@ -76,11 +75,9 @@ class Answer:
 def _row(value: str) -> str:
     """Return a value of an answer as the database prints a row."""
     value = value.strip()
-    if value.startswith("["):
-        with suppress(ValueError, RecursionError):
-            cells = json.loads(value)
-            if len(cells) > 1:  # a list of one is a value of a JSON column
-                return str(tuple(cells))
+    cells = as_list(value)
+    if isinstance(cells, list) and len(cells) > 1:  # a list of one is a value of a JSON column
+        return str(tuple(cells))
     return value if value.startswith("(") and value.endswith(")") else f"({value},)"
 
 
@@ -280,8 +277,7 @@ class ToolsProtocol(_BuiltIn):
     def _own_prompt(self, task: Task) -> str:
         """Say what the strings of an answer are to the task's grader."""
         own, grader = super()._own_prompt(task), get_grader(task.grader or self.grader)
-        rows = isinstance(grader, Grader) and grader.rows
-        return own.replace(EACH_VALUE, EACH_ROW) if rows else own
+        return own.replace(EACH_VALUE, EACH_ROW) if grader.rows else own
 
     def parse(self, text: str) -> Action:
         try:
@@ -302,10 +298,7 @@ class ToolsProtocol(_BuiltIn):
         return Invalid(f"Error: unknown function {name!r}. Call execute_sql or {ending}.")
 
     def _answer(self, arguments: dict[str, Any]) -> Action:
-        answers = arguments.get("answers")
-        if isinstance(answers, str) and answers.lstrip().startswith("["):
-            with suppress(ValueError, RecursionError):  # a list that was encoded twice
-                answers = json.loads(answers)
+        answers = as_list(arguments.get("answers"))  # some models encode it twice
         if isinstance(answers, list):
             values = tuple(well_formed(v if isinstance(v, str) else _json(v)) for v in answers)
             return Answer(str(list(values)), values)

@@ -239,6 +239,14 @@ def _inside(schema: Any, key: str) -> Any:
     return schema.get(key) if isinstance(schema, dict) else None
 
 
+def as_list(value: Any) -> Any:
+    """Return the list that a text of JSON is; anything else as it is."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        with suppress(ValueError, RecursionError):
+            return json.loads(value)
+    return value
+
+
 def _quoted(mark: re.Match[str], rest: str) -> Call:
     """A call of Gemma 4: JSON with bare keys, and with quotation marks of its own."""
     texts = rest.partition("<tool_call|>")[0].split('<|"|>')

@@ -30,7 +30,7 @@ def as_json(cell: Any) -> Any:
     A DECIMAL with more digits than a float is text too. A TIME is text as MySQL prints it.
 
     Raises:
-        TypeError: if it is no cell.
+        TypeError: if a database gives no such cell.
     """
     if isinstance(cell, Decimal) and cell.is_finite():
         number = int(cell) if cell == int(cell) else float(cell)

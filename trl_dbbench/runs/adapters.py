@@ -42,6 +42,7 @@ def other_base_of(adapter: str | Path, model: str) -> str | None:
 
 
 def warn_of_another_base(adapter: str | Path, model: str) -> None:
+    """Warn if an adapter was trained on another base model than the one that it is used on."""
     if (noted := other_base_of(adapter, model)) is not None:
         logger.warning(
             "the adapter '%s' was trained on '%s' and is used on '%s'. It fits only the weights that it was "

@@ -28,7 +28,7 @@ class Column:
 
     @property
     def nullable(self) -> bool:
-        """Whether its type allows NULL."""
+        """Whether its cells may be NULL."""
         words = self.type.upper()
         return "NOT NULL" not in words and "PRIMARY KEY" not in words
 

@@ -33,7 +33,7 @@ class Item:
     bounds: tuple[float, float] = (-math.inf, math.inf)
     """Range of the numbers that the type holds."""
     has_default: bool = False
-    """Whether a new row that leaves the column out gets a value there."""
+    """Whether the column has a DEFAULT, which a row gets that leaves the column out."""
 
     @property
     def sql(self) -> str:

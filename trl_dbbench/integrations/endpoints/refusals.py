@@ -261,12 +261,13 @@ def _error_in(body: Any) -> ServerError | None:
         body = body[0] if body else None
     if not isinstance(body, dict):
         return ServerError(body) if isinstance(body, str) else None
-    nested = body.get("message")  # Mistral's
-    for details in (body.get("detail"), nested, nested.get("detail") if isinstance(nested, dict) else None):
-        if isinstance(details, list):  # FastAPI's
-            told = [each for each in details if isinstance(each, dict)]
-            texts = [f"{'.'.join(map(str, each.get('loc') or ()))}: {each.get('msg')}" for each in told]
-            return ServerError("; ".join(texts), str(told[0].get("type") or "") if told else "")
+    details, said = body.get("detail"), body.get("message")
+    if not isinstance(details, list):  # Mistral's stand in the message
+        details = said.get("detail") if isinstance(said, dict) else said
+    if isinstance(details, list):  # FastAPI's
+        told = [each for each in details if isinstance(each, dict)]
+        texts = [f"{'.'.join(map(str, each.get('loc') or ()))}: {each.get('msg')}" for each in told]
+        return ServerError("; ".join(texts), str(told[0].get("type") or "") if told else "")
     error = body.get("error", body)
     if not isinstance(error, dict):
         return ServerError(str(error))

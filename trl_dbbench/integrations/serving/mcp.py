@@ -22,6 +22,7 @@ from mcp.server.stdio import stdio_server
 from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool
 
 from trl_dbbench.episode.protocol import PRODUCTS
+from trl_dbbench.episode.tool_calls import as_list
 from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.integrations.calls import Refused, written
 from trl_dbbench.integrations.serving.desk import ENDINGS, Desk, counted, ended
@@ -138,7 +139,7 @@ class Tools:
             if known[each]["type"] == "string" and not isinstance(value, str):
                 raise Refused(f"{name}: {each} must be a string, is {json.dumps(value)[:80]}.")
             if known[each]["type"] == "array":
-                value = given[each] = _as_list(value)
+                value = given[each] = as_list(value)
             if known[each]["type"] == "array" and not isinstance(value, list):
                 raise Refused(f"{name}: {each} must be a list of strings, is {json.dumps(value)[:80]}.")
             characters = len(value if isinstance(value, str) else json.dumps(value))
@@ -188,15 +189,6 @@ def _tool(name: str, does: str, takes: dict[str, Any], needed: tuple[str, ...] |
     required = list(takes if needed is None else needed)
     schema = {"type": "object", "properties": takes, "required": required, "additionalProperties": False}
     return Tool(name=name, description=does, input_schema=schema)
-
-
-def _as_list(value: Any) -> Any:
-    """Return the list that a text of JSON is; anything else as it is."""
-    read = None
-    if isinstance(value, str):
-        with suppress(ValueError, RecursionError):
-            read = json.loads(value)
-    return read if isinstance(read, list) else value
 
 
 def _said(text: str, *, error: bool = False) -> CallToolResult:
