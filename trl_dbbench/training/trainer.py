@@ -93,7 +93,7 @@ from trl_dbbench.training.samplers import LiveOrder, TaskSampler, task_order
 from trl_dbbench.training.stage_adapters import StageAdapters
 from trl_dbbench.training.stream import Stream, StreamCallback
 from trl_dbbench.training.unsupported import check_arguments, check_positions, refused_by_trl
-from trl_dbbench.utils.cpu import give_back_memory, leave_unpacked, spare_page_faults
+from trl_dbbench.utils.cpu import FREE_AT_MOST, give_back_memory, leave_unpacked, spare_page_faults
 from trl_dbbench.utils.ranks import raise_on_all, together
 
 logger = logging.getLogger(__name__)
@@ -320,7 +320,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         batch = self.batch = self._choose(inputs) if self.model.training else self.chooser.held_out(inputs)
         with trl_settings(self), replaced(self, _follows=None):  # set when the episodes are played
             output = super()._generate_and_score_completions(batch.rows)
-            give_back_memory(self.accelerator.device)
+            give_back_memory(self.accelerator.device, FREE_AT_MOST)
             if self._follows is not None:
                 output[FOLLOWS] = self._follows
         if self.model.training and self.args.needs_rollout_logprobs:

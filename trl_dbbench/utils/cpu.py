@@ -9,8 +9,8 @@ kernel as soon as it is freed. The next one of the same size then costs a page f
 - glibc then keeps what is freed, up to `KEPT` bytes, rather than the little that it keeps by itself.
 
 It keeps more than that: rows of other lengths in each batch leave holes between tensors that are there, and
-the next tensors do not fit. So the kernel gets all that is free after each rollout, and every ten updates of
-a training that plays nothing.
+the next tensors do not fit. So the kernel gets all that is free when it is more than `FREE_AT_MOST` after a
+rollout, and every ten updates of a training that plays nothing.
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ ones, PyTorch's aligned blocks leave holes that do not fit the next: logits took
 KEPT = 2**30
 """Free bytes at the end of the heap that glibc keeps."""
 
+FREE_AT_MOST = 2 * KEPT
+"""Free bytes that a process keeps after a rollout. To give less back after each one took an eighth of the
+time of a step with a tiny model, in page faults."""
+
 
 def spare_page_faults(device: torch.device) -> None:
     """Make a training on a CPU take its tensors from memory that it has. Other devices are left alone.
@@ -53,10 +57,29 @@ def spare_page_faults(device: torch.device) -> None:
         libc.mallopt(M_TRIM_THRESHOLD, KEPT)
 
 
-def give_back_memory(device: torch.device) -> None:
-    """Let the kernel have memory that glibc keeps though it is free, where a training runs on a CPU."""
-    if device.type == "cpu" and platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).malloc_trim(0)
+class _Mallinfo(ctypes.Structure):
+    """What glibc's `mallinfo2` returns: ten numbers, of which `fordblks` are the free bytes."""
+
+    _fields_ = (
+        *((f"before_{number}", ctypes.c_size_t) for number in range(8)),
+        ("fordblks", ctypes.c_size_t),
+        ("keepcost", ctypes.c_size_t),
+    )
+
+
+def give_back_memory(device: torch.device, most: int = 0) -> None:
+    """Let the kernel have memory that glibc keeps though it is free, where a training runs on a CPU.
+
+    Does nothing where `most` bytes or less are free, if glibc can tell (2.33 and later).
+    """
+    if device.type != "cpu" or platform.libc_ver()[0] != "glibc":
+        return
+    libc = ctypes.CDLL(None)
+    if most and hasattr(libc, "mallinfo2"):
+        libc.mallinfo2.restype = _Mallinfo
+        if libc.mallinfo2().fordblks <= most:
+            return
+    libc.malloc_trim(0)
 
 
 class GivesBackMemory(TrainerCallback):
