@@ -6,6 +6,9 @@ INSTALLED := .venv/.installed
 PYTHON ?= $(shell for python in python3.11 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; break; }; done)
 
+# with it, each process that the tests start would compile the package anew
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTEST_ARGS ?= -m "not slow"
 # Tests wait for servers and processes of theirs, so two processors are not kept busy by two tests: one at a time for
 # each 2 GB of memory, up to 5. Each of these has servers of its own, so a file's tests stay together.
