@@ -106,3 +106,24 @@ def test_what_is_not_on_the_server_is_not_told(tmp_path: Path) -> None:
     assert "The table is named t and has these columns: a" in prompt
     assert "The table is named old and has these columns: n" in prompt
     assert not any(name in prompt for name in ("gone", "elsewhere", "of_it"))
+
+
+OF_TWO = """/*!40103 SET TIME_ZONE='+00:00' */;
+CREATE DATABASE `zoo`; USE `zoo`; CREATE TABLE `t` (a int);
+CREATE DATABASE `my shop`; USE `my shop`; CREATE TABLE `t` (id int, at timestamp NULL);
+INSERT INTO `t` VALUES (1,'2024-01-01 12:00:00');
+"""
+
+
+@pytest.mark.parametrize("name", [None, "my shop"])
+def test_times_of_a_dump_are_in_utc_whichever_of_its_databases_is_taken(
+    local_database: Database, tmp_path: Path, name: str | None
+) -> None:
+    """mysqldump sets the time zone before the first USE."""
+    text = OF_TWO if name else OF_TWO.replace("CREATE TABLE `t` (a int);", "")
+    (tmp_path / "d.sql").write_text(text)
+    source = Source.of(tmp_path / "d.sql", name=name)
+    assert "SET SESSION time_zone = '+00:00'" in [getattr(step, "sql", "") for step in source.opened.steps()]
+    task = Task("t", "?", source.tables(), "SELECT", Gold(sql="SELECT 1"), grader="strict", source=source)
+    with local_database.sandbox(task) as sandbox:
+        assert sandbox.execute("SELECT UNIX_TIMESTAMP(at) FROM t").rows == [(1704110400,)]

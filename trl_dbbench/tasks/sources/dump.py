@@ -361,7 +361,10 @@ DUMP_SUFFIXES = (".sql", ".sql.gz")
 
 SESSION = "SET SESSION foreign_key_checks = 0, unique_checks = 0"
 
-_USE = re.compile(r"USE\s+(\S+)$", re.IGNORECASE)
+_USE = re.compile(r"USE\s+(`(?:[^`]|``)+`|\S+)$", re.IGNORECASE)
+_SETTING = re.compile(r"(?:/\*!\d*\s*)?SET\b", re.IGNORECASE)
+"""Begins a setting of the session, which holds for all databases that follow."""
+
 _MAKES = re.compile(r"CREATE\s+(?!DATABASE|SCHEMA)", re.IGNORECASE)
 
 
@@ -504,7 +507,8 @@ class Dump:
                     used[current] = None
                 if self.name is None and len(used) > 1:
                     self._ask_for_a_name()
-            if self.name is None or current == self.name:
+            setting = isinstance(statement, str) and _SETTING.match(statement)
+            if setting or self.name in (None, current):
                 yield statement
         if self.name is not None and not used:
             raise TaskError(
