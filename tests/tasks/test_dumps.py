@@ -127,3 +127,21 @@ def test_times_of_a_dump_are_in_utc_whichever_of_its_databases_is_taken(
     task = Task("t", "?", source.tables(), "SELECT", Gold(sql="SELECT 1"), grader="strict", source=source)
     with local_database.sandbox(task) as sandbox:
         assert sandbox.execute("SELECT UNIX_TIMESTAMP(at) FROM t").rows == [(1704110400,)]
+
+
+@pytest.mark.parametrize("end", ["", "\n", " -- the last\n", "/* the last */"])
+def test_the_end_of_a_dump_ends_its_last_statement(
+    local_database: Database, tmp_path: Path, end: str
+) -> None:
+    """As mysql's client reads it."""
+    (tmp_path / "d.sql").write_text(
+        f"CREATE TABLE t (a int, b text);\nINSERT INTO t VALUES (1,'x'),(2,'y'){end}"
+    )
+    with local_database.sandbox(over(tmp_path / "d.sql")) as sandbox:
+        assert sandbox.execute("SELECT * FROM t").rows == [(1, "x"), (2, "y")]
+
+
+def test_a_dump_that_ends_between_two_rows_is_cut_off(tmp_path: Path) -> None:
+    (tmp_path / "d.sql").write_text("CREATE TABLE t (a int);\nINSERT INTO t VALUES (1),\n")
+    with pytest.raises(TaskError, match="an INSERT into t has no end: the dump is cut off"):
+        list(Source.of(tmp_path / "d.sql").opened.steps())
