@@ -74,11 +74,15 @@ def dump_tables(
     left_out: list[str] = []
     triggers: list[str] = []
     views: list[str] = []
+    homeless: dict[str, None] = {}
     with dump.errors():
         for statement in dump.statements(strict=False):
             if isinstance(statement, Rows):
-                if (into := _same_name(made, shown_name(statement.table))) is not None:
+                name = shown_name(statement.table)
+                if (into := _same_name(made, name)) is not None:
                     _add_rows(made[into], statement)
+                elif only is None or name in only:
+                    homeless[name] = None
                 continue
             words = words_of(statement)
             kind, name = kind_of(words), named(words)
@@ -100,6 +104,7 @@ def dump_tables(
     for name, each in made.items():
         if only is None or name in only:
             tables += filter(None, [_table(name, each, notes)])
+    notes += [f"{name}: left out, the dump has rows of it and no CREATE TABLE" for name in homeless]
     if views:
         notes.append(f"its views are left out: {', '.join(dict.fromkeys(views))}")
     notes += [f"its trigger {name} is not held" for name in triggers]
