@@ -46,7 +46,7 @@ class AgentBenchFormat:
     }
 
     def matches(self, entry: Mapping[str, Any]) -> bool:
-        return "description" in entry or "table" in entry
+        return ("description" in entry or "table" in entry) and "question" not in entry
 
     def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
         kind = required(entry, "type", list)
