@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from trl_dbbench.data.generate.imported import import_from
 from trl_dbbench.database import Database
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks import Gold, Source, Task
@@ -145,3 +147,18 @@ def test_a_dump_that_ends_between_two_rows_is_cut_off(tmp_path: Path) -> None:
     (tmp_path / "d.sql").write_text("CREATE TABLE t (a int);\nINSERT INTO t VALUES (1),\n")
     with pytest.raises(TaskError, match="an INSERT into t has no end: the dump is cut off"):
         list(Source.of(tmp_path / "d.sql").opened.steps())
+
+
+@pytest.mark.parametrize("emptied", ["DELETE FROM `t`", "TRUNCATE `t`", "TRUNCATE TABLE t"])
+def test_a_table_that_is_emptied_before_its_rows_come(
+    local_database: Database, tmp_path: Path, emptied: str
+) -> None:
+    """As HeidiSQL's and Adminer's exports have it."""
+    (tmp_path / "d.sql").write_text(
+        f"CREATE TABLE `t` (a int);\nINSERT INTO t VALUES (7);\n{emptied};\nINSERT INTO t VALUES (1),(2);"
+    )
+    task = over(tmp_path / "d.sql")
+    with local_database.sandbox(task) as sandbox:
+        assert sandbox.execute("SELECT a FROM t").rows == [(1,), (2,)]
+    assert "The first rows of t:\n1\n2 */" in replace(task, schema="full").prompt()
+    assert import_from([str(tmp_path / "d.sql")]).tables[0].rows == ((1,), (2,))

@@ -640,7 +640,9 @@ def test_a_dump_of_several_databases(local_database: Database, tmp_path: Path) -
         "CREATE VIEW v AS SELECT 1 INTO OUTFILE '/tmp/hostile_out'",
         "CREATE VIEW mysql.v AS SELECT 1",
         "UPDATE t SET a = 1",
-        "DELETE FROM t",
+        "DELETE FROM t WHERE a = 1",
+        "DELETE FROM mysql.user",
+        "TRUNCATE mysql.user",
         "/*!50000 LOAD DATA INFILE '/etc/passwd' INTO TABLE t */",
     ],
 )

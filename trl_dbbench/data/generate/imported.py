@@ -197,7 +197,7 @@ def import_from(
     found.tables, notes = usable(found.tables)
     found.notes += notes
     if not found.tables:
-        raise ConfigError("no table is left: " + "; ".join(found.notes))
+        raise ConfigError("no table is left: " + ("; ".join(found.notes) or "there was none."))
     return found
 
 

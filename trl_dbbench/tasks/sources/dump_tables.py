@@ -17,6 +17,7 @@ from trl_dbbench.tasks.sources.dump import (
     Dump,
     code_made,
     dropped,
+    emptied,
     if_not_there,
     is_column,
     is_generated,
@@ -93,6 +94,8 @@ def dump_tables(
                     made.pop(gone, None)
             elif kind == "alter" and name in made:
                 _alter(made[name], words)
+            elif kind == "empty" and (name := emptied(words)) in made:
+                made[name].rows.drop(lambda row: True)
             elif kind == "view":
                 views.append(view_made(words)[0])
             elif kind == "CREATE TRIGGER":
