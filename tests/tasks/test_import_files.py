@@ -6,6 +6,7 @@ import re
 import shutil
 import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from trl_dbbench.database import Database
 from trl_dbbench.database.server.tables import read_tables
 from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.tasks import Column, Gold, Task, load_tasks
+from trl_dbbench.tasks import Column, Gold, Source, Task, load_tasks
 from trl_dbbench.tasks.sources.dump_text import unescaped
 
 PHP_MY_ADMIN = """SET NAMES utf8mb4;
@@ -272,7 +273,29 @@ def test_texts_of_one_byte_a_character_fit_a_row_of_other_servers(
     types = {table.name: [column.type for column in table.columns] for table in found.tables}
     assert types["long_"] == ["INT PRIMARY KEY", "TEXT NOT NULL"]
     assert types["many"].count("TEXT") == 22 and types["many"].count("VARCHAR(255) DEFAULT ''") == 58
-    assert "long_.a: VARCHAR(20000) NOT NULL becomes TEXT, as a row has 65,535 bytes" in found.notes
+    assert "long_.a: VARCHAR(20000) NOT NULL becomes TEXT, as a row would be too long" in found.notes
     for table in found.tables:
         with local_database.sandbox(Task("t", "?", (table,), "SELECT", Gold(answer=((1,),)))) as sandbox:
             assert sandbox.execute(f"SELECT COUNT(*) FROM {table.name}").rows == [(len(table.rows),)]
+
+
+def test_many_short_texts_fit_a_page(local_database: Database, tmp_path: Path) -> None:
+    """InnoDB keeps texts of up to 255 bytes with their row, which has 8,126: MySQL's error 1118 again."""
+    path = tmp_path / "wide.sqlite"
+    names = [f"c{n}" for n in range(60)]
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(
+            f"CREATE TABLE t (id INTEGER PRIMARY KEY, {' VARCHAR(50), '.join(names)} VARCHAR(50))"
+        )
+        connection.execute("INSERT INTO t (id, c0) VALUES (1, 'x'), (2, 'y')")
+        connection.commit()
+    (table,) = import_from([str(path)]).tables
+    source = Source.of(path)
+    for task in (
+        Task("t", "?", (table,), "SELECT", Gold(answer=((1,),))),
+        Task(
+            "t", "?", source.tables("mysql"), "SELECT", Gold(sql="SELECT 1"), grader="strict", source=source
+        ),
+    ):
+        with local_database.sandbox(task) as sandbox:
+            assert sandbox.execute("SELECT c0 FROM t").rows == [("x",), ("y",)]

@@ -374,6 +374,7 @@ def test_the_emulation_refuses_it(sqlite_database: Database, shop: Task) -> None
         ("DECIMAL(5,2)", "2.125", "DOUBLE"),
         ("DEC2(5,2)", "12.345", "DOUBLE"),  # its letters name a decimal
         ("DECIMAL(5,2)", "1000", "INT"),
+        ("DECIMAL(5,10)", "0", "INT"),  # more places than digits
         ("VARCHAR(3)", "'äöü'", "VARCHAR(3)"),
         ("VARCHAR(3)", "'long'", "TEXT"),
         ("varchar(5000)", "'x'", "TEXT"),

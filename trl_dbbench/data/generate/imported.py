@@ -72,7 +72,7 @@ def _in_a_row(table: Table, notes: list[str]) -> Table:
         type_ = text_type(max((len(str(row[place]).encode()) for row in table.rows), default=0))
         null = "" if column.nullable else " NOT NULL"
         columns[place] = replace(column, type=f"{type_}{null}")
-        notes.append(f"{table.name}.{column.name}: {column.type} becomes {type_}, as a row has 65,535 bytes")
+        notes.append(f"{table.name}.{column.name}: {column.type} becomes {type_}, as a row would be too long")
     return replace(table, columns=tuple(columns))
 
 

@@ -30,6 +30,12 @@ MAX_VARCHAR = 1000
 MAX_ROW_BYTES = 60_000
 """Bytes of a row's CHAR and VARCHAR columns, four for a character; MySQL takes 65,535 with the others."""
 
+MAX_PAGE_BYTES = 8_000
+"""Bytes of a row that InnoDB keeps together; it takes 8,126 with the row's head."""
+
+OUTSIDE_BYTES = 41
+"""Bytes that stay with the row of a text that lies outside."""
+
 _LARGEST = {"INT": 2**31 - 1, "BIGINT": 2**63 - 1}
 
 _EXACT = 2**53
@@ -239,7 +245,7 @@ def _text_type(word: str, size: int | None, values: _Values) -> str:
 
 
 def _number_type(word: str, size: int | None, scale: int, values: _Values) -> str:
-    if kind_of_type(word) == "exact" and size and not values.unfit and scale <= 15:
+    if kind_of_type(word) == "exact" and size and not values.unfit and scale <= size:
         return f"DECIMAL({size},{scale})"
     if not values.reals:
         if word in ("BIGINT", "INT8"):
@@ -442,20 +448,29 @@ def _fit_row(table: Definition) -> None:
 
 
 def too_wide(types: Sequence[str], keyed: Collection[int]) -> list[int]:
-    """Return the places of the longest CHAR and VARCHAR columns without which a row is as MySQL takes it.
+    """Return the places of the longest CHAR and VARCHAR columns, which a row of MySQL's holds only as TEXT.
 
     Args:
         keyed: the places of columns with a key, which stay.
     """
-    sizes = [_characters(type) for type in types]
+    whole = [4 * _characters(type) for type in types]
+    in_page = [_bytes_in_page(type) for type in types]
     found: list[int] = []
-    for place in sorted(range(len(types)), key=lambda place: -sizes[place]):
-        if 4 * sum(sizes) <= MAX_ROW_BYTES:
-            break
-        if place not in keyed and sizes[place]:
+    for place in sorted(range(len(types)), key=lambda place: -whole[place]):
+        too_long = sum(whole) > MAX_ROW_BYTES and whole[place] > 0
+        crowded = sum(in_page) > MAX_PAGE_BYTES and in_page[place] > OUTSIDE_BYTES
+        if place not in keyed and (too_long or crowded):
             found.append(place)
-            sizes[place] = 0
+            whole[place], in_page[place] = 0, OUTSIDE_BYTES
     return found
+
+
+def _bytes_in_page(type: str) -> int:
+    """Return the most bytes of a cell that InnoDB keeps with its row; texts beyond 255 bytes lie outside."""
+    size = 4 * _characters(type)
+    if 0 < size <= 255:
+        return size + 2
+    return OUTSIDE_BYTES if size or kind_of_type(type) in ("text", "json", "bytes") else 8
 
 
 def _characters(type: str) -> int:
