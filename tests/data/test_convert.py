@@ -121,7 +121,7 @@ def test_agentbench_holds_texts_judged_its_own_way(to, tasks: list[Task]):
             )
             for table in task.tables
         )
-        gold = Gold(("one", 2)) if task.is_question else Gold(None, SQL[task.operation], MD5)
+        gold = Gold(("one", "2")) if task.is_question else Gold(None, SQL[task.operation], MD5)
         held.append(replace(task, tables=texts, gold=gold, skills=skills_of(gold.sql or ""), grader=None))
     again, conversion = to("agentbench", *held)
     assert [task.to_json() for task in again] == [task.to_json() for task in held]
@@ -230,6 +230,25 @@ def test_what_the_database_gives_is_right_to_lifelongs_grader(to, sqlite_databas
     (again,), _ = to("lifelong", question(table=fares, sql=sql, answer=labels))
     assert again.gold.answer == tuple((cell,) for cell in direct)
     assert next(iter(validate([again], sqlite_database))).problem is None
+
+
+@pytest.mark.parametrize(
+    ("sql", "answer", "labels"),
+    [
+        ("SELECT price FROM fares", ((2.5,), (4,)), ("2.50", "4.00")),
+        ("SELECT seats FROM fares", ((3,), (5,)), ("3", "5")),
+        ("SELECT AVG(price) FROM fares WHERE seats > 1", ((3.25,),), ("3.25",)),
+        (None, ((3,), (5,)), ("3", "5")),
+    ],
+)
+def test_what_the_database_gives_is_right_to_agentbenchs_graders(to, sqlite_database, sql, answer, labels):
+    """The grader of the text protocol compares several values as they are written."""
+    columns = (Column("price", "DECIMAL(8,2)"), Column("seats", "INT"))
+    fares = Table("fares", columns, (("2.50", 3), ("4.00", 5)))
+    (again,), _ = to("agentbench", question(table=fares, sql=sql, answer=answer, grader="lifelong"))
+    assert again.gold.answer == labels
+    as_asked = replace(again, gold=replace(again.gold, sql=sql), grader="agentbench_text")
+    assert next(iter(validate([as_asked], sqlite_database))).problem is None
 
 
 def test_a_question_with_rows_and_sql_in_agentbench(to):

@@ -155,6 +155,18 @@ def test_what_a_column_can_be_asked_is_read_off_type_and_cells() -> None:
     }
 
 
+def test_long_numbers_are_codes_of_which_no_mean_is_asked() -> None:
+    """The mean of 1000000000000000 to ...13 is ...06.5 on servers, and ...06.2 in a DOUBLE."""
+    rows = ((n, 10**15 + n, 10**11 + n) for n in range(14))
+    asked = source_of(table("goods", "amount INT, imei BIGINT, cents BIGINT", *rows))
+    assert asked is not None
+    assert {item.name: item.role for item in asked.items} == {
+        "amount": "count",
+        "imei": "id",
+        "cents": "count",
+    }
+
+
 def test_a_table_of_which_nothing_can_be_asked() -> None:
     assert source_of(table("t", "id INT, doc JSON", (1, "{}"), (2, "{}"))) is None
     with pytest.raises(

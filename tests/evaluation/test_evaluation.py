@@ -254,6 +254,16 @@ def test_a_change_that_goes_by_the_clock_can_never_be_right(
     assert sound or validation.problem.startswith("the gold SQL leaves other tables a second later")
 
 
+def test_an_answer_of_more_rows_than_an_agent_is_shown(sqlite_database: Database) -> None:
+    sql = "WITH RECURSIVE n AS (SELECT 0 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 149) SELECT i FROM n"
+    task = with_gold(QUESTION, sql=sql, answer=tuple((i,) for i in range(150)))
+    (validation,) = validate([task], sqlite_database)
+    shown = sqlite_database.limits.rows
+    assert validation.problem == (
+        f"the gold SQL gives more than an agent is shown, whose result ends after {shown} rows"
+    )
+
+
 def test_gold_states_are_kept_up_to_a_number_of_rows(
     sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

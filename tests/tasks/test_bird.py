@@ -27,14 +27,14 @@ from trl_dbbench.tasks import Gold, Source, Task, load_tasks
 from trl_dbbench.tasks.sources.base import descriptions
 
 
-def test_the_name_of_a_file_in_a_folder_says_whose_sql_it_has(tmp_path: Path) -> None:
-    """As BIRD's mini-dev lies on the hub."""
+@pytest.mark.parametrize("layout", ["mini_dev_{}-00000-of-00001.parquet", "mini_dev_{}/0000.parquet"])
+def test_the_name_of_a_file_in_a_folder_says_whose_sql_it_has(tmp_path: Path, layout: str) -> None:
+    """As BIRD's mini-dev lies on the hub, and as the hub itself converts it."""
     database(tmp_path / "dev_databases/pets/pets.sqlite")
     for name in ("sqlite", "pg"):
-        (tmp_path / "data").mkdir(exist_ok=True)
-        pyarrow.parquet.write_table(
-            pyarrow.Table.from_pylist([BIRD]), tmp_path / f"data/mini_dev_{name}-00000-of-00001.parquet"
-        )
+        path = tmp_path / "data" / layout.format(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([BIRD]), path)
     (task,) = load_tasks(tmp_path / "data", "mini_dev_sqlite")
     assert task.dialect == "sqlite"
     with pytest.raises(TaskError, match="PostgreSQL"):

@@ -465,6 +465,10 @@ def test_an_answer_is_what_the_tables_hold(
     ("content", "rows"),
     [
         ("share,id\n0.5,1\n#DIV/0!,2\n0.25,3\n", ((0.5, 1), (None, 2), (0.25, 3))),
+        *(
+            (f"share,id\n0.5,1\n{error},2\n0.25,3\n", ((0.5, 1), (None, 2), (0.25, 3)))
+            for error in ("#N/A", "#NV", "#N/D", "#¡DIV/0!", "#¿NOMBRE?", "#RIF!", "#GETAL!", "#SPILL!")
+        ),
         ('id,name\n1, "Bob, Jr."\n2, "Al"\n', ((1, "Bob, Jr."), (2, "Al"))),
         ('id,name\n1,"He said, ""no"""\n', ((1, 'He said, "no"'),)),
     ],

@@ -242,3 +242,9 @@ def test_a_decimal_point_names_no_database(tmp_path: Path) -> None:
     for named in ("other.t", "`1`.t", "other.1"):
         with pytest.raises(TaskError, match="ALTER TABLE"):
             imported(tmp_path, text + f"ALTER TABLE {named} ADD KEY k (id);" + SECOND)
+
+
+def test_rows_of_a_table_that_the_dump_does_not_make_are_told(tmp_path: Path) -> None:
+    found = imported(tmp_path, f"INSERT INTO `gone` VALUES (1),(2); {SECOND}")
+    assert [table.name for table in found.tables] == ["other"]
+    assert "gone: left out, the dump has rows of it and no CREATE TABLE" in found.notes

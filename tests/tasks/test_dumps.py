@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from trl_dbbench.data.generate.imported import import_from
 from trl_dbbench.database import Database
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks import Gold, Source, Task
@@ -106,3 +108,57 @@ def test_what_is_not_on_the_server_is_not_told(tmp_path: Path) -> None:
     assert "The table is named t and has these columns: a" in prompt
     assert "The table is named old and has these columns: n" in prompt
     assert not any(name in prompt for name in ("gone", "elsewhere", "of_it"))
+
+
+OF_TWO = """/*!40103 SET TIME_ZONE='+00:00' */;
+CREATE DATABASE `zoo`; USE `zoo`; CREATE TABLE `t` (a int);
+CREATE DATABASE `my shop`; USE `my shop`; CREATE TABLE `t` (id int, at timestamp NULL);
+INSERT INTO `t` VALUES (1,'2024-01-01 12:00:00');
+"""
+
+
+@pytest.mark.parametrize("name", [None, "my shop"])
+def test_times_of_a_dump_are_in_utc_whichever_of_its_databases_is_taken(
+    local_database: Database, tmp_path: Path, name: str | None
+) -> None:
+    """mysqldump sets the time zone before the first USE."""
+    text = OF_TWO if name else OF_TWO.replace("CREATE TABLE `t` (a int);", "")
+    (tmp_path / "d.sql").write_text(text)
+    source = Source.of(tmp_path / "d.sql", name=name)
+    assert "SET SESSION time_zone = '+00:00'" in [getattr(step, "sql", "") for step in source.opened.steps()]
+    task = Task("t", "?", source.tables(), "SELECT", Gold(sql="SELECT 1"), grader="strict", source=source)
+    with local_database.sandbox(task) as sandbox:
+        assert sandbox.execute("SELECT UNIX_TIMESTAMP(at) FROM t").rows == [(1704110400,)]
+
+
+@pytest.mark.parametrize("end", ["", "\n", " -- the last\n", "/* the last */"])
+def test_the_end_of_a_dump_ends_its_last_statement(
+    local_database: Database, tmp_path: Path, end: str
+) -> None:
+    """As mysql's client reads it."""
+    (tmp_path / "d.sql").write_text(
+        f"CREATE TABLE t (a int, b text);\nINSERT INTO t VALUES (1,'x'),(2,'y'){end}"
+    )
+    with local_database.sandbox(over(tmp_path / "d.sql")) as sandbox:
+        assert sandbox.execute("SELECT * FROM t").rows == [(1, "x"), (2, "y")]
+
+
+def test_a_dump_that_ends_between_two_rows_is_cut_off(tmp_path: Path) -> None:
+    (tmp_path / "d.sql").write_text("CREATE TABLE t (a int);\nINSERT INTO t VALUES (1),\n")
+    with pytest.raises(TaskError, match="an INSERT into t has no end: the dump is cut off"):
+        list(Source.of(tmp_path / "d.sql").opened.steps())
+
+
+@pytest.mark.parametrize("emptied", ["DELETE FROM `t`", "TRUNCATE `t`", "TRUNCATE TABLE t"])
+def test_a_table_that_is_emptied_before_its_rows_come(
+    local_database: Database, tmp_path: Path, emptied: str
+) -> None:
+    """As HeidiSQL's and Adminer's exports have it."""
+    (tmp_path / "d.sql").write_text(
+        f"CREATE TABLE `t` (a int);\nINSERT INTO t VALUES (7);\n{emptied};\nINSERT INTO t VALUES (1),(2);"
+    )
+    task = over(tmp_path / "d.sql")
+    with local_database.sandbox(task) as sandbox:
+        assert sandbox.execute("SELECT a FROM t").rows == [(1,), (2,)]
+    assert "The first rows of t:\n1\n2 */" in replace(task, schema="full").prompt()
+    assert import_from([str(tmp_path / "d.sql")]).tables[0].rows == ((1,), (2,))

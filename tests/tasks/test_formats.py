@@ -230,12 +230,18 @@ def test_a_named_format_comes_first(here: Path) -> None:
     with pytest.raises(TaskError, match=r"max_turns \(read as own; the format verl does not match it\)$"):
         load_tasks(path, format="verl")
 
-    ambiguous = json.loads(TASKS[0].to_json()) | {"description": "Not AgentBench's."}
-    path.write_text(json.dumps(ambiguous) + "\n")
-    with pytest.raises(TaskError, match="the field 'type' is missing"):
-        load_tasks(path)
-    with pytest.raises(TaskError, match="unknown field 'description'; allowed: id, question, "):
-        load_tasks(path, format="own")
+
+@pytest.mark.parametrize(("field", "nearest"), [("description", "question"), ("table", "tables")])
+def test_an_own_task_with_a_field_of_agentbench_is_still_an_own_task(
+    tmp_path: Path, field: str, nearest: str
+) -> None:
+    entry = json.loads(TASKS[0].to_json())
+    entry[field] = entry.pop("tables")
+    (tmp_path / "own.jsonl").write_text(json.dumps(entry) + "\n")
+    with pytest.raises(
+        TaskError, match=f"line 1: unknown field '{field}'; allowed: id, .*, max_turns; nearest: {nearest}$"
+    ):
+        load_tasks(tmp_path / "own.jsonl")
 
 
 def test_an_unknown_format_is_named_with_those_allowed(tmp_path: Path, command: Command) -> None:

@@ -6,6 +6,7 @@ import re
 import shutil
 import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from trl_dbbench.database import Database
 from trl_dbbench.database.server.tables import read_tables
 from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.tasks import Column, Task, load_tasks
+from trl_dbbench.tasks import Column, Gold, Source, Task, load_tasks
 from trl_dbbench.tasks.sources.dump_text import unescaped
 
 PHP_MY_ADMIN = """SET NAMES utf8mb4;
@@ -254,3 +255,47 @@ def test_options_that_cannot_be(tmp_path: Path, arguments: list[str], message: s
 )
 def test_an_introducer_is_no_part_of_a_text(written: str) -> None:
     assert unescaped(written) == "it's"
+
+
+def test_texts_of_one_byte_a_character_fit_a_row_of_other_servers(
+    local_database: Database, tmp_path: Path
+) -> None:
+    """Tasks are played in utf8mb4, of which a row has 16,383 characters: MySQL's errors 1074 and 1118."""
+    many = ", ".join(f"c{n} varchar(255) DEFAULT ''" for n in range(80))
+    rows = ", ".join(f"({n}, {', '.join([repr(f'v{n}')] * 80)})" for n in range(4))
+    path = tmp_path / "old.sql"
+    path.write_text(
+        f"CREATE TABLE many (id int PRIMARY KEY, {many}) DEFAULT CHARSET=latin1; INSERT INTO many VALUES {rows};"
+        "CREATE TABLE long_ (id int PRIMARY KEY, a varchar(20000) NOT NULL) DEFAULT CHARSET=latin1;"
+        "INSERT INTO long_ VALUES (1,'x'),(2,'y'),(3,'x');"
+    )
+    found = import_from([str(path)])
+    types = {table.name: [column.type for column in table.columns] for table in found.tables}
+    assert types["long_"] == ["INT PRIMARY KEY", "TEXT NOT NULL"]
+    assert types["many"].count("TEXT") == 22 and types["many"].count("VARCHAR(255) DEFAULT ''") == 58
+    assert "long_.a: VARCHAR(20000) NOT NULL becomes TEXT, as a row would be too long" in found.notes
+    for table in found.tables:
+        with local_database.sandbox(Task("t", "?", (table,), "SELECT", Gold(answer=((1,),)))) as sandbox:
+            assert sandbox.execute(f"SELECT COUNT(*) FROM {table.name}").rows == [(len(table.rows),)]
+
+
+def test_many_short_texts_fit_a_page(local_database: Database, tmp_path: Path) -> None:
+    """InnoDB keeps texts of up to 255 bytes with their row, which has 8,126: MySQL's error 1118 again."""
+    path = tmp_path / "wide.sqlite"
+    names = [f"c{n}" for n in range(60)]
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(
+            f"CREATE TABLE t (id INTEGER PRIMARY KEY, {' VARCHAR(50), '.join(names)} VARCHAR(50))"
+        )
+        connection.execute("INSERT INTO t (id, c0) VALUES (1, 'x'), (2, 'y')")
+        connection.commit()
+    (table,) = import_from([str(path)]).tables
+    source = Source.of(path)
+    for task in (
+        Task("t", "?", (table,), "SELECT", Gold(answer=((1,),))),
+        Task(
+            "t", "?", source.tables("mysql"), "SELECT", Gold(sql="SELECT 1"), grader="strict", source=source
+        ),
+    ):
+        with local_database.sandbox(task) as sandbox:
+            assert sandbox.execute("SELECT c0 FROM t").rows == [("x",), ("y",)]

@@ -7,6 +7,7 @@ import logging
 from decimal import Decimal
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -160,3 +161,27 @@ def test_a_folder_is_imported_as_its_files_are(tmp_path: Path) -> None:
         assert "note: a.preis: decimal commas are read as points: '0,50' is 0.50" in result.output
         assert "a, 20 rows: id INT, plz TEXT, preis DECIMAL(10,2)" in result.output
         assert "b, 20 rows: id BIGINT, n TEXT" in result.output
+
+
+@pytest.mark.parametrize(
+    "name", ["part-00000-7c2b6f6e-c000.snappy.parquet", "part.0.parquet", "year=2024/0.parquet"]
+)
+def test_the_parts_of_one_table_are_not_tables(tmp_path: Path, name: str) -> None:
+    """As Spark, Dask and pandas write a table: in a folder that has its name."""
+    folder = tmp_path / "orders.parquet"
+    (folder / name).parent.mkdir(parents=True)
+    pq.write_table(pa.table({"id": [1, 2], "v": ["a", "b"]}), folder / name)
+    part = name.partition("/")[0]
+    with pytest.raises(TaskError, match=f"orders.parquet' has parts of one table, such as '{part}'"):
+        import_from([str(folder)])
+
+
+def test_pandas_index_is_left_out_as_in_csv(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"id": [1, 2, 3, 4], "v": ["a", "b", "c", "d"]})
+    frame[frame.id != 3].to_parquet(tmp_path / "t.parquet")
+    found = import_from([str(tmp_path / "t.parquet")])
+    assert [column.name for column in found.tables[0].columns] == ["id", "v"]
+    assert (
+        "t.__index_level_0__: left out, it is pandas' index, which has no name; name it to keep it"
+        in found.notes
+    )

@@ -374,6 +374,7 @@ def test_the_emulation_refuses_it(sqlite_database: Database, shop: Task) -> None
         ("DECIMAL(5,2)", "2.125", "DOUBLE"),
         ("DEC2(5,2)", "12.345", "DOUBLE"),  # its letters name a decimal
         ("DECIMAL(5,2)", "1000", "INT"),
+        ("DECIMAL(5,10)", "0", "INT"),  # more places than digits
         ("VARCHAR(3)", "'äöü'", "VARCHAR(3)"),
         ("VARCHAR(3)", "'long'", "TEXT"),
         ("varchar(5000)", "'x'", "TEXT"),
@@ -640,7 +641,9 @@ def test_a_dump_of_several_databases(local_database: Database, tmp_path: Path) -
         "CREATE VIEW v AS SELECT 1 INTO OUTFILE '/tmp/hostile_out'",
         "CREATE VIEW mysql.v AS SELECT 1",
         "UPDATE t SET a = 1",
-        "DELETE FROM t",
+        "DELETE FROM t WHERE a = 1",
+        "DELETE FROM mysql.user",
+        "TRUNCATE mysql.user",
         "/*!50000 LOAD DATA INFILE '/etc/passwd' INTO TABLE t */",
     ],
 )

@@ -391,6 +391,18 @@ def test_a_split_is_a_file_or_folder_of_that_name(tmp_path: Path, split: str | N
     assert sorted(task.id for task in load_tasks(tmp_path, split)) == ids
 
 
+def test_tasks_without_ids_are_named_after_their_file_in_a_folder(tmp_path: Path, caplog) -> None:
+    """As AgentBench's, whose two parts both begin with row 1."""
+    for name in ("dev", "standard"):
+        rows = [{"type": ["other"], "description": "How old?", "label": [name], "table": AGES}]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
+    assert [task.id for task in load_tasks(tmp_path)] == ["dev-1", "standard-1"] and not caplog.text
+    assert load_tasks(tmp_path / "dev.parquet")[0].id == "dev-1"
+
+
+AGES = {"table_name": "pets", "table_info": {"columns": [{"name": "age", "type": "TEXT"}], "rows": [["3"]]}}
+
+
 # --- there and back --------------------------------------------------------------------------------------------
 
 

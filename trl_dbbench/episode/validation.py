@@ -75,6 +75,8 @@ def _question_problem(task: Task, database: Database, override: Grader | SQLGrad
     if result.error:
         return f"the gold SQL fails: {result.error}"
     rows = result.rows or []
+    if result.limit:
+        return f"the gold SQL gives more than an agent is shown, whose result ends after {len(rows):,} rows"
     for grader, gold in judged:
         if not grader.judge(grader.answer(rows), gold):
             return f"the gold SQL gives {rows}, the gold answer is {gold}"

@@ -217,14 +217,12 @@ LEAST_WHOLE_DIGITS = 8
 """Digits before the point that a DECIMAL has room for, whatever its values need."""
 
 MISSING = frozenset(
-    {
-        *("", "na", "n/a", "nan", "null", "none", "nil", "-", "--", "?", ".", r"\n", "k.a.", "<na>"),
-        *("#n/a", "#div/0!", "#value!", "#ref!", "#name?", "#num!", "#null!"),
-        *("#nv", "#wert!", "#bezug!", "#zahl!", "#valeur!", "#nombre!", "#nom?", "#nul!"),
-    }
+    {"", "na", "n/a", "nan", "null", "none", "nil", "-", "--", "?", ".", r"\n", "k.a.", "<na>"}
 )
-"""Texts that stand for no value in a column whose other texts have a type, Excel's errors too; in small
-letters."""
+"""Texts that stand for no value in a column whose other texts have a type; in small letters."""
+
+_EXCELS_ERROR = re.compile(r"#\S+[!?]|#N/?\w", re.IGNORECASE)
+"""Such as #DIV/0!, #NAME? and #N/A, which are #¡DIV/0!, #NOME? and #NV in other languages."""
 
 _INT = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
 _PLAIN = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)", re.ASCII)
@@ -248,7 +246,8 @@ _DAY_FIRST = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})(?: (\d{1,2}:\d\d(?::\d\d
 
 def is_missing(text: str) -> bool:
     """Return whether a text among numbers or dates stands for no value."""
-    return text.strip().casefold() in MISSING
+    text = text.strip()
+    return text.casefold() in MISSING or _EXCELS_ERROR.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)

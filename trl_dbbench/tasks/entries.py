@@ -35,7 +35,7 @@ class Entry(NamedTuple):
         place: where it stands in its file, as errors name it: `"line 3"`.
         fields: what it says.
         packed: fields that are lists or objects may be text, in JSON's or Python's notation.
-        file: the name of its file, if a folder is read.
+        file: the name of its file, after those of the folders in which it lies, if a folder is read.
     """
 
     place: str
@@ -96,8 +96,9 @@ def read_folder(folder: Path, split: str | None) -> Iterator[Entry]:
         wanted = "*.parquet" if split is None else f"{split}*.parquet"
         raise TaskError(f"the folder {folder} has no {wanted}.")
     for file in files:
+        path = file.relative_to(folder)
         for entry in _parquet_entries(file):
-            yield entry._replace(place=f"{file.name} {entry.place}", file=file.name)
+            yield entry._replace(place=f"{path} {entry.place}", file="-".join(path.parts))
 
 
 def write_entries(

@@ -148,7 +148,7 @@ def _task(entry: Entry, source: str, format: TaskFormat | None) -> tuple[str, Ta
     """The task of an entry, after the name of the format that it was read by."""
     found = format if format is not None and format.matches(entry.fields) else format_of(entry.fields)
     # AgentBench has no ids: dev.jsonl's third task is dev-3, and stays apart from standard-3
-    default_id = f"{Path(source).stem}-{entry.place.rpartition(' ')[2]}"
+    default_id = f"{Path(entry.file or source).stem}-{entry.place.rpartition(' ')[2]}"
     here: TaskFormat = found.beside(Path(source, entry.file)) if hasattr(found, "beside") else found
     try:
         return found.name, read_entry(here, entry.unpacked(getattr(found, "nested", ())), default_id)

@@ -12,8 +12,10 @@ from trl_dbbench.database import Database, open_database
 from trl_dbbench.database.server.tables import DEFAULT_SAMPLE, read_tables
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.tasks import Cell, Column, Gold, Source, Table, Task
+from trl_dbbench.tasks.column_types import text_type
 from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, FROM_FILE, CsvOptions, read_csv_tables
 from trl_dbbench.tasks.model import check_table
+from trl_dbbench.tasks.sources.conversion import too_wide
 from trl_dbbench.tasks.sources.dump import DUMP_SUFFIXES, Dump
 from trl_dbbench.tasks.sources.dump_tables import dump_tables
 from trl_dbbench.tasks.sources.folder import table_files
@@ -34,6 +36,7 @@ def usable(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
             if (reason := _misnamed(table)) is not None:
                 notes.append(f"{table.name}: left out, {reason}")
                 continue
+            table = _in_a_row(table, notes)
             if (problem := _problem(database, table)) is None:
                 kept.append(table)
                 continue
@@ -57,6 +60,20 @@ def _misnamed(table: Table) -> str | None:
     except TaskError as error:
         return str(error)
     return None
+
+
+def _in_a_row(table: Table, notes: list[str]) -> Table:
+    """Return the table with texts for the columns that are too long for a row of utf8mb4. A server with a
+    character set of one byte has longer ones."""
+    columns = list(table.columns)
+    keyed = [place for place, column in enumerate(columns) if re.search("PRIMARY KEY|UNIQUE", column.type)]
+    for place in too_wide([column.type for column in columns], keyed):
+        column = columns[place]
+        type_ = text_type(max((len(str(row[place]).encode()) for row in table.rows), default=0))
+        null = "" if column.nullable else " NOT NULL"
+        columns[place] = replace(column, type=f"{type_}{null}")
+        notes.append(f"{table.name}.{column.name}: {column.type} becomes {type_}, as a row would be too long")
+    return replace(table, columns=tuple(columns))
 
 
 def _usable_column(database: Database, table: Table, place: int, notes: list[str]) -> Column | None:
@@ -180,7 +197,7 @@ def import_from(
     found.tables, notes = usable(found.tables)
     found.notes += notes
     if not found.tables:
-        raise ConfigError("no table is left: " + "; ".join(found.notes))
+        raise ConfigError("no table is left: " + ("; ".join(found.notes) or "there was none."))
     return found
 
 

@@ -36,6 +36,9 @@ _TRIES = 150
 _LONGEST = 60
 """Characters of a text that a question may quote."""
 
+_LONG = 10**12
+"""Whole numbers from here on are codes, such as bar codes; a mean of them has more digits than a DOUBLE."""
+
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "MEDIUMINT": 24, "INT": 32, "INTEGER": 32, "BIGINT": 64}
 _BITS |= {"BOOL": 8, "BOOLEAN": 8}
 _BROKEN = {"DECIMAL", "NUMERIC", "DEC", "FIXED", "DOUBLE", "REAL", "FLOAT"}
@@ -214,10 +217,10 @@ def _role_of_texts(texts: Sequence[str], rows: int) -> str:
 
 def _names_something(column: Column, values: Sequence[int]) -> bool:
     """Return whether these whole numbers stand for something, so that their sum says nothing: keys, flags,
-    years."""
+    years, long codes."""
     named = re.search(r"(^|_)(id|nr|no|number|code|year|zip|phone)$|[a-z]I[Dd]$", column.name, re.IGNORECASE)
     key = re.search("PRIMARY KEY|UNIQUE", column.type, re.IGNORECASE)
-    return bool(named or key) or set(values) <= {0, 1}
+    return bool(named or key) or set(values) <= {0, 1} or max(map(abs, values)) >= _LONG
 
 
 def _length(type_: str) -> int:

@@ -42,11 +42,11 @@ class AgentBenchFormat:
         "tables": "columns become TEXT and cells text, as the benchmark makes every table",
         "sql": "kept as 'sql.query', which is never executed as a question's gold",
         "state_md5": "computed anew, for cells that are text",
-        "answer": "kept as labels without rows: their order and number no longer count",
+        "answer": "kept as labels, texts without rows: their order and number no longer count",
     }
 
     def matches(self, entry: Mapping[str, Any]) -> bool:
-        return "description" in entry or "table" in entry
+        return ("description" in entry or "table" in entry) and "question" not in entry
 
     def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
         kind = required(entry, "type", list)
@@ -96,7 +96,7 @@ class AgentBenchFormat:
         labels, sql = _labels(task), task.gold.sql
         if sql is not None:
             if as_text != task:
-                _check_question(as_text, labels, context)
+                labels = _labels_shown(as_text, labels, context)
             entry["sql"] = {"query": sql, "length": len(sql)}
         return entry | {"type": ["other"], "label": labels}
 
@@ -193,8 +193,8 @@ def _plain(state: State) -> dict[str, Counter]:
     return {name: Counter(tuple(map(plain, row)) for row in table.rows) for name, table in state.items()}
 
 
-def _labels(task: Task) -> list:
-    """The answer as a flat list of values."""
+def _labels(task: Task) -> list[str]:
+    """The answer as a flat list of texts, as the published labels are."""
     assert task.gold.answer is not None
     if not task.gold.answer:
         raise Unrepresentable("answer", "it is empty; AgentBench has no label for nothing")
@@ -210,11 +210,12 @@ def _labels(task: Task) -> list:
             )
     if any(label is None for label in labels):
         raise Unrepresentable("answer", "it holds NULL; AgentBench's labels are values")
-    return labels
+    return list(map(_cell_text, labels))
 
 
-def _check_question(as_text: Task, labels: list, context: WriteContext) -> None:
-    """Return whether the gold SQL still gives the gold answer, now that all cells are text."""
+def _labels_shown(as_text: Task, labels: list[str], context: WriteContext) -> list[str]:
+    """Return the labels as the gold SQL gives them, now that all cells are text: the grader of the text
+    protocol compares several of them as they are written."""
     try:
         rows = context.rows(as_text)
     except Unrepresentable as error:
@@ -224,3 +225,4 @@ def _check_question(as_text: Task, labels: list, context: WriteContext) -> None:
         raise Unrepresentable(
             "tables", f"with all cells as text the gold SQL gives {rows}, the answer is {labels}"
         )
+    return [str(cell) for cell in grader.gold(rows)]

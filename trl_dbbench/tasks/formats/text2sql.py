@@ -38,8 +38,8 @@ MYSQL_DUMPS = ("MINIDEV_mysql/BIRD_dev.sql", "BIRD_dev.sql")
 MYSQL_TABLES = ("dev_tables.json", "MINIDEV_mysql/dev_tables.json")
 """Says which tables of the dump are whose."""
 
-_OF_SERVER = re.compile(r"_(mysql|postgresql|pg)(-\d+-of-\d+)?$")
-"""Endings of the names of BIRD's files for servers."""
+_OF_SERVER = re.compile(r"_(mysql|postgresql|pg)(-\d+(-of-\d+)?)?$")
+"""Endings of the names of BIRD's files for servers, of their parts too."""
 
 
 class SpiderFormat(BesideFiles):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -28,7 +28,13 @@ MAX_VARCHAR = 1000
 """Characters of a VARCHAR; longer ones become TEXT, as all other columns of a row share 65,535 bytes."""
 
 MAX_ROW_BYTES = 60_000
-"""Bytes of a row's VARCHAR columns, four for a character; MySQL takes 65,535 with the other columns."""
+"""Bytes of a row's CHAR and VARCHAR columns, four for a character; MySQL takes 65,535 with the others."""
+
+MAX_PAGE_BYTES = 8_000
+"""Bytes of a row that InnoDB keeps together; it takes 8,126 with the row's head."""
+
+OUTSIDE_BYTES = 41
+"""Bytes that stay with the row of a text that lies outside."""
 
 _LARGEST = {"INT": 2**31 - 1, "BIGINT": 2**63 - 1}
 
@@ -239,7 +245,7 @@ def _text_type(word: str, size: int | None, values: _Values) -> str:
 
 
 def _number_type(word: str, size: int | None, scale: int, values: _Values) -> str:
-    if kind_of_type(word) == "exact" and size and not values.unfit and scale <= 15:
+    if kind_of_type(word) == "exact" and size and not values.unfit and scale <= size:
         return f"DECIMAL({size},{scale})"
     if not values.reals:
         if word in ("BIGINT", "INT8"):
@@ -295,7 +301,7 @@ def _default(text: str, type: str) -> str | None:
     if number.is_string:
         if not _takes_text(type) and not re.fullmatch(r"-?\d+(\.\d+)?", number.name):
             return None
-        if (size := _varchar(type)) and len(number.name) > size:  # which SQLite does not mind
+        if (size := _characters(type)) and len(number.name) > size:  # which SQLite does not mind
             return None
         return number.sql(dialect="mysql")
     if abs(float(number.name)) > _LARGEST.get(type, math.inf):
@@ -436,18 +442,41 @@ def _fit_row(table: Definition) -> None:
     """Make texts of the longest VARCHAR columns without a key, until a row is no longer than MySQL takes."""
     keys = (table.primary, *table.uniques, *(each.columns for each in table.foreign))
     keyed = {name.casefold() for names in keys for name in names}
-    sizes = {column.name: _varchar(column.type) for column in table.columns}
-    for column in sorted(table.columns, key=lambda each: -sizes[each.name]):
-        if 4 * sum(sizes.values()) <= MAX_ROW_BYTES:
-            return
-        if column.name.casefold() not in keyed and sizes[column.name]:
-            column.type, sizes[column.name] = "TEXT", 0
+    places = [place for place, column in enumerate(table.columns) if column.name.casefold() in keyed]
+    for place in too_wide([column.type for column in table.columns], places):
+        table.columns[place].type = "TEXT"
 
 
-def _varchar(type: str) -> int:
-    """Return the most characters of a VARCHAR; 0 for another type."""
+def too_wide(types: Sequence[str], keyed: Collection[int]) -> list[int]:
+    """Return the places of the longest CHAR and VARCHAR columns, which a row of MySQL's holds only as TEXT.
+
+    Args:
+        keyed: the places of columns with a key, which stay.
+    """
+    whole = [4 * _characters(type) for type in types]
+    in_page = [_bytes_in_page(type) for type in types]
+    found: list[int] = []
+    for place in sorted(range(len(types)), key=lambda place: -whole[place]):
+        too_long = sum(whole) > MAX_ROW_BYTES and whole[place] > 0
+        crowded = sum(in_page) > MAX_PAGE_BYTES and in_page[place] > OUTSIDE_BYTES
+        if place not in keyed and (too_long or crowded):
+            found.append(place)
+            whole[place], in_page[place] = 0, OUTSIDE_BYTES
+    return found
+
+
+def _bytes_in_page(type: str) -> int:
+    """Return the most bytes of a cell that InnoDB keeps with its row; texts beyond 255 bytes lie outside."""
+    size = 4 * _characters(type)
+    if 0 < size <= 255:
+        return size + 2
+    return OUTSIDE_BYTES if size or kind_of_type(type) in ("text", "json", "bytes") else 8
+
+
+def _characters(type: str) -> int:
+    """Return the most characters of a CHAR or VARCHAR; 0 for another type."""
     word, size, _ = _parsed(type)
-    return (size or 0) if word == "VARCHAR" else 0
+    return (size or 0) if word in ("CHAR", "VARCHAR") else 0
 
 
 def _check_finite(tables: Sequence[Definition]) -> None:

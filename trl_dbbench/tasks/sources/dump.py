@@ -99,6 +99,10 @@ def kind_of(words: Sequence[Word]) -> str:
         return "nothing"
     if first == "SELECT" and second == "SETVAL":
         return "nothing"  # of a MariaDB sequence, which is left out
+    if first == "TRUNCATE" and len(words) == 2 + (second == "TABLE"):
+        return "empty"
+    if (first, second) == ("DELETE", "FROM") and len(words) == 3:
+        return "empty"
     if first in ("INSERT", "REPLACE", "UPDATE", "DELETE", "TRUNCATE", "LOAD", "SELECT"):
         refuse(joined(words[:6]))
     return f"{first} {second}".upper() if second.isalpha() else first.upper()
@@ -137,6 +141,11 @@ def dropped(words: Sequence[Word]) -> list[str]:
         for word in words[2:]
         if word.kind in ("word", "quoted") and word.upper not in no_name
     ]
+
+
+def emptied(words: Sequence[Word]) -> str:
+    """The table whose rows a statement deletes, as HeidiSQL and Adminer write before they put them in."""
+    return shown_name(words[-1].text)
 
 
 def table_made(words: Sequence[Word]) -> str:
@@ -361,7 +370,10 @@ DUMP_SUFFIXES = (".sql", ".sql.gz")
 
 SESSION = "SET SESSION foreign_key_checks = 0, unique_checks = 0"
 
-_USE = re.compile(r"USE\s+(\S+)$", re.IGNORECASE)
+_USE = re.compile(r"USE\s+(`(?:[^`]|``)+`|\S+)$", re.IGNORECASE)
+_SETTING = re.compile(r"(?:/\*!\d*\s*)?SET\b", re.IGNORECASE)
+"""Begins a setting of the session, which holds for all databases that follow."""
+
 _MAKES = re.compile(r"CREATE\s+(?!DATABASE|SCHEMA)", re.IGNORECASE)
 
 
@@ -427,6 +439,8 @@ class Dump:
                     yield Step(made)
                 elif kind == "alter":
                     yield Step(joined(words))
+                elif kind == "empty" and self._has(name := emptied(words)):
+                    yield Step(f"DELETE FROM {quote(name)}")
                 elif kind == "drop":
                     for name in filter(self._has, dropped(words)):
                         views.pop(name, None)
@@ -469,6 +483,8 @@ class Dump:
                     schema.see_alter(words)
                 elif kind == "drop":
                     schema.see_drop(dropped(words))
+                elif kind == "empty":
+                    schema.see_empty(emptied(words))
                 elif kind.isupper():
                     schema.functions += code_made(words)
             if not schema.made:
@@ -504,7 +520,8 @@ class Dump:
                     used[current] = None
                 if self.name is None and len(used) > 1:
                     self._ask_for_a_name()
-            if self.name is None or current == self.name:
+            setting = isinstance(statement, str) and _SETTING.match(statement)
+            if setting or self.name in (None, current):
                 yield statement
         if self.name is not None and not used:
             raise TaskError(
@@ -598,6 +615,9 @@ class _Schema:
                 of_column = dict(zip(listed, written, strict=True))
                 written = [of_column.get(column, "DEFAULT") for column in declared]
             kept.append(written)
+
+    def see_empty(self, name: str) -> None:
+        self._rows.pop(name, None)
 
     def see_alter(self, words: Sequence[Word]) -> None:
         """Keys, columns and AUTO_INCREMENT that are declared when the rows are there, as by phpMyAdmin."""

@@ -17,6 +17,7 @@ from trl_dbbench.tasks.sources.dump import (
     Dump,
     code_made,
     dropped,
+    emptied,
     if_not_there,
     is_column,
     is_generated,
@@ -74,11 +75,15 @@ def dump_tables(
     left_out: list[str] = []
     triggers: list[str] = []
     views: list[str] = []
+    homeless: dict[str, None] = {}
     with dump.errors():
         for statement in dump.statements(strict=False):
             if isinstance(statement, Rows):
-                if (into := _same_name(made, shown_name(statement.table))) is not None:
+                name = shown_name(statement.table)
+                if (into := _same_name(made, name)) is not None:
                     _add_rows(made[into], statement)
+                elif only is None or name in only:
+                    homeless[name] = None
                 continue
             words = words_of(statement)
             kind, name = kind_of(words), named(words)
@@ -89,6 +94,8 @@ def dump_tables(
                     made.pop(gone, None)
             elif kind == "alter" and name in made:
                 _alter(made[name], words)
+            elif kind == "empty" and (name := emptied(words)) in made:
+                made[name].rows.drop(lambda row: True)
             elif kind == "view":
                 views.append(view_made(words)[0])
             elif kind == "CREATE TRIGGER":
@@ -100,6 +107,7 @@ def dump_tables(
     for name, each in made.items():
         if only is None or name in only:
             tables += filter(None, [_table(name, each, notes)])
+    notes += [f"{name}: left out, the dump has rows of it and no CREATE TABLE" for name in homeless]
     if views:
         notes.append(f"its views are left out: {', '.join(dict.fromkeys(views))}")
     notes += [f"its trigger {name} is not held" for name in triggers]

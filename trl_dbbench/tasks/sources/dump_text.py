@@ -55,7 +55,7 @@ _ROW_GAP = r"(?:\s++|--(?=\s)[^\n]*+\n?|\#[^\n]*+\n?|/\*(?!M?!)(?s:.*?)\*/|/\*M?
 
 _ROW = re.compile(
     rf"{_ROW_GAP}*\({_ROW_GAP}*(?P<cells>{_VALUE}(?:{_ROW_GAP}*,{_ROW_GAP}*{_VALUE})*){_ROW_GAP}*\)"
-    rf"{_ROW_GAP}*(?P<end>[,;])",
+    rf"{_ROW_GAP}*(?P<end>[,;]|\Z)",
     re.IGNORECASE | re.VERBOSE,
 )
 _CELL = re.compile(rf"{_ROW_GAP}|(?P<cell>{_VALUE})", re.IGNORECASE | re.VERBOSE)
@@ -258,7 +258,9 @@ def _rows(text: _Text, insert: re.Match[str], wanted: int | None, strict: bool) 
     while True:
         row = text.take(_ROW)
         if row is None:
-            unread = f"an INSERT into {table} has something else than values at {text.here()!r}"
+            text.take(_GAP)
+            what = f"something else than values at {text.here()!r}"
+            unread = f"an INSERT into {table} has {'no end: the dump is cut off' if text.at_end() else what}"
             if strict:
                 raise TaskError(
                     f"{unread}. Rows of a dump are numbers, texts and NULL, as mysqldump writes them."
@@ -274,10 +276,11 @@ def _rows(text: _Text, insert: re.Match[str], wanted: int | None, strict: bool) 
         rows.append(written)
         size += len(written)
         enough = len(rows) == wanted
-        if size > MAX_INSERT_CHARACTERS or enough or row["end"] == ";":
+        last = row["end"] != ","  # the end of the file ends a statement too
+        if size > MAX_INSERT_CHARACTERS or enough or last:
             yield Rows(verb, table, columns, rows, ignores)
             rows, size = [], 0
-        if row["end"] == ";":
+        if last:
             return
         if enough:
             _skip(text)

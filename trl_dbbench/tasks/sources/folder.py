@@ -78,13 +78,23 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trl_dbbench" / "databases"
 
 
+_PART = re.compile(r"part[-.]\d+.*\.parquet|\w+=.*")
+"""Some rows of a table: a file as Spark and Dask name it, or a folder of rows with one value of a column."""
+
+
 def table_files(folder: Path) -> list[Path]:
     """The files of a folder that are tables.
 
     Raises:
-        TaskError: there are none, or two of one name.
+        TaskError: there are none, two of one name, or parts of one table.
     """
-    found = [each for each in visible(folder.iterdir()) if each.suffix.lower() in SUFFIXES and each.is_file()]
+    there = visible(folder.iterdir())
+    if part := next((each.name for each in there if _PART.fullmatch(each.name)), None):
+        raise TaskError(
+            f"the folder '{folder}' has parts of one table, such as '{part}'; each file must be a "
+            "whole table. Write one: pandas.read_parquet(FOLDER).to_parquet(FILE)."
+        )
+    found = [each for each in there if each.suffix.lower() in SUFFIXES and each.is_file()]
     if not found:
         raise TaskError(f"the folder '{folder}' holds no tables: no .csv, .tsv or .parquet file.")
     names: dict[str, Path] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Context, Decimal
@@ -28,6 +29,9 @@ _EVERY_DIGIT = Context(prec=100)
 
 _UNITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 """Digits behind the point of the seconds in a unit of time."""
+
+_INDEX = re.compile(r"__index_level_\d+__")
+"""Column that pandas makes of an index without a name."""
 
 _UTC = ("UTC", "Etc/UTC", "+00:00", "GMT", "Z")
 
@@ -131,6 +135,8 @@ def parquet_table(path: Path, note: Callable[[str], object]) -> Table:
 
 def _task_cells(path: Path, file: ParquetFile, column: ParquetColumn) -> tuple[str, list[Cell], list[str]]:
     """The type of a column, its cells as JSON holds them, and what there is to say of it."""
+    if _INDEX.fullmatch(column.name):
+        raise TaskError("it is pandas' index, which has no name; name it to keep it")
     if not column.type:
         raise TaskError(f"it {no_column(column)}")
     if column.type == "BLOB":
