@@ -154,6 +154,18 @@ def call(name: str, **arguments: Any) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
+def test_marks_after_a_thought_are_text() -> None:
+    """In SQL about a table of chats, whether the agent thinks before or not."""
+    for mark in ("<think>", "</think>", "[THINK]", "[/THINK]"):
+        sql = f"SELECT * FROM turns WHERE body LIKE '%{mark}%'"
+        for thought in ("<think>\nI look.\n</think>\n\n", "<think></think><think>I look.</think>\n"):
+            assert TEXT.parse(sql_turn(sql, thought)) == Operation(sql)
+            assert TOOLS.parse(thought + call("execute_sql", query=sql)) == Operation(sql)
+    for opened in ("<think>", "[THINK]"):
+        sql = f"SELECT * FROM turns WHERE body LIKE '%{opened}%'"
+        assert TEXT.parse(sql_turn(sql)) == Operation(sql)
+
+
 def test_tools_run_sql() -> None:
     turn = 'I look.\n<tool_call>\n{"name": "execute_sql", "arguments": {"query": "SELECT 1"}}\n</tool_call> Now wait.'
     assert TOOLS.parse(turn) == Operation("SELECT 1")
@@ -165,6 +177,8 @@ def test_tools_run_sql() -> None:
         '{"name": "execute_sql", "parameters": {"query": "SELECT 1"}}',  # Llama 3.1
         '<|python_tag|>{"name": "execute_sql", "parameters": {"query": "SELECT 1"}}',
         '  {"type": "function", "name": "execute_sql", "parameters": {"query": "SELECT 1"}}\nand so on',
+        '<|python_start|>{"name": "execute_sql", "parameters": {"query": "SELECT 1"}}<|python_end|>',  # Llama 4
+        '<|python_start|><|python_end|>{"name": "execute_sql", "parameters": {"query": "SELECT 1"}}',
         '<tool_call>{"name": "execute_sql", "arguments": {"query": "SELECT 1"}}',  # never closed
         '<tool_call>{"name": "execute_sql", "arguments": "{\\"query\\": \\"SELECT 1\\"}"}</tool_call>',  # encoded twice
         call("execute_sql", query="SELECT 1") + call("execute_sql", query="SELECT 2"),  # the first counts
