@@ -60,16 +60,23 @@ class Answer:
     def for_grader(self, grader: str) -> str:
         """Return the answer as the named grader reads it: a grader of rows needs a tuple per value.
 
-        A value may be a row of several cells, as the database prints it or as a JSON list. Dates may be
-        written as the database's reply shows them, `datetime.date(1985, 12, 1)`.
+        A value may be a row of several cells, as the database prints it or as a JSON list. Dates and DECIMALs
+        may be written as the database's reply shows them, `datetime.date(1985, 12, 1)`, `Decimal('2.50')`.
         """
+        in_rows = get_grader(grader).rows
         if self.values is None:
-            return as_mysql_prints(self.text)
-        quotes = ["'" if value.lstrip().startswith("(") else "" for value in self.values]
-        values = list(map(as_mysql_prints, self.values, quotes))
-        if not get_grader(grader).rows:
-            return str(values)
-        return f"[{', '.join(map(_row, values))}]"
+            return _as_mysql_prints(self.text, in_rows)
+        values = [_as_mysql_prints(value, in_rows) for value in self.values]
+        return f"[{', '.join(map(_row, values))}]" if in_rows else str(values)
+
+
+def _as_mysql_prints(text: str, in_rows: bool) -> str:
+    """Return an answer with dates and DECIMALs as MySQL prints them.
+
+    They are quoted within brackets, but for numbers to a grader of rows.
+    """
+    quote = "'" if text.lstrip().startswith(("(", "[")) else ""
+    return as_mysql_prints(text, quote, number_quote="" if in_rows else quote)
 
 
 def _row(value: str) -> str:
@@ -78,7 +85,12 @@ def _row(value: str) -> str:
     cells = as_list(value)
     if isinstance(cells, list) and len(cells) > 1:  # a list of one is a value of a JSON column
         return str(tuple(cells))
-    return value if value.startswith("(") and value.endswith(")") else f"({value},)"
+    in_parentheses = value.startswith("(") and value.endswith(")")
+    return value if in_parentheses and ("," in value or _ONE_CELL.match(value)) else f"({value},)"
+
+
+_ONE_CELL = re.compile(r"""\(\s*(?:[-+.\d'"]|None\s*\)|\))""")
+"""The begin of a row of one cell, which is a number, a quoted text or NULL: `(none)` is a text."""
 
 
 def given_answer(given: Any) -> Answer:
@@ -90,16 +102,23 @@ def given_answer(given: Any) -> Answer:
     if given is None:
         return Answer("done", ("done",))
     if isinstance(given, list):
-        values = tuple(map(_value, given))
+        values = tuple(map(value_text, given))
         return Answer(str(list(values)), values)
-    return Answer(str(given))
+    return Answer(value_text(given))
 
 
-def _value(given: Any) -> str:
-    """Return a value, or a row's only cell, as text; a longer row as the database prints it."""
-    if isinstance(given, list | tuple):
-        return str(given[0] if len(given) == 1 else tuple(given))
-    return str(given)
+def value_text(given: Any) -> str:
+    """Return a value of JSON, or a row's only cell, as text; a longer row as the database prints it."""
+    if isinstance(given, list | tuple) and len(given) == 1:
+        (given,) = given
+    if given is None or isinstance(given, str):
+        return str(given)
+    if isinstance(given, bool):
+        given = int(given)  # as MySQL has it
+    try:
+        return str(tuple(given)) if isinstance(given, list | tuple) else json.dumps(given, ensure_ascii=False)
+    except RecursionError:
+        return "nested too deep"
 
 
 @dataclass(frozen=True)
@@ -243,7 +262,7 @@ _STATEMENT = {"type": "string", "description": "The SQL statement."}
 _VALUES = {
     "type": "array",
     "items": {"type": "string"},
-    "description": "The values of the answer, each as a string.",
+    "description": "The answer, each value or row as a string.",
 }
 
 EXECUTE_SQL = _tool(
@@ -300,7 +319,7 @@ class ToolsProtocol(_BuiltIn):
     def _answer(self, arguments: dict[str, Any]) -> Action:
         answers = as_list(arguments.get("answers"))  # some models encode it twice
         if isinstance(answers, list):
-            values = tuple(well_formed(v if isinstance(v, str) else _json(v)) for v in answers)
+            values = tuple(well_formed(value_text(value)) for value in answers)
             return Answer(str(list(values)), values)
         return Invalid("Error: commit_final_answer needs the argument answers, an array of strings.")
 
@@ -402,13 +421,6 @@ def get_protocol(name: str, observation_characters: int | None = 800) -> AgentPr
 
 PRODUCTS = {"mysql": "MySQL", "sqlite": "SQLite"}
 """Names of the databases in system prompts, by a task's dialect."""
-
-
-def _json(value: Any) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False)
-    except RecursionError:
-        return "nested too deep"
 
 
 def _render(result: QueryResult | Invalid) -> str:
