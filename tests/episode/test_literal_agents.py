@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 from databases import table
-from fakes import play_script
+from fakes import ScriptedEngine, play_script
 from test_rollout import call
 from test_serving import agent_of
 from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.data.generate.checks import plain
 from trl_dbbench.database import Database, open_database
+from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.prompts import EACH_ROW, EACH_VALUE
 from trl_dbbench.episode.protocol import get_protocol
 from trl_dbbench.grading import GRADERS, SQL_GRADERS, get_grader
@@ -140,9 +141,9 @@ def tools_answers(prompt: str, rows: Rows) -> list[list[Any]]:
     return [strings, as_json, [row[0] if len(row) == 1 else row for row in as_json]]
 
 
-def answers(protocol: str, task: Task, rows: Rows) -> list[str]:
+def answers(protocol: str, task: Task, rows: Rows, grader: str | None = None) -> list[str]:
     """The last turns of agents that answer with these rows."""
-    prompt = get_protocol(protocol).messages(task)[0]["content"]
+    prompt = get_protocol(protocol, grader=grader).messages(task)[0]["content"]
     if protocol == "text":
         return [f"Action: Answer\nFinal Answer: {answer}" for answer in text_answers(prompt, rows)]
     return [call("commit_final_answer", answers=answer) for answer in tools_answers(prompt, rows)]
@@ -183,6 +184,28 @@ def test_an_answer_as_the_prompt_wants_it(
             for answer in answers(protocol, task, given):
                 turns = [sql_turn(protocol, sql), answer]
                 otherwise += judged_otherwise(task, turns, right, tokenizer, database, protocol)
+    assert not otherwise, "\n".join(map(str, otherwise))
+
+
+@pytest.mark.parametrize("own", ["lifelong", "agentbench_text"])
+@pytest.mark.parametrize("grader", GRADERS)
+@pytest.mark.parametrize("protocol", ["text", "tools"])
+def test_the_run_may_name_another_grader_than_the_tasks(
+    protocol: str, grader: str, own: str, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    """The prompt asks for what it reads."""
+    player = Player.of(tokenizer, sqlite_database, protocol=protocol, grader=grader)
+    otherwise = []
+    for name in ("a text", "a number", "texts", "dates"):
+        rows = rows_of(sqlite_database, QUESTIONS[name])
+        task = question(QUESTIONS[name], rows, own)
+        assert player.start(task).messages == get_protocol(protocol, grader=grader).messages(task)
+        for right, given in ((True, rows), (False, with_one_changed(rows))):
+            for answer in answers(protocol, task, given, grader):
+                said = ScriptedEngine(tokenizer, {0: [answer]})
+                (episode,) = player.play_all([player.start(task)], said)
+                if episode.right != right:
+                    otherwise.append((name, right, answer))
     assert not otherwise, "\n".join(map(str, otherwise))
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from trl_dbbench.episode.prompts import (
@@ -31,7 +31,7 @@ from trl_dbbench.episode.prompts import (
 )
 from trl_dbbench.episode.tool_calls import after_thoughts, as_list, tool_call, well_formed
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.grading import Grader, get_grader
+from trl_dbbench.grading import Grader, SQLGrader, get_grader
 from trl_dbbench.grading.states import as_mysql_prints
 from trl_dbbench.utils.lookup import look_up
 
@@ -189,11 +189,14 @@ class _BuiltIn:
     Args:
         observation_characters: longer observations are cut and marked, as AgentBench does at 800;
             `None` cuts nothing, as LifelongAgentBench.
+        judged_by: the grader of all answers, if it is not each task's own; the prompt asks for its form.
     """
 
     observation_characters: int | None = 800
+    judged_by: str | None = None
 
     system_prompt: ClassVar[str]
+    grader: ClassVar[str]
 
     def messages(self, task: Task, system_prompt: Opening | None = None) -> list[dict[str, str]]:
         opening = system_prompt
@@ -203,6 +206,9 @@ class _BuiltIn:
 
     def _own_prompt(self, task: Task) -> str:
         return self.system_prompt.replace("MySQL", PRODUCTS[task.dialect])
+
+    def _judge_of(self, task: Task) -> Grader | SQLGrader:
+        return get_grader(self.judged_by or task.grader or self.grader)
 
     def observe(self, result: QueryResult | Invalid) -> str:
         text, most = _render(result), self.observation_characters
@@ -222,7 +228,7 @@ class TextProtocol(_BuiltIn):
 
     def _own_prompt(self, task: Task) -> str:
         """Show the example answer in the form that the task's grader reads."""
-        own, grader = super()._own_prompt(task), get_grader(task.grader or self.grader)
+        own, grader = super()._own_prompt(task), self._judge_of(task)
         if isinstance(grader, Grader):
             return own.replace(str(EXAMPLE_ROWS), grader.answer(EXAMPLE_ROWS))
         return own  # the answer is SQL
@@ -295,7 +301,7 @@ class ToolsProtocol(_BuiltIn):
 
     def _own_prompt(self, task: Task) -> str:
         """Say what the strings of an answer are to the task's grader."""
-        own, grader = super()._own_prompt(task), get_grader(task.grader or self.grader)
+        own, grader = super()._own_prompt(task), self._judge_of(task)
         return own.replace(EACH_VALUE, EACH_ROW) if grader.rows else own
 
     def parse(self, text: str) -> Action:
@@ -403,13 +409,20 @@ PROTOCOLS: dict[str, Callable[[int | None], AgentProtocol]] = {
 }
 
 
-def get_protocol(name: str, observation_characters: int | None = 800) -> AgentProtocol:
+def get_protocol(
+    name: str, observation_characters: int | None = 800, grader: str | None = None
+) -> AgentProtocol:
     """Return the protocol of that name, or your own class at that dotted path.
+
+    Args:
+        grader: judges all answers in place of the tasks' own graders; the built-in prompts ask for its form.
 
     Raises:
         ConfigError: if there is none, or it lacks a member of `AgentProtocol`.
     """
     protocol = look_up("protocol", name, PROTOCOLS)(observation_characters)
+    if isinstance(protocol, _BuiltIn):
+        protocol = replace(protocol, judged_by=grader)
     members = ["name", "grader", "tools", "invalid_ends_episode", "observation_role"]
     members += ["messages", "parse", "write", "observe"]
     if missing := [member for member in members if not hasattr(protocol, member)]:
