@@ -15,6 +15,7 @@ from trl import GRPOConfig, GRPOTrainer, ModelConfig, get_peft_config, get_quant
 from trl_dbbench.cli.arguments import DatabaseArguments, RewardArguments, TaskArguments
 from trl_dbbench.cli.start import load_tokenizer, model_init_kwargs, start
 from trl_dbbench.episode.dataset import tasks_to_check
+from trl_dbbench.episode.protocol import get_protocol
 from trl_dbbench.episode.types import Rules
 from trl_dbbench.integrations.environment import KINDS, environment_reward, environments
 from trl_dbbench.runs.checkpoints import find_checkpoint
@@ -50,7 +51,7 @@ def main(
     model: ModelConfig,
 ) -> GRPOTrainer:
     checkpoint = find_checkpoint(args.output_dir, args.resume_from_checkpoint)
-    train_dataset, eval_dataset = tasks.datasets(environment.protocol)
+    train_dataset, eval_dataset = tasks.datasets(environment.protocol, environment.grader)
     to_play = list(tasks_to_check(train_dataset, eval_dataset))
     args.model_init_kwargs = model_init_kwargs(model, args.model_init_kwargs)
     if args.max_tool_calling_iterations is None:
@@ -78,7 +79,9 @@ def main(
             database=opened.describe(),
             dialect=opened.dialect.name,
             grader=environment.grader,
-            system_prompt=tasks.opening(environment.protocol, to_play[0]),
+            system_prompt=tasks.opening(
+                get_protocol(environment.protocol, grader=environment.grader), to_play[0]
+            ),
             chat_template_kwargs=args.chat_template_kwargs or {},
             # TRL has no limit of a turn's tokens
             max_turn_tokens=args.max_completion_length,

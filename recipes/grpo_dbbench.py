@@ -30,7 +30,7 @@ def main(
     checkpoint = find_checkpoint(args.output_dir, args.resume_from_checkpoint)
 
     # 1. the tasks as rows: a prompt and its task
-    train_dataset, eval_dataset = tasks.datasets(args.protocol)
+    train_dataset, eval_dataset = tasks.datasets(args.protocol, args.grader)
 
     # 2. the model: a tokenizer with a chat template, and how to load the weights
     tokenizer = load_tokenizer(model, args, padding_side="left")

@@ -82,6 +82,16 @@ PHI4_MINI = (
     "{% if loop.first and tools %}<|tool|>{{ tools | tojson }}<|/tool|>{% endif %}<|end|>"
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+LLAMA4 = (
+    "{{ bos_token }}{% for m in messages %}"
+    "{% if m.role == 'tool' %}<|header_start|>ipython<|header_end|>\n\n{{ m.content | tojson }}<|eom|>"
+    "{% elif m.tool_calls %}<|header_start|>assistant<|header_end|>\n\n<|python_start|>{{ m.content }}<|python_end|>"
+    '{% for c in m.tool_calls %}{"name": "{{ c.function.name }}", "parameters": {{ c.function.arguments | tojson }}}'
+    "{% endfor %}<|eom|>"
+    "{% else %}<|header_start|>{{ m.role }}<|header_end|>\n\n{% if loop.first %}" + _TOOLS + "{% endif %}"
+    "{{ m.content }}<|eot|>{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<|header_start|>assistant<|header_end|>\n\n{% endif %}"
+)
 FENCED = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if loop.first %}"
     + _TOOLS
@@ -96,6 +106,7 @@ OTHERS = {
     "phi4_mini": Family(
         PHI4_MINI, ("<|end|>", "<|endoftext|>"), None, ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
     ),
+    "llama4": Family(LLAMA4, ("<|end_of_text|>", "<|eom|>", "<|eot|>"), "<|begin_of_text|>"),
     "fenced_json": Family(FENCED, ("<|im_end|>",)),
 }
 

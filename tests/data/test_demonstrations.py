@@ -47,6 +47,17 @@ def test_a_demonstration_token_by_token(late_orders, tokenizer, sqlite_database)
     )
 
 
+def test_a_demonstration_of_labels_from_several_columns(late_orders, tokenizer, sqlite_database):
+    """All of them."""
+    gold = replace(
+        late_orders.gold, sql="SELECT id, late FROM orders WHERE id < 3 ORDER BY id", answer=("1", "0", "2")
+    )
+    task = replace(late_orders, gold=gold, grader="agentbench_fc")
+    for protocol in ("text", "tools"):
+        (episode,) = demonstrate([task], ChatFormat(tokenizer, get_protocol(protocol)), sqlite_database)
+        assert episode.answer.text == "['1', '0', '2', '1']"
+
+
 def test_a_demonstration_of_tool_calls(late_orders, tokenizer, sqlite_database):
     (episode,) = demonstrate([late_orders], ChatFormat(tokenizer, get_protocol("tools")), sqlite_database)
 

@@ -25,6 +25,7 @@ from trl_dbbench.episode.protocol import (
     Operation,
     TextProtocol,
     ToolsProtocol,
+    get_protocol,
 )
 from trl_dbbench.episode.templates import (
     THOUGHT_FIELDS,
@@ -120,6 +121,15 @@ def test_what_the_template_writes_is_read_as_what_was_meant(
         assert chat.protocol.parse(chat.text(ids)) == meant
         assert ids[-1] in chat.eos_token_ids
         assert not chat.eos_token_ids.intersection(ids[:-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "protocol"), USABLE)
+def test_an_answer_that_is_sql(tokenizer: PreTrainedTokenizerBase, family: str, protocol: str) -> None:
+    """Where answers are values they may be SQL."""
+    ends = give(tokenizer, FAMILIES[family])
+    chat = ChatFormat(tokenizer, get_protocol(f"{protocol}_sql"), ends)
+    assert chat.protocol.parse(chat.text(chat.turn_ids(Answer(SQL)))) == Answer(SQL)
 
 
 @pytest.mark.parametrize(("family", "protocol"), USABLE)

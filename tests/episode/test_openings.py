@@ -12,6 +12,8 @@ from databases import table
 from trl_dbbench.cli.arguments import TaskArguments, read_system_prompt
 from trl_dbbench.episode.prompts import TEXT_SYSTEM_PROMPT
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.runs.conversations import protocol_of
+from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Gold, Task
 
 TASK = Task("1", "How many?", (table("pets", "name", ("Rex",)),), "SELECT", Gold(((1,),)))
@@ -48,6 +50,16 @@ def test_a_prelude_stands_between_system_prompt_and_question(tmp_path: Path, mes
     short = {"role": "system", "content": "Be quick."}
     assert prompt(tmp_path, messages, system_prompt="Be quick.") == [short, *PRELUDE, QUESTION]
     assert prompt(tmp_path, [short, *PRELUDE]) == [short, *PRELUDE, QUESTION]
+
+
+def test_the_prompt_asks_for_what_the_runs_grader_reads(tmp_path: Path) -> None:
+    """In the dataset of a training, and in an evaluation of its run."""
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text(TASK.to_json() + "\n")
+    train, _ = TaskArguments(str(tasks)).datasets("text", "agentbench_text")
+    assert "Final Answer: ['pear', 'plum']" in train[0]["prompt"][0]["content"]
+    settings = RunSettings("text", 800, 3, grader="agentbench_text")
+    assert protocol_of(settings).messages(TASK) == train[0]["prompt"]
 
 
 def test_messages_as_a_system_prompt_are_all_that_stands_there(tmp_path: Path) -> None:

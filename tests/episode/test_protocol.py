@@ -154,6 +154,18 @@ def call(name: str, **arguments: Any) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
+def test_marks_after_a_thought_are_text() -> None:
+    """In SQL about a table of chats, whether the agent thinks before or not."""
+    for mark in ("<think>", "</think>", "[THINK]", "[/THINK]"):
+        sql = f"SELECT * FROM turns WHERE body LIKE '%{mark}%'"
+        for thought in ("<think>\nI look.\n</think>\n\n", "<think></think><think>I look.</think>\n"):
+            assert TEXT.parse(sql_turn(sql, thought)) == Operation(sql)
+            assert TOOLS.parse(thought + call("execute_sql", query=sql)) == Operation(sql)
+    for opened in ("<think>", "[THINK]"):
+        sql = f"SELECT * FROM turns WHERE body LIKE '%{opened}%'"
+        assert TEXT.parse(sql_turn(sql)) == Operation(sql)
+
+
 def test_tools_run_sql() -> None:
     turn = 'I look.\n<tool_call>\n{"name": "execute_sql", "arguments": {"query": "SELECT 1"}}\n</tool_call> Now wait.'
     assert TOOLS.parse(turn) == Operation("SELECT 1")
@@ -165,6 +177,8 @@ def test_tools_run_sql() -> None:
         '{"name": "execute_sql", "parameters": {"query": "SELECT 1"}}',  # Llama 3.1
         '<|python_tag|>{"name": "execute_sql", "parameters": {"query": "SELECT 1"}}',
         '  {"type": "function", "name": "execute_sql", "parameters": {"query": "SELECT 1"}}\nand so on',
+        '<|python_start|>{"name": "execute_sql", "parameters": {"query": "SELECT 1"}}<|python_end|>',  # Llama 4
+        '<|python_start|><|python_end|>{"name": "execute_sql", "parameters": {"query": "SELECT 1"}}',
         '<tool_call>{"name": "execute_sql", "arguments": {"query": "SELECT 1"}}',  # never closed
         '<tool_call>{"name": "execute_sql", "arguments": "{\\"query\\": \\"SELECT 1\\"}"}</tool_call>',  # encoded twice
         call("execute_sql", query="SELECT 1") + call("execute_sql", query="SELECT 2"),  # the first counts
@@ -227,8 +241,9 @@ def test_a_mark_of_another_family_in_a_statement_is_part_of_it() -> None:
     ("answers", "values"),
     [
         (["pear", "plum"], ("pear", "plum")),
-        ([42, 1.5, True, None], ("42", "1.5", "true", "null")),
-        ([["a", 1]], ('["a", 1]',)),
+        ([42, 1.5, True, None], ("42", "1.5", "1", "None")),  # as the database prints them
+        ([["a", 1], ["b", None]], ("('a', 1)", "('b', None)")),
+        ([["a"], ["b"]], ("a", "b")),
         ([], ()),
         (["🍐", "it's"], ("🍐", "it's")),
     ],
@@ -302,7 +317,7 @@ def test_half_a_surrogate_pair_becomes_a_question_mark() -> None:
     )
     assert TOOLS.parse(
         r'{"name": "commit_final_answer", "arguments": {"answers": ["\ud83c", ["\ud83c"]]}}'
-    ) == (Answer("""['?', '["?"]']""", ("?", '["?"]')))
+    ) == (Answer("['?', '?']", ("?", "?")))
     whole = r'{"name": "execute_sql", "arguments": {"query": "SELECT \"\ud83c\udf50\""}}'
     assert TOOLS.parse(whole) == Operation('SELECT "🍐"')
 
@@ -329,6 +344,20 @@ def test_a_tools_answer_of_several_columns(row: Any) -> None:
 def test_tools_are_told_what_the_strings_of_an_answer_are(grader: str | None, form: str) -> None:
     task = Task("1", "Which?", (Table("t", (Column("a"),)),), "SELECT", Gold(("pear",)), grader=grader)
     assert f"Give {form};" in TOOLS.messages(task)[0]["content"]
+
+
+@pytest.mark.parametrize(
+    ("value", "row"),
+    [
+        ("(none)", "((none),)"),
+        ("(a) or (b)", "((a) or (b),)"),
+        ("(pear, 2)", "(pear, 2)"),
+        *((each, each) for each in ("('pear')", "(2)", "(-2.5,)", "(None)")),
+    ],
+)
+def test_a_value_in_parentheses_is_no_row(value: str, row: str) -> None:
+    assert Answer("", (value,)).for_grader("lifelong") == f"[{row}]"
+    assert grade(f"[{row}]", [(value,)], "lifelong") == (row != value)
 
 
 def test_a_text_answer_is_read_as_it_stands() -> None:
@@ -443,6 +472,8 @@ def test_a_program_answers_with_a_text_values_or_rows(
         (datetime.date(1985, 12, 1), "1985-12-01"),
         (datetime.datetime(1985, 12, 1, 8, 30), "1985-12-01 08:30:00"),
         (datetime.timedelta(seconds=5400), "01:30:00"),
+        (Decimal("2.50"), "2.50"),
+        (Decimal("0E-4"), "0.0000"),
     ],
 )
 @pytest.mark.parametrize("grader", ["lifelong", "agentbench_text", "agentbench_fc"])

@@ -102,6 +102,35 @@ def prices_by_alchemy(task: HarnessTask) -> list:
         return connection.exec_driver_sql("SELECT * FROM goods").all()
 
 
+def _rows(task: HarnessTask, by_client: bool) -> list:
+    from sqlalchemy import create_engine
+
+    sql = task.question.removeprefix("changed: ")
+    if not by_client:
+        rows = task.execute(sql)["rows"]
+    else:
+        with create_engine(task.database_url).connect() as connection:
+            rows = connection.exec_driver_sql(sql).all()
+    if sql == task.question:
+        return rows
+    *before, last = map(list, rows or [["x"]])
+    return [*before, [*last[:-1], f"{last[-1]}1"]]
+
+
+def hands_on(task: HarnessTask) -> list:
+    """The rows of the statement in the question; with another last cell if it says so."""
+    return _rows(task, by_client=False)
+
+
+def hands_on_by_alchemy(task: HarnessTask) -> list:
+    return _rows(task, by_client=True)
+
+
+def says(task: HarnessTask) -> str:
+    """The rows as Python prints them."""
+    return str(list(map(tuple, _rows(task, by_client=True))))
+
+
 def mixed(task: HarnessTask) -> str:
     """Return rows whose columns begin with a cell of another type than those after it."""
     from sqlalchemy import create_engine
@@ -112,6 +141,28 @@ def mixed(task: HarnessTask) -> str:
     )
     with create_engine(task.database_url).connect() as connection:
         return repr(connection.exec_driver_sql(sql).all())
+
+
+def client_gets(task: HarnessTask) -> str:
+    """What a MySQL client gets for each statement of the question, a JSON list: rows, or an error's number and text."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import DBAPIError
+
+    seen: list[Any] = []
+    with create_engine(task.database_url).connect() as connection:
+        for sql in json.loads(task.question):
+            try:
+                result = connection.exec_driver_sql(sql)
+                seen.append([list(row) for row in result] if result.returns_rows else None)
+            except DBAPIError as error:
+                seen.append(list(error.orig.args))
+    return json.dumps(seen)
+
+
+def sql_gets(task: HarnessTask) -> str:
+    """The same by `execute`: rows, their number, the limit and the error."""
+    gets = [task.execute(sql) for sql in json.loads(task.question)]
+    return json.dumps([[len(each["rows"] or ()), each["limit"], each["error"]] for each in gets])
 
 
 def two_conversations(task: HarnessTask) -> str:

@@ -26,6 +26,7 @@ from databases import opened
 from fakes import RULES, BrokenDatabase, ScriptedEngine, sequences
 from launching import TWO_RANKS, fork_ranks, seen
 from required import lacking
+from test_literal_agents import lifelong_tasks
 from training import adapter_of, equal, make_trainer, varied
 from transformers import PreTrainedTokenizerBase
 
@@ -394,6 +395,47 @@ def test_a_column_whose_first_cell_has_another_type(kind: str, tokenizer: PreTra
     ]
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "local"])
+def test_statements_of_a_client_beside_the_agents(
+    kind: str, late_orders: Task, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """What it says for itself is answered; several statements at once are an error, as with MySQL."""
+    statements = {
+        "/* a-driver 8.2 */SELECT @@autocommit AS autocommit, @@session.sql_mode AS sql_mode": 1,
+        "/* a-driver 8.2 */ SET NAMES utf8mb4": None,
+        "START TRANSACTION;": None,
+        "SELECT DATABASE() IS NULL AS none, COUNT(*) FROM orders": [[0, 3]],
+        "BEGIN; UPDATE orders SET late = 1; COMMIT;": 1064,
+        "USE dbbench; SELECT COUNT(*) FROM orders": 1064,
+        "SELECT COUNT(*) FROM orders WHERE late = 1": [[2]],
+    }
+    task = replace(late_orders, question=json.dumps(list(statements)))
+    with opened(kind) as database:
+        episode = play_one("client_gets", task, [], tokenizer, database, "text")
+    assert episode.answer is not None, episode.output
+    gets = json.loads(episode.answer.text)
+    assert [
+        len(got) if want == 1 else got[0] if want == 1064 else got
+        for got, want in zip(gets, statements.values(), strict=True)
+    ] == list(statements.values()), gets
+
+
+def test_a_result_that_is_cut_is_not_taken_for_the_whole(
+    tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    many = Table("many", (Column("n", "INT"),), tuple((n,) for n in range(150)))
+    statements = ["SELECT n FROM many", "SELECT n FROM many LIMIT 100"]
+    task = Task("many", json.dumps(statements), (many,), "SELECT", Gold(((150,),)))
+    episode = play_one("sql_gets", task, [], tokenizer, sqlite_database, "text")
+    assert json.loads(episode.answer.text) == [[100, "rows", None], [100, None, None]], episode.output
+    episode = play_one("client_gets", task, [], tokenizer, sqlite_database, "text")
+    (number, told), whole = json.loads(episode.answer.text)
+    assert (number, len(whole)) == (1226, 100)
+    assert told == (
+        "the result is longer than a statement's may be: its limit of rows was met; ask for less of it, as by LIMIT"
+    )
+
+
 @pytest.mark.parametrize("name", ["prices", "prices_by_alchemy"])
 def test_rows_that_are_handed_on_are_right(
     name: str, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
@@ -406,6 +448,25 @@ def test_rows_that_are_handed_on_are_right(
     episode = play_one(name, task, [], tokenizer, sqlite_database, "text")
     assert episode.right, (episode.answer, episode.output)
     assert episode.turns[-1].text == '[["tea", 1.5, "01:30:00"], ["oil", 22, "100:02:03"]]'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["hands_on", "hands_on_by_alchemy", "says"])
+def test_rows_of_each_kind_that_are_handed_on(
+    program: str, tokenizer: PreTrainedTokenizerBase, database: Database
+) -> None:
+    """It hands on the rows of the statement that it is asked for, with its last cell changed where told so."""
+    asked = []
+    for task, _ in lifelong_tasks(database):
+        asked += [(True, replace(task, question=task.gold.sql))]
+        asked += [(False, replace(task, question=f"changed: {task.gold.sql}"))]
+    episodes, _ = play(program, [task for _, task in asked], [[]] * len(asked), tokenizer, database, "text")
+    otherwise = [
+        (episode.task.id, right, episode.answer, episode.fault, episode.output)
+        for episode, (right, _) in zip(episodes, asked, strict=True)
+        if episode.verdict is None or episode.right != right
+    ]
+    assert not otherwise, "\n".join(map(str, otherwise))
 
 
 # --- programs that fail, and such as do harm ----------------------------------------------------------

@@ -136,6 +136,35 @@ def test_twenty_tasks_by_five_clients_side_by_side(
     _is_read_by_the_other_commands(folder, capsys)
 
 
+@pytest.mark.parametrize(
+    ("task_id", "answer", "reward"),
+    [
+        ("books-oldest-by-genre", ["('novel', 1885)", "('poetry', 1965)", "('science', 1962)"], 1.0),
+        ("books-oldest-by-genre", [["novel", 1885], ["poetry", 1965], ["science", 1962]], 1.0),
+        ("books-oldest-by-genre", [["novel", 1885], ["poetry", 1965], ["science", 1963]], -1.0),
+        ("employees-above-average", [5], 1.0),
+        ("employees-above-average", [[5]], 1.0),
+        ("employees-above-average", [None], -1.0),
+        ("loans-open", ["Aoife O'Neill", "Beatriz Gómez"], 1.0),
+    ],
+)
+def test_rows_as_the_schema_wants_them_and_as_json(
+    client: Any, address: str, task_id: str, answer: list[Any], reward: float
+) -> None:
+    ((_, came),) = client(
+        "act", url=address, sessions=[[["reset", {"task_id": task_id}], ["step", {"answer": answer}]]]
+    )
+    assert came["reward"] == reward, came
+
+
+def test_the_schema_says_how_rows_are_written(address: str) -> None:
+    answer = httpx2.get(f"{address}/schema").json()["action"]["properties"]["answer"]
+    assert "a row of several values as one string, such as ('pear', 2.5)" in answer["description"]
+    assert {"type": "array", "items": {"type": "string", "maxLength": 65_536}, "maxItems": 65_536} in answer[
+        "anyOf"
+    ]
+
+
 def test_sessions_of_one_task_do_not_see_each_other(client: Any, address: str) -> None:
     begin = ["reset", {"task_id": "orders-insert"}]
     count = ["step", {"sql": "SELECT COUNT(*) FROM orders"}]

@@ -63,7 +63,7 @@ def test_an_answer_is_paid_once_in_shares_of_its_cells(sqlite_database):
     assert answer_seen([played(sqlite_database, CHANGE, Answer("done")), FAULT]) == [None, None]
 
 
-@pytest.mark.parametrize("cell, label", [(3, "3"), ("3", 3), (3, "3.0"), (" Oslo", "Oslo")])
+@pytest.mark.parametrize("cell, label", [(3, "3"), ("3", 3), (3, "3.0"), (" Oslo", "Oslo"), ("Nan", "Nan")])
 def test_cells_are_compared_as_numbers_where_both_are(sqlite_database, cell, label):
     text = f"'{cell}'" if isinstance(cell, str) else str(cell)
     task = replace(QUESTION, gold=Gold(answer=(label,)))

@@ -255,6 +255,18 @@ def test_an_episode(tokenizer: PreTrainedTokenizerBase, database: Database) -> N
     assert (episode.status, episode.right) == (Status.ANSWERED, False)
 
 
+def test_an_episode_by_tools(tokenizer: PreTrainedTokenizerBase, sqlite_database: Database) -> None:
+    """Played by a model whose template writes the calls."""
+    look = '<tool_call>{"name": "execute_sql", "arguments": {"query": "SELECT * FROM medals"}}</tool_call>'
+    for sql, right in (
+        ("SELECT nation FROM medals WHERE gold > 20", True),
+        ("SELECT nation FROM medals", False),
+    ):
+        submit = f'<tool_call>{{"name": "submit_sql", "arguments": {{"query": "{sql}"}}}}</tool_call>'
+        episode = play_script(WINNERS, [look, submit], tokenizer, sqlite_database, protocol="tools_sql")
+        assert (episode.status, episode.right) == (Status.ANSWERED, right)
+
+
 def test_a_protocol_chooses_the_grader_of_tasks_without_one(
     tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
 ) -> None:

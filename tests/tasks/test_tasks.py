@@ -124,9 +124,12 @@ def test_own_question_without_sql_and_with_bare_cells(tmp_path: Path) -> None:
     assert task.skills == ()
 
 
-def test_own_question_may_name_another_grader(tmp_path: Path) -> None:
-    (task,) = load_tasks(jsonl(tmp_path, OWN | {"grader": "agentbench_text", "answer": ["2"]}))
-    assert (task.grader, task.gold.answer) == ("agentbench_text", ("2",))
+@pytest.mark.parametrize("answer", [["2", "3"], [["2"], ["3"]], [["2", "3"]]])
+@pytest.mark.parametrize("grader", ["agentbench_text", "agentbench_fc", None])
+def test_own_question_may_name_another_grader(tmp_path: Path, answer: list, grader: str | None) -> None:
+    """One of labels gets those of rows."""
+    (task,) = load_tasks(jsonl(tmp_path, OWN | {"grader": grader, "answer": answer}))
+    assert (task.grader, task.gold.answer) == (grader, ("2", "3"))
 
 
 def test_own_change_needs_its_sql_only(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from trl_dbbench.data.generate.fresh import SCHEME, FreshTasks
 from trl_dbbench.database import Database, database_for, open_database
 from trl_dbbench.episode.dataset import note_source, to_dataset, to_fresh_dataset
 from trl_dbbench.episode.prompts import MODES, Opening, opening, read_messages
-from trl_dbbench.episode.protocol import get_protocol
+from trl_dbbench.episode.protocol import AgentProtocol, get_protocol
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.rewards.outcome import OUTCOME_PRESETS, OutcomeReward
 from trl_dbbench.rewards.registry import RewardFunction, load_reward_functions
@@ -71,9 +71,9 @@ class TaskArguments:
         metadata={"help": "A JSON file of messages that stand between system prompt and question."},
     )
 
-    def opening(self, protocol: str, task: Task) -> Opening | None:
+    def opening(self, protocol: AgentProtocol, task: Task) -> Opening | None:
         """Return the messages before the question of any task; `None` for the protocol's own."""
-        own = get_protocol(protocol).messages(task)[:-1]
+        own = protocol.messages(task)[:-1]
         given = read_system_prompt(self.system_prompt)
         return opening(own, given, self.system_prompt_mode, self.prelude)
 
@@ -91,21 +91,26 @@ class TaskArguments:
         tasks = load_tasks(source, split, self.tasks_format)
         return tasks if self.schema is None else [replace(task, schema=self.schema) for task in tasks]
 
-    def datasets(self, protocol: str) -> tuple[Dataset, Dataset | None]:
-        """Return the rows for training and, if there are any, for evaluation."""
+    def datasets(self, protocol: str, grader: str | None = None) -> tuple[Dataset, Dataset | None]:
+        """Return the rows for training and, if there are any, for evaluation.
+
+        Args:
+            protocol, grader: the run's; see `get_protocol`.
+        """
+        asked = get_protocol(protocol, grader=grader)
         if self.tasks.startswith(SCHEME):
             fresh = FreshTasks.of(self.tasks)
-            opening = self.opening(protocol, fresh.task(0))
-            train = to_fresh_dataset(fresh.task, protocol, opening)
+            opening = self.opening(asked, fresh.task(0))
+            train = to_fresh_dataset(fresh.task, asked, opening)
         else:
             tasks = self.load()
-            opening = self.opening(protocol, tasks[0])
-            train = to_dataset(tasks, protocol, opening)
+            opening = self.opening(asked, tasks[0])
+            train = to_dataset(tasks, asked, opening)
         note_source(train, self.tasks)
         if self.eval_tasks is None:
             return train, None
         held_out = self.read(self.eval_tasks, self.eval_tasks_split)
-        evaluation = to_dataset(held_out, protocol, opening)
+        evaluation = to_dataset(held_out, asked, opening)
         note_source(evaluation, self.eval_tasks)
         return train, evaluation
 

@@ -98,7 +98,7 @@ def gold_actions(task: Task, protocol: AgentProtocol, database: Database) -> lis
     rows = list(map(without_dates, result.rows or []))
     if grader.rows:
         return [Operation(sql), Answer(str(rows), tuple(map(str, rows)))]
-    values = tuple(str(row[0]) for row in rows)
+    values = tuple(str(cell) for row in rows for cell in row)
     return [Operation(sql), Answer(str(list(values)), values)]
 
 

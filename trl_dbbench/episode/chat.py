@@ -587,7 +587,8 @@ class ChatFormat:
                 )
             text = self.text(self.turn_ids(action))
             read = self.protocol.parse(text)
-            if read != meant:
+            # an answer of SQL has a text alone
+            if read != meant and (isinstance(read, Invalid) or self.protocol.write(read) != written):
                 said = read.reason if isinstance(read, Invalid) else read
                 raise self._refusal(
                     f"writes an action in a form that the protocol '{self.protocol.name}' does not read as "

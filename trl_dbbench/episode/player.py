@@ -214,7 +214,7 @@ class Player:
             ConfigError: if the tokenizer has no usable chat template, or a name is unknown.
         """
         if isinstance(protocol, str):
-            protocol = get_protocol(protocol, observation_characters)
+            protocol = get_protocol(protocol, observation_characters, grader)
         chat = ChatFormat(tokenizer, protocol, eos_token_ids, template_kwargs, history)
         return cls(chat, database, Judge(database, grader), rules)
 

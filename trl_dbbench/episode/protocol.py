@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from trl_dbbench.episode.prompts import (
@@ -31,7 +31,7 @@ from trl_dbbench.episode.prompts import (
 )
 from trl_dbbench.episode.tool_calls import after_thoughts, as_list, tool_call, well_formed
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.grading import Grader, get_grader
+from trl_dbbench.grading import Grader, SQLGrader, get_grader
 from trl_dbbench.grading.states import as_mysql_prints
 from trl_dbbench.utils.lookup import look_up
 
@@ -60,16 +60,23 @@ class Answer:
     def for_grader(self, grader: str) -> str:
         """Return the answer as the named grader reads it: a grader of rows needs a tuple per value.
 
-        A value may be a row of several cells, as the database prints it or as a JSON list. Dates may be
-        written as the database's reply shows them, `datetime.date(1985, 12, 1)`.
+        A value may be a row of several cells, as the database prints it or as a JSON list. Dates and DECIMALs
+        may be written as the database's reply shows them, `datetime.date(1985, 12, 1)`, `Decimal('2.50')`.
         """
+        in_rows = get_grader(grader).rows
         if self.values is None:
-            return as_mysql_prints(self.text)
-        quotes = ["'" if value.lstrip().startswith("(") else "" for value in self.values]
-        values = list(map(as_mysql_prints, self.values, quotes))
-        if not get_grader(grader).rows:
-            return str(values)
-        return f"[{', '.join(map(_row, values))}]"
+            return _as_mysql_prints(self.text, in_rows)
+        values = [_as_mysql_prints(value, in_rows) for value in self.values]
+        return f"[{', '.join(map(_row, values))}]" if in_rows else str(values)
+
+
+def _as_mysql_prints(text: str, in_rows: bool) -> str:
+    """Return an answer with dates and DECIMALs as MySQL prints them.
+
+    They are quoted within brackets, but for numbers to a grader of rows.
+    """
+    quote = "'" if text.lstrip().startswith(("(", "[")) else ""
+    return as_mysql_prints(text, quote, number_quote="" if in_rows else quote)
 
 
 def _row(value: str) -> str:
@@ -78,7 +85,12 @@ def _row(value: str) -> str:
     cells = as_list(value)
     if isinstance(cells, list) and len(cells) > 1:  # a list of one is a value of a JSON column
         return str(tuple(cells))
-    return value if value.startswith("(") and value.endswith(")") else f"({value},)"
+    in_parentheses = value.startswith("(") and value.endswith(")")
+    return value if in_parentheses and ("," in value or _ONE_CELL.match(value)) else f"({value},)"
+
+
+_ONE_CELL = re.compile(r"""\(\s*(?:[-+.\d'"]|None\s*\)|\))""")
+"""The begin of a row of one cell, which is a number, a quoted text or NULL: `(none)` is a text."""
 
 
 def given_answer(given: Any) -> Answer:
@@ -90,16 +102,23 @@ def given_answer(given: Any) -> Answer:
     if given is None:
         return Answer("done", ("done",))
     if isinstance(given, list):
-        values = tuple(map(_value, given))
+        values = tuple(map(value_text, given))
         return Answer(str(list(values)), values)
-    return Answer(str(given))
+    return Answer(value_text(given))
 
 
-def _value(given: Any) -> str:
-    """Return a value, or a row's only cell, as text; a longer row as the database prints it."""
-    if isinstance(given, list | tuple):
-        return str(given[0] if len(given) == 1 else tuple(given))
-    return str(given)
+def value_text(given: Any) -> str:
+    """Return a value of JSON, or a row's only cell, as text; a longer row as the database prints it."""
+    if isinstance(given, list | tuple) and len(given) == 1:
+        (given,) = given
+    if given is None or isinstance(given, str):
+        return str(given)
+    if isinstance(given, bool):
+        given = int(given)  # as MySQL has it
+    try:
+        return str(tuple(given)) if isinstance(given, list | tuple) else json.dumps(given, ensure_ascii=False)
+    except RecursionError:
+        return "nested too deep"
 
 
 @dataclass(frozen=True)
@@ -170,11 +189,14 @@ class _BuiltIn:
     Args:
         observation_characters: longer observations are cut and marked, as AgentBench does at 800;
             `None` cuts nothing, as LifelongAgentBench.
+        judged_by: the grader of all answers, if it is not each task's own; the prompt asks for its form.
     """
 
     observation_characters: int | None = 800
+    judged_by: str | None = None
 
     system_prompt: ClassVar[str]
+    grader: ClassVar[str]
 
     def messages(self, task: Task, system_prompt: Opening | None = None) -> list[dict[str, str]]:
         opening = system_prompt
@@ -184,6 +206,9 @@ class _BuiltIn:
 
     def _own_prompt(self, task: Task) -> str:
         return self.system_prompt.replace("MySQL", PRODUCTS[task.dialect])
+
+    def _judge_of(self, task: Task) -> Grader | SQLGrader:
+        return get_grader(self.judged_by or task.grader or self.grader)
 
     def observe(self, result: QueryResult | Invalid) -> str:
         text, most = _render(result), self.observation_characters
@@ -203,7 +228,7 @@ class TextProtocol(_BuiltIn):
 
     def _own_prompt(self, task: Task) -> str:
         """Show the example answer in the form that the task's grader reads."""
-        own, grader = super()._own_prompt(task), get_grader(task.grader or self.grader)
+        own, grader = super()._own_prompt(task), self._judge_of(task)
         if isinstance(grader, Grader):
             return own.replace(str(EXAMPLE_ROWS), grader.answer(EXAMPLE_ROWS))
         return own  # the answer is SQL
@@ -243,7 +268,7 @@ _STATEMENT = {"type": "string", "description": "The SQL statement."}
 _VALUES = {
     "type": "array",
     "items": {"type": "string"},
-    "description": "The values of the answer, each as a string.",
+    "description": "The answer, each value or row as a string.",
 }
 
 EXECUTE_SQL = _tool(
@@ -276,7 +301,7 @@ class ToolsProtocol(_BuiltIn):
 
     def _own_prompt(self, task: Task) -> str:
         """Say what the strings of an answer are to the task's grader."""
-        own, grader = super()._own_prompt(task), get_grader(task.grader or self.grader)
+        own, grader = super()._own_prompt(task), self._judge_of(task)
         return own.replace(EACH_VALUE, EACH_ROW) if grader.rows else own
 
     def parse(self, text: str) -> Action:
@@ -300,7 +325,7 @@ class ToolsProtocol(_BuiltIn):
     def _answer(self, arguments: dict[str, Any]) -> Action:
         answers = as_list(arguments.get("answers"))  # some models encode it twice
         if isinstance(answers, list):
-            values = tuple(well_formed(v if isinstance(v, str) else _json(v)) for v in answers)
+            values = tuple(well_formed(value_text(value)) for value in answers)
             return Answer(str(list(values)), values)
         return Invalid("Error: commit_final_answer needs the argument answers, an array of strings.")
 
@@ -384,13 +409,20 @@ PROTOCOLS: dict[str, Callable[[int | None], AgentProtocol]] = {
 }
 
 
-def get_protocol(name: str, observation_characters: int | None = 800) -> AgentProtocol:
+def get_protocol(
+    name: str, observation_characters: int | None = 800, grader: str | None = None
+) -> AgentProtocol:
     """Return the protocol of that name, or your own class at that dotted path.
+
+    Args:
+        grader: judges all answers in place of the tasks' own graders; the built-in prompts ask for its form.
 
     Raises:
         ConfigError: if there is none, or it lacks a member of `AgentProtocol`.
     """
     protocol = look_up("protocol", name, PROTOCOLS)(observation_characters)
+    if isinstance(protocol, _BuiltIn):
+        protocol = replace(protocol, judged_by=grader)
     members = ["name", "grader", "tools", "invalid_ends_episode", "observation_role"]
     members += ["messages", "parse", "write", "observe"]
     if missing := [member for member in members if not hasattr(protocol, member)]:
@@ -402,13 +434,6 @@ def get_protocol(name: str, observation_characters: int | None = 800) -> AgentPr
 
 PRODUCTS = {"mysql": "MySQL", "sqlite": "SQLite"}
 """Names of the databases in system prompts, by a task's dialect."""
-
-
-def _json(value: Any) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False)
-    except RecursionError:
-        return "nested too deep"
 
 
 def _render(result: QueryResult | Invalid) -> str:

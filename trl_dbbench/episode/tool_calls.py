@@ -12,7 +12,7 @@
 | `<|tool_call|>[{"name": "f", "arguments": {...}}]`, `functools[...]` | Granite 3, Phi-4-mini |
 | ` to=functions.f<|channel|>commentary json<|message|>{...}` | gpt-oss |
 | `<｜tool▁call▁begin｜>function<｜tool▁sep｜>f` and a fenced object | DeepSeek |
-| `{"name": "f", "parameters": {...}}`, bare or in a fenced block | Llama 3.1 and later, and others |
+| `{"name": "f", "parameters": {...}}`, bare or in a fenced block | Llama 3.1 and 4, and others |
 
 Only the text is read, so saved turns need no tokenizer; no two families share a mark. Every reader takes time
 linear in the text. TRL's response templates read some of these forms too, and the tests compare the two. But
@@ -74,7 +74,8 @@ def after_thoughts(text: str) -> str:
     A header that names a function stays.
 
     Args:
-        text: a turn, including the part in the prompt. A thought that does not end leaves nothing.
+        text: a turn, including the part in the prompt. A thought that does not end leaves nothing. A mark
+            after the turn's own thought is text, as in SQL.
     """
     if has_header(text):
         text = text.rpartition(_MESSAGE_START)[2]
@@ -82,8 +83,16 @@ def after_thoughts(text: str) -> str:
         if not begun or "analysis" in header or "to=self" in header:
             return ""
         text = text if "to=functions" in header else body
+    if switched_off := _EMPTY_THOUGHT.match(text):
+        text = text[switched_off.end() :]
     for opened, closed in THOUGHTS:
-        text = text.rpartition(closed)[2].partition(opened)[0]
+        if text.lstrip().startswith(opened):
+            while text.lstrip().startswith(opened):
+                text = text.partition(closed)[2]
+            break
+    else:
+        for _, closed in THOUGHTS:
+            text = text.rpartition(closed)[2]
     return text.removesuffix("<|END_RESPONSE|>")  # Cohere's, before the token that ends the turn
 
 
@@ -308,7 +317,7 @@ _NAME = r"(?P<name>[\w.-]{1,64})"
 
 _GENERIC = (
     re.compile(r"```(?:json)?\s*(?=[\[{])"),
-    re.compile(r"\A\s*(?:<\|python_tag\|>\s*)?(?={)"),
+    re.compile(r"\A\s*(?:<\|python_(?:tag|start|end)\|>\s*)*(?={)"),
 )
 """Marks of no family: the JSON after them may be a call or something else."""
 

@@ -64,23 +64,33 @@ def without_dates(row: Row) -> tuple:
     )
 
 
-def as_mysql_prints(text: str, quote: str = "'") -> str:
-    """Return a text with dates such as `datetime.date(1985, 12, 1)` as MySQL prints them."""
+def as_mysql_prints(text: str, quote: str = "'", number_quote: str = "") -> str:
+    """Return a text with dates and numbers as MySQL prints them, not as Python does.
+
+    Examples: `datetime.date(1985, 12, 1)`, `Decimal('2.50')`.
+
+    Args:
+        quote, number_quote: put around dates, and around numbers.
+    """
 
     def printed(found: re.Match[str]) -> str:
-        numbers = [(name, int(number)) for name, number in _ARGUMENT.findall(found[2])]
+        numbers = [(name, int(number)) for name, number in _ARGUMENT.findall(found[3])]
         try:
-            made = getattr(datetime, found[1])(
+            made = getattr(datetime, found[2])(
                 *(number for name, number in numbers if not name), **{n: number for n, number in numbers if n}
             )
         except (ValueError, TypeError, OverflowError):
             return found[0]
         return f"{quote}{without_dates([made])[0]}{quote}"
 
+    text = _DECIMAL.sub(lambda found: f"{number_quote}{Decimal(found[3]):f}{number_quote}", text)
     return _DATE.sub(printed, text)
 
 
-_DATE = re.compile(r"datetime\.(date|datetime|timedelta)\(([\w\s=,-]{0,200})\)", re.ASCII)
+_DECIMAL = re.compile(
+    r"""(["']?)\bDecimal\((["'])(-?\d{1,65}(?:\.\d{1,65})?(?:E-\d{1,2})?)\2\)\1""", re.ASCII
+)
+_DATE = re.compile(r"""(["']?)\bdatetime\.(date|datetime|timedelta)\(([\w\s=,-]{0,200})\)\1""", re.ASCII)
 _ARGUMENT = re.compile(r"(?:(\w+)=)?(-?\d{1,12})", re.ASCII)
 
 

@@ -105,7 +105,8 @@ class Endpoint:
         if not isinstance(body.get("sql"), str):
             raise HTTPException(400, "sql must be a text: one statement")
         result, text = await session.execute(body["sql"])
-        answer = {"rows": result.rows, "error": result.error, "affected": result.affected, "text": text}
+        answer = {"rows": result.rows, "error": result.error, "affected": result.affected}
+        answer |= {"limit": result.limit, "text": text}
         return Response(json.dumps(answer, default=as_json), media_type="application/json")
 
     async def _asked(self, request: Request) -> tuple[Session, dict[str, Any]]:

@@ -32,10 +32,14 @@ ACCESS_DENIED, LIMIT_REACHED, SHUTDOWN = 1045, 1226, 1053
 """MySQL's numbers of the errors that are made here."""
 
 _OF_THE_CLIENT = re.compile(
-    r"\s*(?:SET\s+(?!@\w)|SELECT\s+(?:@@|VERSION\s*\(|DATABASE\s*\(|CONNECTION_ID\s*\()|USE\s|COMMIT\b|ROLLBACK\b"
-    r"|BEGIN\b|START\s+TRANSACTION\b|SHOW\s+(?:SESSION\s+|GLOBAL\s+)?(?:VARIABLES|WARNINGS)\b)",
-    re.IGNORECASE,
+    r"(?:\s|/\*(?!!).*?\*/)*"
+    r"(?:SET\s+(?!@\w)|SELECT\s+(?:@@|VERSION\s*\(|DATABASE\s*\(|CONNECTION_ID\s*\()(?!.*\bFROM\b)|USE\s"
+    r"|COMMIT\b|ROLLBACK\b|BEGIN\b|START\s+TRANSACTION\b"
+    r"|SHOW\s+(?:SESSION\s+|GLOBAL\s+)?(?:VARIABLES|WARNINGS)\b)[^;]*;?\s*",
+    re.IGNORECASE | re.DOTALL,
 )
+"""One statement that a client says for itself; after a comment, as Java's driver writes them."""
+
 _NUMBER = re.compile(r"^\d+ \(\w+\): ")
 
 
@@ -89,7 +93,7 @@ class _Connection(Connected):
         session = self._sessions.get(_key_of(self._sessions, self.username) or "")
         if session is None:
             raise _error("the episode is over", ACCESS_DENIED)
-        if _OF_THE_CLIENT.match(sql):
+        if _OF_THE_CLIENT.fullmatch(sql):
             return await super().handle_query(sql, attrs)
         try:
             result, _ = await session.execute(sql)
@@ -99,6 +103,9 @@ class _Connection(Connected):
             raise _error(str(failed), SHUTDOWN) from None
         if result.error is not None:
             raise _error(_NUMBER.sub("", result.error), result.error_code or 0)
+        if result.limit is not None:
+            told = f"the result is longer than a statement's may be: its limit of {result.limit} was met"
+            raise _error(f"{told}; ask for less of it, as by LIMIT", LIMIT_REACHED)
         return ([], []) if result.rows is None else (result.rows, _columns(result.rows, result.columns or ()))
 
 

@@ -46,7 +46,8 @@ class HarnessTask:
 
         Returns:
             `rows`, a list of lists or `None`; `error`, the server's message or `None`; `affected`, the rows
-            that a change matched; `text`, what the protocol would show of it.
+            that a change matched; `limit`, the limit that has cut `rows` (`rows`, `text`) or ended the
+            statement (`time` and others), or `None`; `text`, what the protocol would show of it.
 
         Raises:
             RuntimeError: if it is not executed, saying why, such as a limit that is reached.

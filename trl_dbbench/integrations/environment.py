@@ -130,7 +130,7 @@ class DatabaseEnvironment(Environment):
         """Ends the session with the answer. After a change of the tables, any answer will do.
 
         Args:
-            answers: The values of the answer, each as a string.
+            answers: The answer, each value or row as a string.
         """
         return self._call("commit_final_answer", answers=answers)
 

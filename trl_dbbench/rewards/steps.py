@@ -11,8 +11,10 @@ not apply to the episode.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -77,10 +79,10 @@ def _cells(rows: Sequence[Any]) -> Iterator[Any]:
 
 
 def _comparable(cell: Any) -> float | str:
-    try:
-        return float(cell)
-    except (TypeError, ValueError, OverflowError):
-        return str(cell).strip()
+    with suppress(TypeError, ValueError, OverflowError):
+        if math.isfinite(number := float(cell)):
+            return number
+    return str(cell).strip()  # so is Nan, a name
 
 
 @named("state_progress", steps=True)

@@ -125,7 +125,7 @@ def template_columns(settings: RunSettings) -> dict[str, Any]:
 
 def protocol_of(settings: RunSettings) -> AgentProtocol:
     """Return the protocol of the run's episodes."""
-    return _protocol(settings.protocol, settings.observation_characters or None)
+    return _protocol(settings.protocol, settings.observation_characters or None, settings.grader)
 
 
 _protocol = lru_cache(maxsize=16)(get_protocol)

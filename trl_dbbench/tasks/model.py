@@ -257,8 +257,10 @@ def _own_table(table: Mapping[str, Any]) -> Table:
 
 def _gold(entry: Mapping[str, Any], grader: str | None) -> Gold:
     answer = optional(entry, "answer", list)
-    if answer is not None and (grader in SQL_GRADERS or (grader in GRADERS and GRADERS[grader].rows)):
-        answer = GRADERS[DEFAULT_GRADER].gold(answer)
+    if answer is not None:
+        # a protocol's own graders read labels
+        reads_it = "agentbench_fc" if grader is None else grader if grader in GRADERS else DEFAULT_GRADER
+        answer = GRADERS[reads_it].gold(answer)
     return Gold(
         None if answer is None else tuple(answer),
         optional(entry, "sql", str),
@@ -309,8 +311,9 @@ def checked(task: Task) -> Task:
         raise TaskError(f"a question needs its gold 'sql' or 'results' for the grader {task.grader}")
     if operation == "SELECT" and gold.answer is None and task.grader not in SQL_GRADERS:
         raise TaskError("a question needs its gold 'answer'")
+    in_rows = task.grader in SQL_GRADERS or (task.grader in GRADERS and GRADERS[task.grader].rows)
     for row in gold.answer or ():
-        cells = row if isinstance(row, list | tuple) else (row,)
+        cells = row if in_rows and isinstance(row, list | tuple) else (row,)
         if wrong := [cell for cell in cells if not is_cell(cell)]:
             raise TaskError(
                 f"the answer has the cell {repr(wrong[0])[:80]}; a cell is a string, a finite number, true, "

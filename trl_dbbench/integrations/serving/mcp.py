@@ -48,7 +48,7 @@ _SQL = {"type": "string", "description": "The SQL statement."}
 _VALUES = {
     "type": "array",
     "items": {"type": "string"},
-    "description": "The values of the answer, each as a string. After a change of the tables, any will do.",
+    "description": "The answer, each value or row as a string. After a change of the tables, any will do.",
 }
 _QUERY = {
     "type": "string",

@@ -18,12 +18,15 @@ from typing import Annotated, Any
 from openenv.core import EnvClient
 from openenv.core.client_types import StepResult
 from openenv.core.env_server.types import Action, Observation, State
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from trl_dbbench.episode.protocol import value_text
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS
 
 Text = Annotated[str, Field(max_length=MAX_STATEMENT_CHARACTERS)]
+Value = Annotated[Text, BeforeValidator(value_text)]
+"""A value or a row, which some models write as a number, null or a list."""
 
 
 class SQLAction(Action):
@@ -46,12 +49,12 @@ class SQLAction(Action):
 class ValuesAction(SQLAction):
     """An action where answers are values, the protocol `tools`."""
 
-    answer: list[Text | int | float] | None = Field(
+    answer: list[Value] | None = Field(
         None,
         max_length=MAX_STATEMENT_CHARACTERS,
-        description="Ends the episode with the values of the answer, each as one string, as the database "
-        "replied it. If the request was to change the tables, do that first with sql: the tables themselves "
-        "are checked, and any answer will do.",
+        description="Ends the episode with the answer: each value as one string, as the database replied it; "
+        "a row of several values as one string, such as ('pear', 2.5). If the request was to change the "
+        "tables, do that first with sql: the tables themselves are checked, and any answer will do.",
     )
 
 
