@@ -205,6 +205,14 @@ def test_settings_come_first(tmp_path: Path) -> None:
     assert [name for name, _ in rows] == [*TRAINING, "protocol", "model"]
 
 
+def test_episodes_of_sample_are_no_update(tmp_path: Path) -> None:
+    """Its run.json names no training; one of a run does, from its first version on."""
+    folder = write_run(tmp_path / "sampled", [episode("train", 0, 1, True)], log=False)
+    assert read_run(folder).steps == 1
+    (folder / "run.json").write_text(json.dumps({"model": "tiny", "training": {}, "id": None}))
+    assert read_run(folder).steps == 0
+
+
 def test_a_run_of_an_earlier_version_has_the_learning_rate_of_its_log(tmp_path: Path) -> None:
     history = [{"step": step, "reward": 0.1, "learning_rate": rate} for step, rate in ((1, 1e-5), (2, 5e-6))]
     run = Run("run", steps=2, log=history, settings={"training": "?"})

@@ -64,7 +64,9 @@ def read_run(folder: str | Path) -> Run:
     _read_tasks(folder / TASKS_FILE, run)
     _read_model(folder, run)
     _read_settings(folder / SETTINGS_FILE, run)
-    played = max((e["step"] + (e["phase"] != "eval") for e in run.episodes), default=0)
+    # no update follows the episodes of `sample`, whose run.json names no training
+    trained = bool(not run.settings or run.training or run.settings.get("id"))
+    played = max((e["step"] + (e["phase"] != "eval" and trained) for e in run.episodes), default=0)
     if run.log and run.steps is not None and played > run.steps + 1:
         run.notes.append(
             f"The trainer's log was last saved after {run.steps} updates; episodes go on to update {played}. "
