@@ -421,6 +421,14 @@ def test_a_checkpoint_of_another_run_is_no_log_of_this_one(tmp_path: Path) -> No
     assert "checkpoint-9 is of another run and was left out." in read.notes
 
 
+def test_a_checkpoint_has_no_checkpoints(tmp_path: Path) -> None:
+    """Its list of files begins with the same word."""
+    write_state(tmp_path, 2)
+    (tmp_path / "checkpoint-2" / "checkpoint-files.json").write_text("{}")
+    read = read_run(tmp_path / "checkpoint-2")
+    assert (read.steps, [note for note in read.notes if "checkpoint-files" in note]) == (2, [])
+
+
 def test_a_log_of_the_first_evaluation_alone_is_a_log(tmp_path: Path) -> None:
     run = write_run(tmp_path, [episode("eval", 0, 0, True)], log=False)
     (run / "metrics.jsonl").write_text('{"step": 0, "eval_accuracy": 1.0}\n')
