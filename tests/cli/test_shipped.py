@@ -162,6 +162,32 @@ def test_a_second_recipe_is_copied_beside_the_first(tmp_path):
     assert (tmp_path / "tiny" / "train.jsonl").read_text() == "my own tasks\n"
 
 
+def test_a_copy_that_is_stopped_leaves_nothing(tmp_path, monkeypatch):
+    """By a disk that is full, or by Ctrl-C, while the second of four is copied."""
+    for error, says in (
+        (OSError(28, "No space left on device"), "cannot be written, nothing was copied: .* No space left"),
+        (KeyboardInterrupt(), ""),
+    ):
+
+        def half(source, to, error=error):
+            to.mkdir()
+            (to / "config.json").write_text("{")
+            raise error
+
+        monkeypatch.setattr(shipped.shutil, "copytree", half)
+        with pytest.raises(ConfigError if says else KeyboardInterrupt, match=says):
+            shipped.copy("quickstart", tmp_path / "my.yaml")
+        assert [path for path in tmp_path.rglob("*") if path.name != "tiny"] == []
+    monkeypatch.undo()
+    assert len(shipped.copy("quickstart", tmp_path / "my.yaml")) == 4
+
+
+def test_a_copy_below_a_file_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"my\.yaml' cannot be written, nothing was copied: "):
+        shipped.copy("quickstart", tmp_path / "file" / "my.yaml")
+
+
 def test_a_script_is_copied_with_the_one_that_it_imports(tmp_path):
     written = shipped.copy("ppo_dbbench.py", tmp_path / "my_ppo.py")
     assert [path.name for path in written] == ["my_ppo.py", "grpo_dbbench.py"]

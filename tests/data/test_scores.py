@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from trl_dbbench.cli import app
 from trl_dbbench.data.score_predictions import read_predictions, score_all
 from trl_dbbench.database import Database
-from trl_dbbench.errors import TaskError
+from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.grading import SQL_GRADERS
 from trl_dbbench.tasks import Gold, Source
 
@@ -180,6 +180,19 @@ def test_the_command(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "scores.json").read_text())
     assert [each["scores"]["strict"] for each in written] == [1.0, 0.0, 0.0]
     assert [each["id"] for each in written] == ["who", "all", "none"]
+
+
+def test_changes_alone_get_no_figures(tmp_path: Path) -> None:
+    """Not `0.0 % of 0`."""
+    change = dataclasses.replace(task(MEDALS), operation="DELETE", gold=Gold(sql="DELETE FROM medals"))
+    (tmp_path / "tasks.jsonl").write_text(change.to_json() + "\n")
+    (tmp_path / "mine.sql").write_text("DELETE FROM medals\n")
+    with pytest.raises(
+        ConfigError, match=r"tasks\.jsonl' has no question with gold SQL: nothing can be scored"
+    ):
+        CliRunner().invoke(
+            app, ["scores", str(tmp_path / "tasks.jsonl"), str(tmp_path / "mine.sql")], catch_exceptions=False
+        )
 
 
 def of_database(name: str, folder: Path, id: str):

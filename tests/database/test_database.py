@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -792,6 +793,21 @@ def test_a_server_that_is_not_strict(server: Server) -> None:
                     assert sandbox.execute("SELECT a FROM t").rows == [(0,)]
                     assert sandbox.execute("INSERT INTO t VALUES (0)").affected == 1
                     assert sandbox.execute("SELECT a FROM t ORDER BY a").rows == [(0,), (1,)]
+
+
+def test_a_server_that_takes_no_writes_for_a_while(server: Server) -> None:
+    """As one that has become a replica. The agent's statement waits, and is not said to be denied."""
+    with (
+        pymysql.connect(**connect_arguments(server.url)) as admin,
+        admin.cursor() as cursor,
+        open_database(server.url, limits=LIMITS, patience=30) as database,
+        database.sandbox(CHANGE) as sandbox,
+    ):
+        cursor.execute("SET GLOBAL read_only = ON")
+        threading.Timer(2.0, cursor.execute, ["SET GLOBAL read_only = OFF"]).start()
+        result = sandbox.execute("DELETE FROM medals")
+        assert (result.error, result.affected) == (None, 3)
+        assert sandbox.retries > 0
 
 
 def test_a_server_with_a_password_policy(server: Server) -> None:

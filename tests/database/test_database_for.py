@@ -12,7 +12,7 @@ import pytest
 from test_evaluation import QUESTION, written
 
 from trl_dbbench import DatabaseArguments, to_dataset
-from trl_dbbench.database import database_for
+from trl_dbbench.database import database_for, open_database
 from trl_dbbench.episode.dataset import tasks_to_check
 from trl_dbbench.episode.types import Episode, Sampling, Status
 from trl_dbbench.errors import DatabaseError
@@ -34,6 +34,14 @@ NATIVE = replace(QUESTION, dialect="sqlite")
 )
 def test_the_rule(tasks: list, given: str, played_on: str) -> None:
     assert database_for(tasks, given) == played_on
+
+
+def test_an_image_that_nothing_starts_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    for image in (None, "mysql:8.0"):
+        with open_database("sqlite", docker_image=image):
+            pass
+    (said,) = [each.message for each in caplog.records if each.levelname == "WARNING"]
+    assert said == "docker_image mysql:8.0 is not used: no container is started."
 
 
 def test_a_training_has_it_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,13 @@ import logging
 
 import certifi
 import pytest
+from databases import table, task
 from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
 from trl_dbbench.database import Database, open_database
 from trl_dbbench.database.server.connections import make_engine, parse_url, shown
+from trl_dbbench.database.server.start import Server
 from trl_dbbench.errors import DatabaseError
 
 ONE, TWO = "mysql://me:secret@db1:3306/", "mysql+pymysql://me:secret@db2:3306/"
@@ -43,9 +45,11 @@ def test_a_wrong_url_is_named_without_its_password(
     assert not any(part in f"{message} {caplog.text}" for part in ("secret", "sec@", "ret@", "cret"))
 
 
-@pytest.mark.parametrize("option", ["ssl-mode=REQUIRED", "sslmode=require", "useSSL=false", "ssl=true"])
+@pytest.mark.parametrize(
+    "option", ["ssl-mode=REQUIRED", "sslmode=require", "useSSL=false", "ssl=true", "compress=true"]
+)
 def test_options_of_other_clients_are_refused(option: str) -> None:
-    """JDBC's, libpq's and the mysql client's. PyMySQL would take them for arguments."""
+    """JDBC's, libpq's and the mysql client's, and what PyMySQL does not support. It would take them for arguments."""
     name = option.partition("=")[0]
     with pytest.raises(DatabaseError, match=rf"unknown option '{name}'; allowed: .*unix_socket.*\?ssl_ca="):
         parse_url(f"mysql://me:secret@db1/?{option}")
@@ -55,6 +59,22 @@ def test_a_password_among_the_options_is_not_shown() -> None:
     assert shown(parse_url("mysql://me:secret@db1/?password=secret&charset=utf8mb4")) == (
         "mysql+pymysql://me:***@db1/?charset=utf8mb4"
     )
+
+
+def test_an_account_among_the_options_is_the_urls() -> None:
+    url = parse_url("mysql://db1/?user=root&password=sec%40ret&unix_socket=/s")
+    assert (url.username, url.password, dict(url.query)) == ("root", "sec@ret", {"unix_socket": "/s"})
+    assert parse_url("mysql://me@db1/?passwd=secret").password == "secret"
+
+
+def test_agents_do_not_run_under_an_account_among_the_options(server: Server) -> None:
+    socket = server.url.partition("unix_socket=")[2]
+    with (
+        open_database(f"mysql://localhost/?user=root&unix_socket={socket}") as database,
+        database.sandbox(task(table("t", "a INT", (1,)))) as sandbox,
+    ):
+        assert sandbox.execute("SELECT CURRENT_USER()").rows == [("agent@localhost",)]
+        assert sandbox.execute("SELECT User FROM mysql.user").error_code == 1142
 
 
 def test_a_database_in_the_url_is_left_out() -> None:

@@ -205,6 +205,14 @@ def test_settings_come_first(tmp_path: Path) -> None:
     assert [name for name, _ in rows] == [*TRAINING, "protocol", "model"]
 
 
+def test_episodes_of_sample_are_no_update(tmp_path: Path) -> None:
+    """Its run.json names no training; one of a run does, from its first version on."""
+    folder = write_run(tmp_path / "sampled", [episode("train", 0, 1, True)], log=False)
+    assert read_run(folder).steps == 1
+    (folder / "run.json").write_text(json.dumps({"model": "tiny", "training": {}, "id": None}))
+    assert read_run(folder).steps == 0
+
+
 def test_a_run_of_an_earlier_version_has_the_learning_rate_of_its_log(tmp_path: Path) -> None:
     history = [{"step": step, "reward": 0.1, "learning_rate": rate} for step, rate in ((1, 1e-5), (2, 5e-6))]
     run = Run("run", steps=2, log=history, settings={"training": "?"})
@@ -411,6 +419,14 @@ def test_a_checkpoint_of_another_run_is_no_log_of_this_one(tmp_path: Path) -> No
     read = read_run(run)
     assert read.steps == 1
     assert "checkpoint-9 is of another run and was left out." in read.notes
+
+
+def test_a_checkpoint_has_no_checkpoints(tmp_path: Path) -> None:
+    """Its list of files begins with the same word."""
+    write_state(tmp_path, 2)
+    (tmp_path / "checkpoint-2" / "checkpoint-files.json").write_text("{}")
+    read = read_run(tmp_path / "checkpoint-2")
+    assert (read.steps, [note for note in read.notes if "checkpoint-files" in note]) == (2, [])
 
 
 def test_a_log_of_the_first_evaluation_alone_is_a_log(tmp_path: Path) -> None:

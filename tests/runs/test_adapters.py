@@ -110,6 +110,19 @@ def test_what_is_proved_of_it(run, tmp_path):
     assert {weight.dtype for weight in weights.values()} == {torch.bfloat16}
 
 
+def test_a_merge_into_a_folder_that_is_there_and_empty(run, tmp_path, monkeypatch):
+    """Such as a mounted one, which nothing can replace: here the working directory, and a link to a folder."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there")
+    monkeypatch.chdir(tmp_path / "here")
+    trained = find_trained(adapter=str(run))
+    for out in (Path(), tmp_path / "link"):
+        merge(trained, out)
+        assert {"config.json", "model.safetensors", "run.json"} <= {path.name for path in out.iterdir()}
+        assert not [path for path in out.iterdir() if path.is_dir()]
+
+
 def test_a_merge_that_changes_the_answers_leaves_nothing(run, tmp_path, monkeypatch):
     """As if PEFT forgot the adapter."""
     monkeypatch.setattr(PeftModel, "merge_and_unload", lambda self, **kwargs: self.unload(), raising=False)

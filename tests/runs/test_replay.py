@@ -383,6 +383,11 @@ def test_a_database_that_fails_now_is_a_difference(run: Path) -> None:
     ]
 
 
+def test_a_file_gets_no_progress_bar(run: Path, sqlite_database: Database, capsys: Any) -> None:
+    assert len([*replay(run, sqlite_database)]) == 6
+    assert capsys.readouterr().err == ""
+
+
 def test_what_may_differ_for_no_fault_is_shown_and_not_counted(
     run: Path, sqlite_database: Database, play: Callable, command: Callable, tmp_path: Path
 ) -> None:

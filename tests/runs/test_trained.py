@@ -186,7 +186,10 @@ def test_all_weights_of_a_model(run: Path, tmp_path: Path) -> None:
     trained = find_trained(whole)
     assert (trained.model, trained.adapter) == (str(whole), None)
     assert trained.settings.system_prompt == PROMPT
-    with pytest.raises(ConfigError, match=r"has all weights of a model and no adapter\. Name it as RUN"):
+    with pytest.raises(
+        ConfigError,
+        match=r"has all weights of a model and no adapter .* trl-dbbench eval \S+ --json FILE plays it",
+    ):
         find_trained(adapter=str(whole))
 
 

@@ -17,6 +17,7 @@ import signal
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from filecmp import cmp
 from itertools import takewhile
 from pathlib import Path
@@ -150,9 +151,18 @@ def copy(name: str, out: Path) -> list[Path]:
         raise ConfigError(
             f"{', '.join(there)}: already there; nothing was copied. Name another place by --out."
         )
-    for each, to in copies.items():
-        to.parent.mkdir(parents=True, exist_ok=True)
-        (shutil.copytree if each.is_dir() else shutil.copy)(each, to)
+    try:
+        for each, to in copies.items():
+            to.parent.mkdir(parents=True, exist_ok=True)
+            (shutil.copytree if each.is_dir() else shutil.copy)(each, to)
+    except BaseException as error:  # a full disk, or Ctrl-C
+        for to in copies.values():
+            shutil.rmtree(to, ignore_errors=True)
+            with suppress(OSError):
+                to.unlink()
+        if isinstance(error, OSError):
+            raise ConfigError(f"'{out}' cannot be written, nothing was copied: {one_line(error)}.") from None
+        raise
     return list(copies.values())
 
 

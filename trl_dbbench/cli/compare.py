@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trl_dbbench.evaluation.compare import Arm
 
 
+@opt.taking(opt.engine, opt.episodes, opt.drawing)
 def compare(
     context: typer.Context,
     saved: Annotated[
@@ -29,32 +30,11 @@ def compare(
     ] = None,
     tasks: opt.EvalTasks = None,
     limit: opt.Limit = None,
-    use_vllm: opt.UseVLLM = False,
-    vllm_gpu_memory_utilization: opt.VLLMShare = None,
-    database: opt.RunsDatabase = None,
-    docker_image: opt.DockerImage = None,
-    protocol: opt.ProtocolName = None,
-    chat_template: opt.ChatTemplate = None,
-    grader: opt.RunsGrader = None,
-    harness: opt.Harness = None,
-    system_prompt: opt.SystemPrompt = None,
-    chat_template_kwargs: opt.TemplateKwargs = None,
-    max_turns: opt.MaxTurns = None,
-    max_turn_tokens: opt.MaxTurnTokens = None,
-    max_completion_length: opt.MaxCompletionLength = None,
-    observation_characters: opt.ObservationCharacters = None,
-    samples: opt.Samples = None,
-    temperature: opt.Temperature = None,
-    top_p: opt.TopP = None,
-    top_k: opt.TopK = None,
-    seed: opt.Seed = None,
-    scorer: opt.Scorer = None,
-    batch_size: opt.BatchSize = 64,
-    dtype: opt.Dtype = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Writes figures and the tasks that flipped here.")
     ] = None,
     html_file: opt.HtmlFile = None,
+    **options: Any,
 ) -> None:
     """Says whether adapters are better than their base model, on the same tasks, task by task.
 

@@ -392,7 +392,8 @@ def _database(case: Case, tasks: Sequence[Task]) -> str | Finding:
     if spec is None:
         return "none is needed"
     spec = database_for(tasks, spec)
-    image = case.get("docker_image") or os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE
+    given = case.get("docker_image")
+    image = given or os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE
     starts = {"auto", "docker"}.intersection(databases_of(spec))
     if starts and _has_to_pull(image, starts.pop()):
         return Finding(
@@ -400,7 +401,7 @@ def _database(case: Case, tasks: Sequence[Task]) -> str | Finding:
             f"Docker answers; the first start pulls the image {image}. To see if it can: docker pull {image}",
         )
     with open_database(
-        spec, docker_image=image, patience=10, require_accounts=bool(case.get("require_accounts"))
+        spec, docker_image=given, patience=10, require_accounts=bool(case.get("require_accounts"))
     ) as database:
         said = database.describe()
     if spec == "auto" and "SQLite" in said:

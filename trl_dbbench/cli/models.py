@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trl_dbbench.runs.trained import Trained
 
 
+@opt.taking(opt.engine, opt.episodes, opt.few_shot, opt.drawing)
 def evaluate(
     context: typer.Context,
     run: opt.TrainedRun = None,
@@ -39,38 +40,14 @@ def evaluate(
     tasks: opt.EvalTasks = None,
     limit: opt.Limit = None,
     vllm_server_urls: opt.ServerUrls = None,
-    use_vllm: opt.UseVLLM = False,
-    vllm_gpu_memory_utilization: opt.VLLMShare = None,
-    database: opt.RunsDatabase = None,
-    docker_image: opt.DockerImage = None,
-    protocol: opt.ProtocolName = None,
-    chat_template: opt.ChatTemplate = None,
-    grader: opt.RunsGrader = None,
-    harness: opt.Harness = None,
-    system_prompt: opt.SystemPrompt = None,
-    chat_template_kwargs: opt.TemplateKwargs = None,
-    max_turns: opt.MaxTurns = None,
-    max_turn_tokens: opt.MaxTurnTokens = None,
-    max_completion_length: opt.MaxCompletionLength = None,
-    observation_characters: opt.ObservationCharacters = None,
-    few_shot: opt.FewShot = None,
-    few_shot_memory: opt.FewShotMemory = None,
-    few_shot_by: opt.FewShotBy = None,
     few_shot_update: opt.FewShotUpdate = False,
-    samples: opt.Samples = None,
-    temperature: opt.Temperature = None,
-    top_p: opt.TopP = None,
-    top_k: opt.TopK = None,
-    seed: opt.Seed = None,
-    scorer: opt.Scorer = None,
-    batch_size: opt.BatchSize = 64,
-    dtype: opt.Dtype = None,
     endpoint: opt.EndpointUrl = None,
     api_key_env: opt.ApiKeyEnv = None,
     concurrency: opt.Concurrency = None,
     json_file: opt.JsonFile = None,
     html_file: opt.HtmlFile = None,
     resume: opt.Resume = False,
+    **options: Any,
 ) -> None:
     """Prints greedy accuracy, overall, per operation and per skill, with 95 % intervals and status shares.
 
@@ -167,6 +144,7 @@ def _keep(evaluation: Evaluation, arm: Arm, json_file: Path | None, html_file: P
         typer.echo(write_arm(arm, html_file))
 
 
+@opt.taking(opt.engine, opt.episodes, opt.few_shot)
 def sample(
     context: typer.Context,
     tasks: Annotated[str, typer.Option(help="A task file, folder or hub id: what may be trained on.")],
@@ -189,25 +167,7 @@ def sample(
     top_k: opt.TopK = 0,
     seed: opt.Seed = 0,
     vllm_server_urls: opt.ServerUrls = None,
-    use_vllm: opt.UseVLLM = False,
-    vllm_gpu_memory_utilization: opt.VLLMShare = None,
-    database: opt.RunsDatabase = None,
-    docker_image: opt.DockerImage = None,
-    protocol: opt.ProtocolName = None,
-    chat_template: opt.ChatTemplate = None,
-    grader: opt.RunsGrader = None,
-    harness: opt.Harness = None,
-    system_prompt: opt.SystemPrompt = None,
-    chat_template_kwargs: opt.TemplateKwargs = None,
-    max_turns: opt.MaxTurns = None,
-    max_turn_tokens: opt.MaxTurnTokens = None,
-    max_completion_length: opt.MaxCompletionLength = None,
-    observation_characters: opt.ObservationCharacters = None,
-    few_shot: opt.FewShot = None,
-    few_shot_memory: opt.FewShotMemory = None,
-    few_shot_by: opt.FewShotBy = None,
-    batch_size: opt.BatchSize = 64,
-    dtype: opt.Dtype = None,
+    **options: Any,
 ) -> None:
     """Plays each task several times and keeps the episodes that ended right, each once: rejection sampling.
 
@@ -227,9 +187,9 @@ def sample(
     if eval_tasks is None and trained.run is None:
         typer.echo("note: no task is known to be held out; --eval-tasks names some, which are then refused.")
     check_not_held_out(loaded, trained.run, load_tasks(eval_tasks) if eval_tasks else [])
-    engine = opt.engine_settings(context.params)
-    with opened(trained, loaded, engine, database, docker_image) as (player, backend, _):
-        sampled = sample_into(out, loaded, plan, trained, player, backend, batch_size=batch_size)
+    engine, spec, image = opt.engine_settings(context.params), options["database"], options["docker_image"]
+    with opened(trained, loaded, engine, spec, image) as (player, backend, _):
+        sampled = sample_into(out, loaded, plan, trained, player, backend, batch_size=options["batch_size"])
     typer.echo(sampled)
     typer.echo(f"The episodes are in {out}.")
 

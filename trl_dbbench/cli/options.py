@@ -1,10 +1,14 @@
-"""Options that several commands share, and the objects built from them."""
+"""Options that several commands share, and the objects built from them.
+
+A group is a function whose signature is its options; `taking` adds groups to a command.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
     from trl_dbbench.engines.base import EngineSettings
     from trl_dbbench.evaluation.compare.play import Drawing
     from trl_dbbench.runs.trained import Trained
+
+Command = TypeVar("Command", bound=Callable[..., None])
 
 Tasks = Annotated[
     str, typer.Argument(help="A task file (.jsonl, .json, .parquet), a folder of parquet, or a hub id.")
@@ -57,30 +63,6 @@ Databases = Annotated[
 ServerUrls = Annotated[
     str | None, typer.Option(help="URLs of vLLM servers that generate with this model, joined by commas.")
 ]
-UseVLLM = Annotated[
-    bool,
-    typer.Option("--use-vllm", help="Generates with vLLM in this process, which loads the model itself."),
-]
-VLLMShare = Annotated[
-    float | None,
-    typer.Option(
-        "--vllm-gpu-memory-utilization",
-        help="With --use-vllm: the share of the GPU's memory that vLLM takes (0.9), or of the main memory "
-        "where there is no GPU (0.3).",
-    ),
-]
-ChatTemplate = Annotated[
-    str | None, typer.Option(help="Replaces the model's: a jinja file, or the name of one of TRL's.")
-]
-TemplateKwargs = Annotated[
-    str | None, typer.Option(help="JSON, passed on to the chat template: '{\"enable_thinking\": false}'.")
-]
-SystemPrompt = Annotated[
-    str | None, typer.Option(help="Replaces the protocol's: a text, or a file (.txt, .md) that holds it.")
-]
-ObservationCharacters = Annotated[
-    int | None, typer.Option(min=0, help="Longer observations are cut; 0 cuts nothing (default: 800).")
-]
 ModelName = Annotated[
     str | None, typer.Option(help="A model folder or hub id; an adapter's base model, if not the run's.")
 ]
@@ -88,37 +70,13 @@ AdapterName = Annotated[str | None, typer.Option(help="A LoRA adapter's folder o
 TrainedRun = Annotated[
     Path | None, typer.Argument(help="A training run's output_dir, or a checkpoint in it.")
 ]
-ProtocolName = Annotated[
-    str | None, typer.Option(help="text (default), tools, text_sql, tools_sql or a dotted path.")
-]
 RunsGrader = Annotated[
     str | None, typer.Option(help="Judges all answers: a name or a dotted path; else each task's own.")
 ]
-Harness = Annotated[
-    str | None,
-    typer.Option(help="A program that plays: a function's dotted path, file.py:name, or a command line."),
-]
-MaxTurns = Annotated[int | None, typer.Option(min=1, help="Turns of an episode (default: 3).")]
-MaxTurnTokens = Annotated[int | None, typer.Option(min=1, help="Tokens of a turn (default: 512).")]
-MaxCompletionLength = Annotated[
-    int | None, typer.Option(min=1, help="Tokens of an episode after its prompt (default: 2048).")
-]
-BatchSize = Annotated[int, typer.Option(min=1, help="Episodes that run side by side.")]
 Dtype = Annotated[str | None, typer.Option(help="auto (default), float32, bfloat16 or float16.")]
 DockerImage = Annotated[
     str | None,
     typer.Option(help="The image that docker and auto start; $TRL_DBBENCH_DOCKER_IMAGE, else mysql:8.4."),
-]
-FewShot = Annotated[
-    int | None, typer.Option(min=0, help="Number of right episodes of other tasks shown before the question.")
-]
-FewShotMemory = Annotated[
-    str | None,
-    typer.Option(help="Source of the few-shot episodes: a run's output_dir, or a JSONL file of episodes."),
-]
-FewShotBy = Annotated[
-    str | None,
-    typer.Option(help="How few-shot episodes are chosen: bm25 (default), skill, latest or random."),
 ]
 FewShotUpdate = Annotated[
     bool, typer.Option("--few-shot-update", help="Adds right episodes of this evaluation, batch by batch.")
@@ -150,7 +108,6 @@ ColumnTypes = Annotated[
 ]
 
 Limit = Annotated[int | None, typer.Option(min=1, help="Only this number of tasks, from the first.")]
-Samples = Annotated[int | None, typer.Option(min=1, help="Episodes sampled per task, beside the greedy one.")]
 Temperature = Annotated[float | None, typer.Option(help="Sampling temperature (default: 1).")]
 TopP = Annotated[
     float | None, typer.Option(help="Samples draw from the likeliest tokens of this mass (default: 1).")
@@ -159,20 +116,118 @@ TopK = Annotated[
     int | None, typer.Option(help="Samples draw from this number of likeliest tokens; 0 (default): all.")
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of the samples (default: 0).")]
-Scorer = Annotated[
-    str | None,
-    typer.Option(
-        "--reward-model", help="Chooses the best sample: model:PATH, prm:PATH or a reward's dotted path."
-    ),
-]
 HtmlFile = Annotated[Path | None, typer.Option("--html", help="Writes a page with figures and transcripts.")]
 
-SETTINGS_OPTIONS = (
-    *("protocol", "harness", "grader", "dtype", "max_turns", "max_turn_tokens", "max_completion_length"),
-    *("chat_template", "chat_template_kwargs", "system_prompt", "observation_characters"),
-    *("few_shot", "few_shot_memory", "few_shot_by"),
-)
+
+def engine(
+    use_vllm: Annotated[
+        bool,
+        typer.Option("--use-vllm", help="Generates with vLLM in this process, which loads the model itself."),
+    ] = False,
+    vllm_gpu_memory_utilization: Annotated[
+        float | None,
+        typer.Option(
+            "--vllm-gpu-memory-utilization",
+            help="With --use-vllm: the share of the GPU's memory that vLLM takes (0.9), or of the main "
+            "memory where there is no GPU (0.3).",
+        ),
+    ] = None,
+    database: RunsDatabase = None,
+    docker_image: DockerImage = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Episodes that run side by side.")] = 64,
+) -> None:
+    """Options that say what generates, and where SQL runs."""
+
+
+def episodes(
+    protocol: Annotated[
+        str | None, typer.Option(help="text (default), tools, text_sql, tools_sql or a dotted path.")
+    ] = None,
+    chat_template: Annotated[
+        str | None, typer.Option(help="Replaces the model's: a jinja file, or the name of one of TRL's.")
+    ] = None,
+    chat_template_kwargs: Annotated[
+        str | None, typer.Option(help="JSON, passed on to the chat template: '{\"enable_thinking\": false}'.")
+    ] = None,
+    system_prompt: Annotated[
+        str | None, typer.Option(help="Replaces the protocol's: a text, or a file (.txt, .md) that holds it.")
+    ] = None,
+    harness: Annotated[
+        str | None,
+        typer.Option(help="A program that plays: a function's dotted path, file.py:name, or a command line."),
+    ] = None,
+    grader: RunsGrader = None,
+    max_turns: Annotated[int | None, typer.Option(min=1, help="Turns of an episode (default: 3).")] = None,
+    max_turn_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of a turn (default: 512).")
+    ] = None,
+    max_completion_length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of an episode after its prompt (default: 2048).")
+    ] = None,
+    observation_characters: Annotated[
+        int | None, typer.Option(min=0, help="Longer observations are cut; 0 cuts nothing (default: 800).")
+    ] = None,
+    dtype: Dtype = None,
+) -> None:
+    """Options that say how episodes are played."""
+
+
+def few_shot(
+    few_shot: Annotated[
+        int | None,
+        typer.Option(min=0, help="Number of right episodes of other tasks shown before the question."),
+    ] = None,
+    few_shot_memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Source of the few-shot episodes: a run's output_dir, or a JSONL file of episodes."
+        ),
+    ] = None,
+    few_shot_by: Annotated[
+        str | None,
+        typer.Option(help="How few-shot episodes are chosen: bm25 (default), skill, latest or random."),
+    ] = None,
+) -> None:
+    """Options of earlier episodes in the prompt."""
+
+
+def drawing(
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Episodes sampled per task, beside the greedy one.")
+    ] = None,
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    top_k: TopK = None,
+    seed: Seed = None,
+    scorer: Annotated[
+        str | None,
+        typer.Option(
+            "--reward-model", help="Chooses the best sample: model:PATH, prm:PATH or a reward's dotted path."
+        ),
+    ] = None,
+) -> None:
+    """Options of the samples that are drawn beside greedy episodes."""
+
+
+def _parameters(function: Callable[..., Any]) -> list[Parameter]:
+    return list(signature(function, eval_str=True).parameters.values())
+
+
+SETTINGS_OPTIONS = tuple(each.name for group in (episodes, few_shot) for each in _parameters(group))
 """Options that commands pass to `trained_by`, where they have them."""
+
+
+def taking(*groups: Callable[..., None]) -> Callable[[Command], Command]:
+    """Add the options of these groups to a command, which reads them in its context."""
+
+    def add(command: Command) -> Command:
+        own = [each for each in _parameters(command) if each.kind is not Parameter.VAR_KEYWORD]
+        more = [each for group in groups for each in _parameters(group)]
+        whole = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in (*own, *more)]
+        command.__signature__ = Signature(whole)  # type: ignore[attr-defined]
+        return command
+
+    return add
 
 
 def files_of(path: Path | None) -> list[Path]:

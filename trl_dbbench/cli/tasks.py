@@ -83,6 +83,8 @@ def scores(
     loaded = load_tasks(tasks, format=format)
     predicted = read_predictions(predictions, loaded)
     fitting = [task for task in loaded if can_be_scored(task)]
+    if not fitting:
+        raise ConfigError(f"'{tasks}' has no question with gold SQL: nothing can be scored.")
     if others := len(loaded) - len(fitting):
         typer.echo(f"{others} of {len(loaded)} tasks are left out: changes, or without gold SQL.")
     spec = database_for(fitting, database)

@@ -21,6 +21,7 @@ from trl_dbbench.database.error_numbers import (
     OPTION_PREVENTS_STATEMENT,
     TIME_LIMITS,
     is_full_disk,
+    is_read_only,
 )
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS, cached, lexemes, parse_statements
 
@@ -92,10 +93,11 @@ class Dialect:
         """Return whether this error is a failure that the agent did not cause, or looks like one.
 
         Args:
-            text: the server's words, for errors whose number alone does not say that the disk is full.
+            text: the server's words, for errors whose number alone does not say that the disk is full, or the
+                server in read-only mode.
         """
         # 0: PyMySQL was used on a closed connection
-        return code == 0 or code in ENVIRONMENT_FAULTS or is_full_disk(text)
+        return code == 0 or code in ENVIRONMENT_FAULTS or is_full_disk(text) or is_read_only(code, text)
 
     def is_silence(self, code: int) -> bool:
         """Return whether this error is the client's own: it got no answer."""
@@ -105,6 +107,8 @@ class Dialect:
         """An environment fault in words."""
         if is_full_disk(text):
             return "the server's disk is full"
+        if is_read_only(code, text):
+            return "the server is in read-only mode"
         return ENVIRONMENT_FAULTS.get(code, "the database failed")
 
     def is_time_limit(self, code: int) -> bool:

@@ -74,7 +74,7 @@ MEMORY_LIMIT = 4082
 """MySQL's connection_memory_limit. The server closes the connection."""
 
 OPTION_PREVENTS_STATEMENT = 1290
-"""MariaDB's number for max_session_mem_used, and for other things that an option forbids."""
+"""What an option forbids; for MariaDB also max_session_mem_used."""
 
 TIME_LIMIT = 3024
 SYNTAX_ERROR = 1064
@@ -125,6 +125,11 @@ def is_full_disk(text: str) -> bool:
     """Return whether these words of a server say that no space is left. The numbers alone, such as 1005,
     do not."""
     return _FULL_DISK.search(text) is not None
+
+
+def is_read_only(code: int, text: str) -> bool:
+    """Return whether a server refuses changes for a while, as after a failover: it runs with --read-only."""
+    return code == OPTION_PREVENTS_STATEMENT and "read-only" in text
 
 
 def message(code: int, text: str) -> str:

@@ -80,9 +80,12 @@ def open_database(
     Raises:
         DatabaseError: the database cannot be used; raised on all ranks if one of them meets it.
     """
+    named = databases_of(spec)
+    if docker_image and not {"auto", "docker"}.intersection(named) and Ranks().is_main:
+        logger.warning("docker_image %s is not used: no container is started.", docker_image)
     image = docker_image or os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE
     options = {"limits": limits, "patience": patience, "require_accounts": require_accounts}
-    return _open(databases_of(spec), image, options)
+    return _open(named, image, options)
 
 
 def database_for(tasks: Iterable[Task], spec: Spec = "auto") -> Spec:

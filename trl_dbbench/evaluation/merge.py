@@ -126,13 +126,21 @@ def merge(trained: Trained, out: Path, named_model: str | None = None) -> Merged
 
 @contextmanager
 def _made(out: Path) -> Iterator[Path]:
-    """Open a folder beside `out`. It replaces `out` when the block succeeds, and goes when it fails."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    """Open a folder that replaces `out` when the block succeeds, and goes when it fails.
+
+    An `out` that is there stays, and gets the files: a mounted folder cannot be replaced.
+    """
+    place = out if out.exists() else out.parent
+    place.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=place))
     try:
         yield folder
-        folder.chmod(0o755)  # mkdtemp's is for the user alone
-        folder.replace(out)
+        if place == out:
+            for file in folder.iterdir():
+                file.rename(out / file.name)
+        else:
+            folder.chmod(0o755)  # mkdtemp's is for the user alone
+            folder.replace(out)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -98,7 +98,7 @@ def replay(
 def _with_progress(path: Path, notes: list[str], progress: bool) -> Iterator[tuple[int, EpisodeRecord]]:
     with path.open("rb") as file:
         lines = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
-    with tqdm(total=lines, desc="replay", unit="episode", disable=not progress) as bar:
+    with tqdm(total=lines, desc="replay", unit="episode", disable=not progress or None) as bar:
         for line, record in read_episodes(path, notes, _check):
             bar.update(line - bar.n)
             yield line, record

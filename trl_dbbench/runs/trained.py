@@ -93,8 +93,8 @@ def find_trained(
     elif weights is not None:
         if adapter is not None or model is not None:
             raise ConfigError(
-                f"'{weights}' has all weights of a model and no adapter. Name it as RUN, without --model and "
-                "--adapter."
+                f"'{weights}' has all weights of a model and no adapter to merge or to switch off. "
+                f"trl-dbbench eval {weights} --json FILE plays it, and compare takes such files."
             )
         known = replace(known, model=str(weights), model_revision=None)
     given = {name: value for name, value in {"model": model, **options}.items() if value is not None}

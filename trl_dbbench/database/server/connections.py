@@ -29,6 +29,7 @@ from sqlalchemy.pool import NullPool
 
 from trl_dbbench.database.dialect import Dialect
 from trl_dbbench.database.error_numbers import LOST, TOO_LARGE, message
+from trl_dbbench.database.server.tls import OPTIONS, tls_arguments
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
 
 CONNECT_SECONDS = 8
@@ -64,20 +65,17 @@ _CONNECT_FAILURES = frozenset({2002, 2003, 2005, 2006, 2013, 1042, 1043, 1129, 1
 _ACCOUNT_REFUSED = frozenset({1045, 1698})
 
 
-_OPTIONS = frozenset(
-    (
-        *("user", "password", "passwd", "unix_socket", "bind_address", "read_default_file"),
-        *("read_default_group", "compress", "program_name", "charset", "collation", "connect_timeout"),
-        *("read_timeout", "write_timeout"),
-        *("ssl_ca", "ssl_capath", "ssl_cert", "ssl_cipher", "ssl_key", "ssl_key_password"),
-        *("ssl_check_hostname", "ssl_disabled", "ssl_verify_cert", "ssl_verify_identity"),
-    )
-)
-"""Options of a URL that SQLAlchemy and PyMySQL read."""
+_OPTIONS = OPTIONS | {
+    *("user", "password", "passwd", "unix_socket", "bind_address", "read_default_file"),
+    *("read_default_group", "program_name", "charset", "collation"),
+}
+"""Options of a URL."""
 
 
 def parse_url(url: str) -> URL:
     """The URL of one server; a database that it names is left out.
+
+    An account among its options stands before the host then: options would replace agents' accounts, too.
 
     Raises:
         DatabaseError: it is not a database URL. The message holds no password.
@@ -99,7 +97,13 @@ def parse_url(url: str) -> URL:
             f"{', '.join(sorted(_OPTIONS))}. An encrypted connection that checks the server is "
             "?ssl_ca=ca.pem&ssl_verify_identity=true."
         )
-    return parsed.set(drivername="mysql+pymysql", database="")
+    if repeated := [name for name, value in parsed.query.items() if not isinstance(value, str)]:
+        raise DatabaseError(f"the database URL has the option {repeated[0]!r} twice. Give it once.")
+    tls_arguments(parsed.query)
+    query: dict[str, Any] = dict(parsed.query)
+    account = {"username": query.pop("user", None)}
+    account["password"] = query.pop("passwd", query.pop("password", None))
+    return parsed.set(drivername="mysql+pymysql", database="", query=query, **account)
 
 
 def shown(url: URL) -> str:
@@ -313,7 +317,7 @@ def make_engine(
     if "init_command" in arguments:
         pool = {"poolclass": NullPool}
     engine = create_engine(
-        url,
+        url.difference_update_query(OPTIONS),
         isolation_level="AUTOCOMMIT",
         connect_args={
             "charset": "utf8mb4",
@@ -322,6 +326,7 @@ def make_engine(
             "write_timeout": read_seconds,
             "local_infile": False,
             "cursorclass": _Cursor,
+            **tls_arguments(url.query),
             **arguments,
         },
         execution_options={"no_parameters": True},

@@ -64,7 +64,9 @@ def read_run(folder: str | Path) -> Run:
     _read_tasks(folder / TASKS_FILE, run)
     _read_model(folder, run)
     _read_settings(folder / SETTINGS_FILE, run)
-    played = max((e["step"] + (e["phase"] != "eval") for e in run.episodes), default=0)
+    # no update follows the episodes of `sample`, whose run.json names no training
+    trained = bool(not run.settings or run.training or run.settings.get("id"))
+    played = max((e["step"] + (e["phase"] != "eval" and trained) for e in run.episodes), default=0)
     if run.log and run.steps is not None and played > run.steps + 1:
         run.notes.append(
             f"The trainer's log was last saved after {run.steps} updates; episodes go on to update {played}. "
@@ -77,7 +79,7 @@ def read_run(folder: str | Path) -> Run:
 def _read_log(folder: Path, run: Run) -> None:
     """Take the furthest readable state of the trainer: beside the episodes, or in a checkpoint."""
     found: list[tuple[int, dict[str, Any]]] = []
-    for path in [folder / STATE_FILE, *sorted(folder.glob("checkpoint-*"))]:
+    for path in [folder / STATE_FILE, *sorted(folder.glob("checkpoint-*/"))]:
         path = path if path.name == STATE_FILE else path / STATE_FILE
         if path.parent == folder and not path.exists():
             continue
@@ -140,7 +142,7 @@ def _read_settings(path: Path, run: Run) -> None:
 
 
 def _read_model(folder: Path, run: Run) -> None:
-    checkpoints = sorted(folder.glob("checkpoint-*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    checkpoints = sorted(folder.glob("checkpoint-*/"), key=lambda path: path.stat().st_mtime, reverse=True)
     for place in (folder, *checkpoints):
         for name, key in (
             ("adapter_config.json", "base_model_name_or_path"),

@@ -240,7 +240,9 @@ def evaluate_endpoint(
     usages = [each and Usage(*each) for entry in journal.earlier for each in entry.get("usages", ())]
     label = "greedy evaluation" if plan is None else f"greedy evaluation and {plan.n} samples a task"
     initial, interrupted = len(wanted) - len(waiting), False
-    with tqdm(total=len(wanted), initial=initial, desc=label, unit="episode", disable=not progress) as bar:
+    with tqdm(
+        total=len(wanted), initial=initial, desc=label, unit="episode", disable=not progress or None
+    ) as bar:
 
         def keep(number: int, episode: Episode) -> None:
             nonlocal right, void
