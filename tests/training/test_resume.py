@@ -576,6 +576,41 @@ def test_a_training_that_failed_lets_go_of_its_folder(trainer_of, tmp_path):
     trainer_of(tmp_path, max_steps=1).train()
 
 
+# --- other settings at the next start ---------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_settings_may_change_from_one_start_to_the_next(trainer_of, tmp_path):
+    """The moments and the place in the schedule are the checkpoint's; rates and rhythms are those of the start."""
+    first = trainer_of(tmp_path, learning_rate=1e-2, save_steps=2)
+    first.add_callback(StopAfter(2))
+    with pytest.raises(KeyboardInterrupt):
+        first.train()
+    second = trainer_of(tmp_path, learning_rate=1e-3, weight_decay=0.5, save_steps=3, logging_steps=2)
+    second.train(resume_from_checkpoint=True)
+    assert {group["weight_decay"] for group in second.optimizer.param_groups} == {0.0, 0.5}
+    rates = {each["step"]: each["learning_rate"] for each in second.state.log_history if "loss" in each}
+    assert rates == pytest.approx({1: 1e-2, 2: 1e-2 * 5 / 6, 4: 1e-3 * 3 / 6, 6: 1e-3 * 1 / 6})
+    assert sorted(each.name for each in tmp_path.glob("checkpoint-*")) == [
+        "checkpoint-2",
+        "checkpoint-3",
+        "checkpoint-6",
+    ]
+
+
+def test_shares_of_the_steps_are_of_this_starts_steps(trainer_of, tmp_path, caplog):
+    """As the last step, where held-out tasks are played if nothing says when."""
+    shares = {"eval_strategy": "steps", "eval_steps": 0.9999999, "logging_steps": 0.5}
+    trainer_of(tmp_path, max_steps=1, **shares).train()
+    ended = trainer_of(tmp_path, max_steps=1, **shares)
+    ended.train(resume_from_checkpoint=True)
+    assert (ended.state.eval_steps, ended.state.logging_steps) == (1, 1)
+    assert "do not match" not in caplog.text
+    longer = trainer_of(tmp_path, max_steps=2, **shares)
+    longer.train(resume_from_checkpoint=True)
+    assert (longer.state.eval_steps, longer.state.logging_steps) == (2, 1)
+
+
 # --- SIGTERM --------------------------------------------------------------------------------------
 
 

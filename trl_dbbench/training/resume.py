@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from accelerate.utils import send_to_device
 from huggingface_hub.utils import disable_progress_bars
+from torch.optim.lr_scheduler import LambdaLR
 from transformers.trainer_callback import DefaultFlowCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from trl import GRPOTrainer
@@ -167,6 +168,17 @@ class ResumableGRPOTrainer(GRPOTrainer):
         if self.args.disable_tqdm:  # transformers turns the hub's bars on again after it turned them off
             disable_progress_bars()
 
+    def _init_training_state(self, max_steps, *args: Any, **kwargs: Any):
+        # transformers compares shares of the steps, and goes on with a checkpoint's numbers of steps
+        names = ("logging_steps", "eval_steps", "save_steps")
+        given = {name: getattr(self.args, name) for name in names}
+        shares = {name: value for name, value in given.items() if value is not None and 0 < value < 1}
+        counted = {name: math.ceil(max_steps * value) for name, value in shares.items()}
+        with replaced(self.args, **counted):
+            trained = super()._init_training_state(max_steps, *args, **kwargs)
+        self.state.compute_steps(self.args, max_steps)
+        return trained
+
     def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         # TRL counts micro-steps from 0 in each process; transformers finds its place in the data as here
@@ -198,6 +210,24 @@ class ResumableGRPOTrainer(GRPOTrainer):
             # PEFT loads an adapter as fp32; that of quantized weights is trained in bf16
             if dtypes.get(name, weight.dtype) != weight.dtype:
                 weight.data = weight.data.to(dtypes[name])
+
+    def _load_optimizer_and_scheduler(self, checkpoint):
+        optimizer, schedule = self.optimizer, self.lr_scheduler
+        decays = [group.get("weight_decay") for group in optimizer.param_groups]
+        rates = list(getattr(schedule, "base_lrs", ()))
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        # moments and the place in the schedule are the checkpoint's, the settings those of this start
+        for group, decay in zip(optimizer.param_groups, decays, strict=True):
+            if decay is not None:
+                group["weight_decay"] = decay
+        if isinstance(schedule, LambdaLR) and schedule.base_lrs != rates:
+            schedule.base_lrs = rates
+            shares = [rate_of(schedule.last_epoch) for rate_of in schedule.lr_lambdas]
+            schedule._last_lr = [rate * share for rate, share in zip(rates, shares, strict=True)]
+            for group, rate, now in zip(optimizer.param_groups, rates, schedule._last_lr, strict=True):
+                group["initial_lr"], group["lr"] = rate, now
 
     def _load_rng_state(self, checkpoint):
         super()._load_rng_state(checkpoint)
