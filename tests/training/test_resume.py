@@ -665,6 +665,22 @@ def test_sigterm_saves_at_the_end_of_the_step_and_ends(trainer_of, tmp_path, ter
         assert same(resumed, unbroken)
 
 
+@pytest.mark.slow
+def test_a_stopped_run_keeps_the_checkpoint_that_it_goes_on_from(trainer_of, tmp_path, terminated):
+    """An untaught model is never right, so its first checkpoint stays the best."""
+    settings = {**EVALUATED, "eval_strategy": "steps", "eval_steps": 1, "max_steps": 4}
+    settings |= {"load_best_model_at_end": True, "save_total_limit": 1}
+    stopped = trainer_of(tmp_path, **settings)
+    stopped.add_callback(Terminate(2))
+    stopped.train()
+    assert stopped.state.best_global_step == 1
+    assert find_checkpoint(tmp_path, True) == str(tmp_path / "checkpoint-3")
+    resumed = trainer_of(tmp_path, **settings)
+    resumed.train(resume_from_checkpoint=True)
+    assert [each.name for each in tmp_path.glob("checkpoint-*")] == ["checkpoint-1"]
+    assert resumed.best_step == 1
+
+
 def test_sigterm_in_the_last_step_stops_nothing(trainer_of, tmp_path):
     trainer = trainer_of(tmp_path, max_steps=2)
     trainer.add_callback(Terminate(1))

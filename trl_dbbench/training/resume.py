@@ -233,6 +233,12 @@ class ResumableGRPOTrainer(GRPOTrainer):
         super()._load_rng_state(checkpoint)
         self._pause = Pause.of(self)
 
+    def _finalize_training(self, *args: Any, **kwargs: Any):
+        # a run that was stopped goes on later: transformers would delete its last checkpoint for the best one
+        kept = {"load_best_model_at_end": False, "save_total_limit": None} if self.stopped else {}
+        with replaced(self.args, **kept):
+            return super()._finalize_training(*args, **kwargs)
+
     def _save_checkpoint(self, model, trial):
         if self._saved == self.state.global_step:
             return
