@@ -105,6 +105,8 @@ class ResumableGRPOTrainer(GRPOTrainer):
     _buffered_inputs: list[dict[str, Any]] | None
     _pause: Pause | None = None  # before the step that is under way
     _saved: int | None = None  # the global step of the last checkpoint
+    best_step: int | None = None
+    """Updates of the best weights, once `load_best_model_at_end` has loaded them."""
     run_id: str | None = None
     """Set when `train` begins; `None` in a run that an earlier version began."""
 
@@ -232,6 +234,10 @@ class ResumableGRPOTrainer(GRPOTrainer):
     def _load_rng_state(self, checkpoint):
         super()._load_rng_state(checkpoint)
         self._pause = Pause.of(self)
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        self.best_step = self.state.best_global_step
 
     def _finalize_training(self, *args: Any, **kwargs: Any):
         # a run that was stopped goes on later: transformers would delete its last checkpoint for the best one

@@ -301,7 +301,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         self.add_callback(MetricsLogCallback(self.args.output_dir))
         if self.args.greedy_eval != "off":
             self.add_callback(GreedyEvalCallback(self.args.greedy_eval_every))
-        self.add_callback(HeldOutCallback())
+        self.add_callback(HeldOutCallback(lambda: self.best_step))
         if self.stream is not None:
             self.add_callback(StreamCallback(self))
 
