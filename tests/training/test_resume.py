@@ -35,7 +35,7 @@ from trl import GRPOTrainer
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
 from trl_dbbench.runs.checkpoints import RUN_ID, SIZES, UNFINISHED, begin_run, find_checkpoint, flaw
 from trl_dbbench.training.critic import WEIGHTS
-from trl_dbbench.training.resume import STATES_FILE
+from trl_dbbench.training.resume import STATES_FILE, ResumableGRPOTrainer
 from trl_dbbench.training.stopping import StopSignal
 
 # 6 tasks, 2 a generation: 3 generations and 4 steps an epoch
@@ -609,6 +609,32 @@ def test_shares_of_the_steps_are_of_this_starts_steps(trainer_of, tmp_path, capl
     longer = trainer_of(tmp_path, max_steps=2, **shares)
     longer.train(resume_from_checkpoint=True)
     assert (longer.state.eval_steps, longer.state.logging_steps) == (2, 1)
+
+
+# --- the best checkpoint ----------------------------------------------------------------------------
+
+
+def is_best(metrics: dict[str, float | None], measure: str, tmp_path: Path) -> bool:
+    """Whether an evaluation that found these is the best so far."""
+    trainer = ResumableGRPOTrainer.__new__(ResumableGRPOTrainer)
+    trainer.args = DBBenchGRPOConfig(
+        output_dir=str(tmp_path), use_cpu=True, bf16=False, metric_for_best_model=measure
+    )
+    trainer.state = TrainerState(global_step=5)
+    return trainer._determine_best_metric(metrics=metrics, trial=None)
+
+
+def test_an_evaluation_that_judged_nothing_is_not_the_best(tmp_path):
+    """Its database was away; a run ended with a KeyError, or a comparison with None."""
+    assert is_best({"eval_accuracy": 0.5, "eval_status/environment_fault": 0.0}, "accuracy", tmp_path)
+    assert not is_best({"eval_status/environment_fault": 1.0}, "accuracy", tmp_path)
+    assert not is_best({"eval_reward": None, "eval_status/environment_fault": 1.0}, "eval_reward", tmp_path)
+
+
+def test_a_measure_that_no_evaluation_has(tmp_path):
+    message = "metric_for_best_model: an evaluation has no 'eval_acuracy'; nearest: eval_accuracy."
+    with pytest.raises(ConfigError, match=message):
+        is_best({"eval_accuracy": 0.5, "eval_status/environment_fault": 0.0}, "acuracy", tmp_path)
 
 
 # --- SIGTERM --------------------------------------------------------------------------------------

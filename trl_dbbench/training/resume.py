@@ -32,7 +32,8 @@ from transformers.trainer_callback import DefaultFlowCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from trl import GRPOTrainer
 
-from trl_dbbench.errors import DatabaseError
+from trl_dbbench.episode.types import Status
+from trl_dbbench.errors import ConfigError, DatabaseError
 from trl_dbbench.runs.checkpoints import (
     begin_run,
     find_checkpoint,
@@ -43,9 +44,13 @@ from trl_dbbench.runs.checkpoints import (
 )
 from trl_dbbench.training.publishing import telling_of_the_hub
 from trl_dbbench.training.stopping import FlowCallback
+from trl_dbbench.utils.lookup import nearest
 from trl_dbbench.utils.ranks import Ranks
 
 logger = logging.getLogger(__name__)
+
+ALL_VOID = f"eval_status/{Status.ENVIRONMENT_FAULT}"
+"""Share of an evaluation's episodes whose environment failed."""
 
 STATES_FILE = "states.pt"
 """In a checkpoint: the states of the run's `stateful` objects."""
@@ -234,6 +239,16 @@ class ResumableGRPOTrainer(GRPOTrainer):
     def _load_rng_state(self, checkpoint):
         super()._load_rng_state(checkpoint)
         self._pause = Pause.of(self)
+
+    def _determine_best_metric(self, metrics: dict[str, Any], trial: Any) -> bool:
+        asked = self.args.metric_for_best_model or ""
+        name = asked if asked.startswith("eval_") else f"eval_{asked}"
+        if asked and metrics.get(name) is None:
+            if name not in metrics and metrics.get(ALL_VOID) != 1:
+                near = f"; nearest: {nearest(name, metrics)}" if nearest(name, metrics) else ""
+                raise ConfigError(f"metric_for_best_model: an evaluation has no {name!r}{near}.")
+            return False  # an evaluation that judged nothing
+        return super()._determine_best_metric(metrics, trial)
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
