@@ -611,6 +611,21 @@ def test_shares_of_the_steps_are_of_this_starts_steps(trainer_of, tmp_path, capl
     assert (longer.state.eval_steps, longer.state.logging_steps) == (2, 1)
 
 
+@pytest.mark.slow
+def test_a_log_of_several_steps_is_of_those_before_a_stop_too(trainer_of, tmp_path):
+    settings = {"logging_steps": 4, "max_steps": 4, "save_steps": 3}
+    unbroken = trainer_of(tmp_path / "unbroken", **settings)
+    unbroken.train()
+    killed = trainer_of(tmp_path / "killed", **settings)
+    killed.add_callback(StopAfter(3))
+    with pytest.raises(KeyboardInterrupt):
+        killed.train()
+    resumed = trainer_of(tmp_path / "killed", **settings)
+    resumed.train(resume_from_checkpoint=True)
+    (of_unbroken,), (of_resumed,) = (timeless_metrics(each.state.log_history) for each in (unbroken, resumed))
+    assert of_resumed | {"loss": of_unbroken["loss"]} == of_unbroken
+
+
 # --- the best checkpoint ----------------------------------------------------------------------------
 
 

@@ -95,6 +95,24 @@ class Pause:
             torch.get_device_module(trainer.accelerator.device).set_rng_state(self.generators[1])
 
 
+class Unlogged:
+    """The metrics of the steps since the last log, which the next one is of too."""
+
+    decides_weights = False
+
+    def __init__(self, trainer: ResumableGRPOTrainer):
+        self._trainer = trainer
+
+    def state_dict(self) -> dict[str, list[float]]:
+        return {name: list(values) for name, values in self._trainer._metrics["train"].items()}
+
+    def load_state_dict(self, state: dict[str, list[float]]) -> None:
+        metrics = self._trainer._metrics["train"]
+        metrics.clear()
+        for name, values in state.items():
+            metrics[name] += values
+
+
 class ResumableGRPOTrainer(GRPOTrainer):
     """TRL's trainer with checkpoints from which a run ends with the weights of the unbroken run.
 
@@ -116,7 +134,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
     """Set when `train` begins; `None` in a run that an earlier version began."""
 
     def __init__(self, *args: Any, **kwargs: Any):
-        self.stateful: dict[str, Any] = {}
+        self.stateful: dict[str, Any] = {"unlogged": Unlogged(self)}
         super().__init__(*args, **kwargs)
         self.flow = FlowCallback(self._any_rank)
         self.callback_handler.callbacks = [
@@ -271,7 +289,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
             with replaced(self.args, save_total_limit=None, push_to_hub=False):  # only when it is whole
                 super()._save_checkpoint(model, trial)
             self._save_rollouts(folder)
-            if self.args.should_save and self.stateful:
+            if self.args.should_save:
                 states = {name: each.state_dict() for name, each in self.stateful.items()}
                 torch.save(states, folder / STATES_FILE)
         self.accelerator.wait_for_everyone()
@@ -368,7 +386,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
         for name, each in self.stateful.items():
             if name in states:
                 each.load_state_dict(states[name])
-            else:
+            elif getattr(each, "decides_weights", True):
                 logger.warning(
                     "%s holds nothing for the run's %s, which begins anew: the weights will differ from "
                     "those of an unbroken run.",
