@@ -320,6 +320,18 @@ def test_held_out_accuracy_is_of_all_tasks_and_not_a_mean_of_batches(trainer_of,
     assert metrics["eval_alarm/invalid_actions"] == pytest.approx(1 / 3)
 
 
+@pytest.mark.parametrize("tasks", [5, 7])
+def test_the_last_batch_of_an_evaluation_counts_whole(trainer_of, late_orders, monkeypatch, tasks):
+    """Two samples of each task in batches of eight rows: the last batch has two, or six."""
+    settings = {"num_generations_eval": 2, "per_device_eval_batch_size": 8, "max_turn_tokens": 64}
+    trainer = trainer_of(protocol="text", **settings)
+    scripts = {row: ["Action: Answer\nFinal Answer: [(2,)]"] for row in range(8)}
+    engine = ScriptedEngine(trainer.processing_class, scripts)
+    monkeypatch.setattr(trainer.backend, "engine", lambda: nullcontext(engine))
+    trainer.evaluate(to_dataset([late_orders] * tasks, "text", "Answer."))
+    assert len(episodes_in(trainer.args.output_dir)) == 2 * tasks
+
+
 @pytest.mark.slow
 def test_a_compiled_model_is_compiled_for_training_only(trainer_of):
     trainer = trainer_of(torch_compile=True, torch_compile_backend="eager", max_steps=1, greedy_eval="off")
