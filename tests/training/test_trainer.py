@@ -203,6 +203,17 @@ def test_moments_that_a_checkpoint_brought_do_not_come_again(trainer_of, monkeyp
     assert bound.fitting(trainer) == pytest.approx(at_first, rel=1e-3)
 
 
+def test_a_pass_has_the_memory_that_an_optimizer_without_moments_leaves(trainer_of, monkeypatch):
+    """With three times the weights free, AdamW's moments and the gradients take all."""
+    trainer = trainer_of(lora=False)
+    trained = sum(weight.nbytes for weight in trainer.model.parameters())
+    monkeypatch.setattr(bound, "free_memory", lambda device: 3 * trained)
+    trainer.create_optimizer()
+    assert bound.fitting(trainer) == 1, "a row goes alone"
+    trainer.args.optim = "sgd"
+    assert bound.fitting(trainer) > 1
+
+
 def test_what_the_database_wrote_has_no_kl_that_is_infinite():
     """TRL's k3 of a token that the model finds next to impossible, masked after the exponent."""
     sampled = torch.tensor([[0.0, -1.0]])  # the first token is an observation's
