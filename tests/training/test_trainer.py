@@ -137,17 +137,20 @@ def test_samples_of_a_prompt_differ_and_come_again_with_the_seed(trainer_of, tmp
     assert first != other
 
 
+class SometimesBroken(BrokenDatabase):
+    """Every second episode is void."""
+
+    calls = 0
+
+    def fresh_sandbox(self, task):
+        self.calls += 1
+        if self.calls % 2 == 0:
+            raise EnvironmentFault("what was done cannot be repeated", final=True)
+        return BrokenSandbox()
+
+
 def test_a_failed_environment_gives_no_reward_and_no_advantage(tiny_model, demo_tasks, tmp_path, caplog):
     """Two of four rows fail at the start. Neither loss, KL term nor a mean over tokens sees them, nor the group's mean."""
-
-    class SometimesBroken(BrokenDatabase):
-        calls = 0
-
-        def fresh_sandbox(self, task):
-            self.calls += 1
-            if self.calls % 2 == 0:
-                raise EnvironmentFault("what was done cannot be repeated", final=True)
-            return BrokenSandbox()
 
     trainer = make_trainer(
         tiny_model,
@@ -175,6 +178,15 @@ def test_a_failed_environment_gives_no_reward_and_no_advantage(tiny_model, demo_
     assert (logged["status/environment_fault"], logged["accuracy_void_wrong"]) == (0.5, 0.0)
     (warning,) = [r.getMessage() for r in caplog.records if "alarm_void" in r.getMessage()]
     assert re.search(r"Most often: what was done cannot be repeated \((\d+) of \1\)\.$", warning)
+
+
+def test_a_void_episode_is_no_page_of_warnings(tiny_model, demo_tasks, tmp_path, caplog):
+    """TRL's warning of a row without a reward had its tables, prompt and tokens, anew for each rollout."""
+    settings = {"greedy_eval": "off", "reward_funcs": [OutcomeReward()]}
+    trainer = make_trainer(tiny_model, SometimesBroken(True), demo_tasks[:4], tmp_path, **settings)
+    scored_batch(trainer)
+    (said,) = [each.getMessage() for each in caplog.records if each.name == "trl.trainer.grpo_trainer"]
+    assert said.startswith("No reward function gave a value for an episode, and the update leaves it out.")
 
 
 # --- what a run does to the weights ---------------------------------------------------------------

@@ -64,7 +64,7 @@ from trl_dbbench.runs.metrics import drop_repeated_rows, episode_metrics, refine
 from trl_dbbench.runs.records import Phase, episode_record
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.training.alarms import AlarmCallback, alarm_metrics
-from trl_dbbench.training.assign_advantages import assign, note_rewards
+from trl_dbbench.training.assign_advantages import assign, note_rewards, without_rows
 from trl_dbbench.training.async_rollouts import AsyncRollouts, Starts, UnderWay, staleness
 from trl_dbbench.training.callbacks import (
     EpisodeLogCallback,
@@ -97,6 +97,7 @@ from trl_dbbench.utils.cpu import give_back_memory, leave_unpacked, spare_page_f
 from trl_dbbench.utils.ranks import raise_on_all, together
 
 logger = logging.getLogger(__name__)
+logging.getLogger(GRPOTrainer.__module__).addFilter(without_rows)
 
 Callback = TypeVar("Callback", bound=TrainerCallback)
 
