@@ -11,6 +11,7 @@ from threading import Event
 
 import httpx2
 import pytest
+import training
 from anyio.from_thread import start_blocking_portal
 from launching import RECIPE, fork_ranks, small
 from training import episodes_in, make_trainer
@@ -552,6 +553,15 @@ def test_addresses_that_cannot_work(urls, message, tmp_path):
 BF16 = Precision("bfloat16")
 FOUR_BITS = Precision("bfloat16", "bitsandbytes")
 OTHER_MODEL = "it samples from another model than is trained. Start it with --dtype bfloat16"
+
+
+def test_an_adapter_of_two_ranks_is_refused_at_the_start(
+    fakes, tiny_model, sqlite_database, demo_tasks, tmp_path, monkeypatch
+):
+    (server,) = fakes(1)
+    monkeypatch.setitem(training.LORA, "rank_pattern", {"v_proj": 8})
+    with pytest.raises(ConfigError, match=r"no adapter with rank_pattern.* Leave vllm_server_urls out"):
+        make_trainer(*(tiny_model, sqlite_database, demo_tasks[:2], tmp_path), vllm_server_urls=[server.url])
 
 
 @pytest.mark.parametrize(

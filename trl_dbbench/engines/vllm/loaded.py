@@ -14,11 +14,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from peft import PeftConfig, PeftType
+from peft import PeftConfig
 from trl.generation.vllm_generation import VLLMGeneration
 
 from trl_dbbench.engines.policy import Policy, Precision, ServedPolicy, TrainedPolicy
-from trl_dbbench.engines.vllm.weights import way_of
+from trl_dbbench.engines.vllm.weights import check_lora, way_of
 from trl_dbbench.episode.types import Sampling
 from trl_dbbench.errors import ConfigError, one_line
 
@@ -179,12 +179,8 @@ def lora_options(configs: list[PeftConfig], names: list[str]) -> dict[str, Any]:
         ConfigError: if vLLM does not take one.
     """
     for config, name in zip(configs, names, strict=True):
-        if config.peft_type != PeftType.LORA:
-            raise ConfigError(f"vLLM takes LoRA adapters; {name} is one of {config.peft_type.value}.")
-        unknown = [each for each in ("use_dora", "modules_to_save") if getattr(config, each)]
-        if unknown:
-            raise ConfigError(f"vLLM takes no adapter with {unknown[0]}, as {name} is. Leave use_vllm out.")
-    rank = max(max([config.r, *config.rank_pattern.values()]) for config in configs)
+        check_lora(config, name, "use_vllm")
+    rank = max(config.r for config in configs)
     allowed = [each for each in RANKS_OF_VLLM if each >= rank]
     if not allowed:
         raise ConfigError(f"vLLM takes adapters up to rank {RANKS_OF_VLLM[-1]}; the rank here is {rank}.")
