@@ -20,6 +20,18 @@ from trl_dbbench.engines.vllm.loaded import lora_options
 LONGROPE = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "rope_theta": 1e4}
 
 
+def longrope_config(short: int = 4096) -> Phi3Config:
+    """As Phi-3.5's: short factors up to so many tokens, long ones beyond."""
+    return Phi3Config(
+        **{"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 16},
+        vocab_size=32,
+        pad_token_id=0,
+        max_position_embeddings=131_072,
+        original_max_position_embeddings=short,
+        rope_parameters=LONGROPE,
+    )
+
+
 @pytest.fixture
 def asked(monkeypatch) -> dict[str, Any]:
     """The options of vLLM's `LLM`, which is not there."""
@@ -31,6 +43,21 @@ def asked(monkeypatch) -> dict[str, Any]:
     monkeypatch.setitem(sys.modules, "vllm", vllm)
     monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
     return options
+
+
+def test_memory_sets_the_length_of_a_context(asked, tiny_model, tokenizer):
+    InProcessBackend(EngineSettings(use_vllm=True), ServedPolicy(tiny_model, tokenizer))
+    assert asked["max_model_len"] == -1
+    assert "hf_overrides" not in asked
+
+
+@pytest.mark.parametrize(("given", "length"), [(None, 4096), (2048, 2048), (16_384, 4096)])
+def test_longrope_is_played_by_its_short_factors(asked, tokenizer, tmp_path, given, length):
+    """vLLM takes the long ones for every token if its context is longer, and the training takes the short ones."""
+    longrope_config().save_pretrained(tmp_path)
+    settings = EngineSettings(use_vllm=True, vllm_max_model_length=given)
+    InProcessBackend(settings, ServedPolicy(str(tmp_path), tokenizer))
+    assert asked["max_model_len"] == length
 
 
 @pytest.mark.parametrize(

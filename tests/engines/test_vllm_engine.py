@@ -14,6 +14,7 @@ import pytest
 import training
 from anyio.from_thread import start_blocking_portal
 from launching import RECIPE, fork_ranks, small
+from test_in_process import longrope_config
 from training import episodes_in, make_trainer
 from trl.generation import vllm_client, vllm_generation
 from vllm_servers import EOS, FakeServer, ask, completion, error, request
@@ -553,6 +554,19 @@ def test_addresses_that_cannot_work(urls, message, tmp_path):
 BF16 = Precision("bfloat16")
 FOUR_BITS = Precision("bfloat16", "bitsandbytes")
 OTHER_MODEL = "it samples from another model than is trained. Start it with --dtype bfloat16"
+
+
+def test_a_server_that_would_compute_longrope_by_its_long_factors(fakes, tokenizer, tmp_path, caplog):
+    """Its context is 1,024 tokens; a model that changes its factors after 512 is trained by the short ones."""
+    longrope_config(512).save_pretrained(tmp_path)
+    (server,) = fakes(1)
+    settings = EngineSettings(vllm_server_urls=[server.url])
+    vllm.VLLMBackend(settings, ServedPolicy(str(tmp_path), tokenizer)).close()
+    (*_, said) = caplog.messages
+    assert said.startswith(
+        f"vLLM server {server.url} has a context of 1024 tokens, and beyond 512 it computes"
+    )
+    assert said.endswith("Start it with --max-model-len 512.")
 
 
 def test_an_adapter_of_two_ranks_is_refused_at_the_start(

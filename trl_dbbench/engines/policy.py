@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from peft import PeftModel
 from torch import nn
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from trl.models import unwrap_model_for_generation
 
 from trl_dbbench.episode.types import Sampling
@@ -66,6 +66,41 @@ def keep_one_hook(model: nn.Module) -> None:
         add()
 
     base.enable_input_require_grads = add_once
+
+
+def longrope_context(config: Any) -> int | None:
+    """Return the tokens up to which a model with longrope (Phi-3, Phi-4-mini) uses its short factors; `None`
+    for other models.
+
+    A longer pass computes all positions by the long ones.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    return rope.get("original_max_position_embeddings") if rope.get("rope_type") == "longrope" else None
+
+
+def count_positions_by_row(model: nn.Module) -> None:
+    """Have positions counted from a row's first token where the longest one decides on a rope's factors.
+
+    TRL pads prompts on the left, so that a batch is wider than its longest row, and counts columns.
+    """
+    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    rope = getattr(base.config.get_text_config(), "rope_parameters", None) or {}
+    if rope.get("rope_type") in ("longrope", "dynamic"):
+        base.base_model.register_forward_pre_hook(_with_positions_of_rows, with_kwargs=True)
+
+
+def _with_positions_of_rows(
+    module: nn.Module, args: Any, given: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    positions: Any = given.get("position_ids")
+    mask = given.get("attention_mask")
+    if (layout := given.get("shared_prompts")) is not None:
+        positions = positions.clone()
+        for part in layout.groups:
+            positions[:, part.start : part.end] -= positions[0, part.start].item()
+    elif positions is None and mask is not None and mask.dim() == 2:
+        positions = (mask.long().cumsum(dim=1) - 1).clamp(min=0)
+    return args, {**given, "position_ids": positions}
 
 
 def autocast_of(accelerator: Accelerator) -> str | None:
@@ -133,13 +168,14 @@ class Policy:
     def context(self) -> int | None:
         """Tokens that the model can attend to, prompt and completion together; `None` if it does not say.
 
-        With longrope (Phi-3, Phi-4-mini), those up to which it uses its short factors: a longer pass computes
-        all positions by others, and would disagree with what was computed before.
+        With longrope those of `longrope_context`: a longer pass would disagree with what was computed before.
         """
         config = self.model.config.get_text_config()
-        rope = getattr(config, "rope_parameters", None) or {}
-        switch = rope.get("original_max_position_embeddings") if rope.get("rope_type") == "longrope" else None
-        return switch or getattr(config, "max_position_embeddings", None)
+        return self.longrope_context or getattr(config, "max_position_embeddings", None)
+
+    @property
+    def longrope_context(self) -> int | None:
+        return longrope_context(self.model.config.get_text_config())
 
     @property
     def device(self) -> torch.device:
@@ -185,6 +221,14 @@ class ServedPolicy:
         self.adapters = list(adapters) or ([] if adapter is None else [adapter])
         self.computes_in = computes_in
         self.revision = revision
+
+    @property
+    def longrope_context(self) -> int | None:
+        try:
+            config = AutoConfig.from_pretrained(self.name_or_path, revision=self.revision or "main")
+        except (OSError, ValueError):  # servers may have a model that is not here
+            return None
+        return longrope_context(config.get_text_config())
 
     @property
     def eos_token_ids(self) -> list[int]:

@@ -42,7 +42,13 @@ from trl.extras.profiling import profiling_context
 from trl_dbbench.advantages.registry import check_needs, note
 from trl_dbbench.database import Database
 from trl_dbbench.engines.base import engine_of, open_backend
-from trl_dbbench.engines.policy import TrainedPolicy, evaluating, forward_is_collective, keep_one_hook
+from trl_dbbench.engines.policy import (
+    TrainedPolicy,
+    count_positions_by_row,
+    evaluating,
+    forward_is_collective,
+    keep_one_hook,
+)
 from trl_dbbench.engines.shared_prompts import SharedPrompts
 from trl_dbbench.engines.token_trees import follows_of, lay_out_trees, score_sequences
 from trl_dbbench.episode.chat import ChatFormat
@@ -207,6 +213,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         self.beta = 0.0 if args.kl_in_reward else args.beta
         if args.reference_model_name_or_path:
             self.ref_model = load_reference(self, args.reference_model_name_or_path)
+        for scored in filter(None, (self.model, self.ref_model)):
+            count_positions_by_row(self.accelerator.unwrap_model(scored))
         if hasattr(self.advantage, "state_dict"):
             self.stateful["advantage"] = self.advantage
         if hasattr(self.advantage, "check"):
