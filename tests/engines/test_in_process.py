@@ -60,6 +60,13 @@ def test_longrope_is_played_by_its_short_factors(asked, tokenizer, tmp_path, giv
     assert asked["max_model_len"] == length
 
 
+def test_what_a_run_changed_in_its_models_config_reaches_vllm(asked, tiny_model, tokenizer):
+    rope = {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}}
+    policy = ServedPolicy(tiny_model, tokenizer, config_changes=rope)
+    InProcessBackend(EngineSettings(use_vllm=True), policy)
+    assert asked["hf_overrides"] == rope
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

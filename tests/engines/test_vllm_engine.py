@@ -569,6 +569,17 @@ def test_a_server_that_would_compute_longrope_by_its_long_factors(fakes, tokeniz
     assert said.endswith("Start it with --max-model-len 512.")
 
 
+def test_a_server_that_knows_nothing_of_a_change_of_the_config(fakes, tokenizer, caplog):
+    (server,) = fakes(1)
+    policy = ServedPolicy("/base", tokenizer, config_changes={"rope_parameters": {"rope_type": "yarn"}})
+    vllm.VLLMBackend(EngineSettings(vllm_server_urls=[server.url]), policy).close()
+    (said,) = caplog.messages
+    assert (
+        """start it with --hf-overrides '{"rope_parameters": {"rope_type": "yarn"}}', unless it was."""
+        in said
+    )
+
+
 def test_an_adapter_of_two_ranks_is_refused_at_the_start(
     fakes, tiny_model, sqlite_database, demo_tasks, tmp_path, monkeypatch
 ):

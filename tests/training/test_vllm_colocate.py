@@ -31,7 +31,7 @@ from trl_dbbench import ConfigError, DBBenchGRPOTrainer, EngineError
 from trl_dbbench.engines.base import EngineSettings, open_backend
 from trl_dbbench.engines.policy import Policy, Precision, ServedPolicy
 from trl_dbbench.engines.transformers.backend import TransformersBackend
-from trl_dbbench.engines.vllm.loaded import lora_options, place_for, revision_options
+from trl_dbbench.engines.vllm.loaded import place_for, revision_of
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.types import Rules
 from trl_dbbench.evaluation.evaluate import evaluate
@@ -293,8 +293,8 @@ def test_an_adapter_goes_through_memory_where_those_of_all_ranks_fit(monkeypatch
 
 def test_the_revision_that_is_trained_is_the_one_that_plays():
     given = SimpleNamespace(model_init_kwargs={"revision": "v2", "dtype": "bfloat16"})
-    assert revision_options(given) == {"revision": "v2"}
-    assert revision_options(SimpleNamespace(model_init_kwargs=None)) == {}
+    assert revision_of(given) == "v2"
+    assert revision_of(SimpleNamespace(model_init_kwargs=None)) is None
 
 
 # --- without a trainer ----------------------------------------------------------------------------

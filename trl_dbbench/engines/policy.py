@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -51,6 +52,17 @@ def quantization_of(config: Any) -> dict[str, Any] | None:
     found = rounded.to_dict()
     method = found["quant_method"]
     return found | {"quant_method": getattr(method, "value", method)}
+
+
+NOT_OF_THE_MODEL = ("dtype", "torch_dtype", "attn_implementation", "quantization_config", "trust_remote_code")
+"""Arguments of `from_pretrained` that a config has too, and that are not the model's own."""
+
+
+def config_changes(given: Mapping[str, Any] | None, config: Any) -> dict[str, Any]:
+    """Return what arguments of `from_pretrained` have changed in a model's config, such as its
+    `rope_parameters`."""
+    kept = ((name, value) for name, value in (given or {}).items() if name not in NOT_OF_THE_MODEL)
+    return {name: value for name, value in kept if hasattr(config, name)}
 
 
 def keep_one_hook(model: nn.Module) -> None:
@@ -133,6 +145,8 @@ class Policy:
     any_rank: Callable[[bool], bool] | None = None
     """Where a forward pass is a collective operation of all ranks: tells all of them whether one has said
     `True`."""
+    config_changes: Mapping[str, Any] = MappingProxyType({})
+    """Of the model's config, as `config_changes` finds them."""
 
     def __init__(
         self,
@@ -201,6 +215,7 @@ class ServedPolicy:
         adapters: those that it may be set to.
         computes_in: of the training that the adapter comes from; "auto" is what the model's config says.
         revision: of the model, for vLLM in process.
+        config_changes: of the model's config, for the same.
     """
 
     context: int | None = None  # vLLM says
@@ -214,6 +229,7 @@ class ServedPolicy:
         adapters: Sequence[str | Path] = (),
         computes_in: Precision = AUTO,
         revision: str | None = None,
+        config_changes: Mapping[str, Any] | None = None,
     ):
         self.name_or_path = name_or_path
         self.tokenizer = tokenizer
@@ -221,6 +237,7 @@ class ServedPolicy:
         self.adapters = list(adapters) or ([] if adapter is None else [adapter])
         self.computes_in = computes_in
         self.revision = revision
+        self.config_changes = dict(config_changes or {})
 
     @property
     def longrope_context(self) -> int | None:
@@ -249,6 +266,7 @@ class TrainedPolicy(Policy):
         self.trainer = trainer
         self.sampling = Sampling(trainer.temperature, trainer.top_p, trainer.top_k or 0)
         self.any_rank = trainer._any_rank if forward_is_collective(trainer.accelerator) else None
+        self.config_changes = config_changes(trainer.args.model_init_kwargs, self.model.config)
 
     @property
     def version(self) -> Hashable:  # type: ignore[override]

@@ -9,6 +9,7 @@ so.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 from collections import Counter
@@ -250,6 +251,12 @@ class VLLMBackend:
                     server.url,
                     server.root,
                     self._policy.name_or_path,
+                )
+            if server.up and self._policy.config_changes:
+                logger.warning(
+                    "The model's config was changed (model_init_kwargs), and vLLM server %s reads its own: "
+                    "start it with --hf-overrides '%s', unless it was.",
+                    *(server.url, json.dumps(self._policy.config_changes)),
                 )
             if server.up and longrope is not None and (server.context or 0) > longrope:
                 logger.warning(
