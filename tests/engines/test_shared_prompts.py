@@ -18,6 +18,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from trl_dbbench import DBBenchGRPOTrainer
 from trl_dbbench.engines import shared_prompts
+from trl_dbbench.engines.policy import count_positions_by_row
 from trl_dbbench.engines.shared_prompts import FAMILIES, Layout, lay_out, reason_against, same_prompt
 from trl_dbbench.errors import ConfigError
 
@@ -241,6 +242,34 @@ def test_models_that_cannot_share(trainer, caplog, family: str, settings: dict, 
 
 def test_a_compiled_model_is_left_alone() -> None:
     assert reason_against(random_model("qwen2").config, compiled=True) is not None
+
+
+@pytest.mark.parametrize("way", ["off", "auto"])
+def test_longrope_goes_by_the_lengths_of_rows(trainer, way: str) -> None:
+    """Rows of up to 20 tokens in a batch of 30 columns, where the factors change after 24."""
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [9.0] * 4, "rope_theta": 1e4}
+    lengths = {"max_position_embeddings": 512, "original_max_position_embeddings": 24}
+    model = random_model("phi3", **lengths, sliding_window=None, rope_parameters=rope)
+    count_positions_by_row(model)
+    trainer.args.shared_prefix = way
+    long, short = list(range(3, 19)), [5, 6, 7, 8]
+    rows = [
+        (long, [31, 32, 33]),
+        (long, [34, 35]),
+        (short, list(range(40, 54))),
+        (short, list(range(60, 72))),
+    ]
+
+    def scored(*rows: tuple[list[int], list[int]]) -> torch.Tensor:
+        prompt, completion = (max(map(len, each)) for each in zip(*rows, strict=True))
+        batch = padded(*rows, width=prompt, completion=completion)
+        return trainer._get_per_token_logps_and_entropies(model, *batch, completion)[0].detach()
+
+    together = scored(*rows)
+    assert together.shape[1] == 14, "30 columns"
+    for row, of_row in zip(rows, together, strict=True):
+        alone = scored(row)[0]
+        torch.testing.assert_close(of_row[: len(alone)], alone, rtol=0, atol=1e-5)
 
 
 def test_prompts_of_one_episode_each(trainer) -> None:

@@ -11,8 +11,10 @@ from threading import Event
 
 import httpx2
 import pytest
+import training
 from anyio.from_thread import start_blocking_portal
 from launching import RECIPE, fork_ranks, small
+from test_in_process import longrope_config
 from training import episodes_in, make_trainer
 from trl.generation import vllm_client, vllm_generation
 from vllm_servers import EOS, FakeServer, ask, completion, error, request
@@ -552,6 +554,39 @@ def test_addresses_that_cannot_work(urls, message, tmp_path):
 BF16 = Precision("bfloat16")
 FOUR_BITS = Precision("bfloat16", "bitsandbytes")
 OTHER_MODEL = "it samples from another model than is trained. Start it with --dtype bfloat16"
+
+
+def test_a_server_that_would_compute_longrope_by_its_long_factors(fakes, tokenizer, tmp_path, caplog):
+    """Its context is 1,024 tokens; a model that changes its factors after 512 is trained by the short ones."""
+    longrope_config(512).save_pretrained(tmp_path)
+    (server,) = fakes(1)
+    settings = EngineSettings(vllm_server_urls=[server.url])
+    vllm.VLLMBackend(settings, ServedPolicy(str(tmp_path), tokenizer)).close()
+    (*_, said) = caplog.messages
+    assert said.startswith(
+        f"vLLM server {server.url} has a context of 1024 tokens, and beyond 512 it computes"
+    )
+    assert said.endswith("Start it with --max-model-len 512.")
+
+
+def test_a_server_that_knows_nothing_of_a_change_of_the_config(fakes, tokenizer, caplog):
+    (server,) = fakes(1)
+    policy = ServedPolicy("/base", tokenizer, config_changes={"rope_parameters": {"rope_type": "yarn"}})
+    vllm.VLLMBackend(EngineSettings(vllm_server_urls=[server.url]), policy).close()
+    (said,) = caplog.messages
+    assert (
+        """start it with --hf-overrides '{"rope_parameters": {"rope_type": "yarn"}}', unless it was."""
+        in said
+    )
+
+
+def test_an_adapter_of_two_ranks_is_refused_at_the_start(
+    fakes, tiny_model, sqlite_database, demo_tasks, tmp_path, monkeypatch
+):
+    (server,) = fakes(1)
+    monkeypatch.setitem(training.LORA, "rank_pattern", {"v_proj": 8})
+    with pytest.raises(ConfigError, match=r"no adapter with rank_pattern.* Leave vllm_server_urls out"):
+        make_trainer(*(tiny_model, sqlite_database, demo_tasks[:2], tmp_path), vllm_server_urls=[server.url])
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fakes import BrokenDatabase
 from launching import QUICKSTART, RECIPE, ROOT, run_here
 from peft import LoraConfig
-from training import episodes_in
+from training import episodes_in, make_trainer
 
 from trl_dbbench import DBBenchGRPOConfig
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.evaluation.evaluate import open_model
+from trl_dbbench.evaluation.merge import merge
 from trl_dbbench.runs.settings import RunSettings, training_of
 from trl_dbbench.runs.trained import find_trained, held_out_tasks
 from trl_dbbench.tasks import load_tasks
@@ -266,6 +268,25 @@ def test_what_computes_in_another_precision_does_so_again(run: Path, tmp_path: P
     backend.close()
     with policy.autocast():
         assert policy.model(torch.tensor([[1]])).logits.dtype == torch.float32
+
+
+@pytest.mark.slow
+def test_a_config_that_a_run_changed_is_changed_again(tiny_model, demo_tasks, tmp_path: Path) -> None:
+    """As rope_parameters for a longer context: the adapter was trained with it, on a base model without it."""
+    changed = {"rms_norm_eps": 0.5}
+    trainer = make_trainer(
+        *(tiny_model, BrokenDatabase(at_start=True), demo_tasks[:2], tmp_path / "run"),
+        model_init_kwargs=changed,
+    )
+    trainer.save_model(str(tmp_path / "run"))
+    RunSettings.of(trainer, {}).write(tmp_path / "run")
+    trained = find_trained(tmp_path / "run")
+    assert trained.settings.model_config == changed
+    _, policy = open_model(trained)
+    assert policy.model.config.rms_norm_eps == 0.5
+    merge(trained, tmp_path / "merged")
+    assert json.loads((tmp_path / "merged" / "config.json").read_text())["rms_norm_eps"] == 0.5
+    assert find_trained(model=str(tmp_path / "merged")).settings.model_config is None
 
 
 def test_what_is_said_is_what_is_played(run: Path) -> None:

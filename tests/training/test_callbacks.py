@@ -410,13 +410,47 @@ def test_other_processes_leave_the_file_alone(tmp_path: Path, arguments: Trainin
     assert steps(log.path) == [(0, "train")]
 
 
-def test_a_training_ends_with_its_held_out_accuracy_before_and_after(capsys) -> None:
+def evaluated(folder: Path, step: int, right: int, of: str = "ab") -> None:
+    """Append a held-out evaluation: of these tasks, so many are right."""
+    with (folder / "episodes.jsonl").open("a") as log:
+        for place, task in enumerate(of):
+            episode = line(step, "eval", task_digest=task, **played(place < right))
+            log.write(json.dumps(episode) + "\n")
+
+
+def last_line(
+    arguments: TrainingArguments, capsys: pytest.CaptureFixture[str], kept: int | None = None
+) -> str:
+    """What a run says at its end that keeps the weights of this step, or the last ones."""
     state = TrainerState(is_world_process_zero=True)
-    state.log_history = [{"step": 0, "eval_accuracy": 0.485}, {"step": 40, "eval_accuracy": 0.985}]
-    HeldOutCallback().on_train_end(None, state, None)
-    state.log_history = state.log_history[:1]
-    HeldOutCallback().on_train_end(None, state, None)
+    HeldOutCallback(lambda: kept).on_train_end(arguments, state, TrainerControl())
     printed = capsys.readouterr()
-    assert (printed.out + printed.err).splitlines() == [
-        "Held-out greedy accuracy: 48.5 % before the training -> 98.5 % after step 40."
-    ]
+    return (printed.out + printed.err).strip()
+
+
+def test_a_training_ends_with_its_held_out_accuracy_before_and_after(
+    arguments: TrainingArguments, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(arguments.output_dir)
+    evaluated(folder, 0, 0)
+    assert last_line(arguments, capsys) == ""
+    evaluated(folder, 20, 2)
+    evaluated(folder, 40, 1)
+    first = "Held-out greedy accuracy: 0.0 % before the training -> "
+    assert last_line(arguments, capsys) == first + "50.0 % after step 40."
+    best = "100.0 % after step 20, whose weights were the best and are kept."
+    assert last_line(arguments, capsys, kept=20) == first + best
+
+
+def test_held_out_tasks_that_changed_on_the_way_are_not_compared(
+    arguments: TrainingArguments, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A resumed run was given other eval_tasks."""
+    folder = Path(arguments.output_dir)
+    evaluated(folder, 0, 0)
+    evaluated(folder, 20, 1, of="cd")
+    assert last_line(arguments, capsys) == ""
+    evaluated(folder, 40, 2, of="cd")
+    assert last_line(arguments, capsys) == (
+        "Held-out greedy accuracy: 50.0 % at step 20 -> 100.0 % after step 40."
+    )

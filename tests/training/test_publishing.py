@@ -131,11 +131,29 @@ def test_the_card_counts_void_episodes(tmp_path):
     void = right | {"status": "environment_fault", "right": False}
     lines = [json.dumps(each) + "\n" for each in [*[right] * 5, *[void] * 15]]
     (tmp_path / "episodes.jsonl").write_text("".join(lines))
-    trainer = SimpleNamespace(args=SimpleNamespace(output_dir=tmp_path), greedy_eval=None)
+    trainer = SimpleNamespace(args=SimpleNamespace(output_dir=tmp_path), greedy_eval=None, best_step=None)
     text = _accuracy(trainer)
     assert "Share of 20 held-out tasks that it solved" in text
     assert "Void are episodes whose environment failed: the share leaves them out." in text
     assert "| overall | 5/5 = 100.0 % [56.6, 100.0] (15 void, 25.0 % with those counted wrong) |" in text
+
+
+def test_the_card_is_of_the_weights_that_are_kept(tmp_path):
+    """With load_best_model_at_end those after step 3, and the evaluation after step 5 is of others."""
+    rights = {0: [False, False], 3: [True, True], 5: [True, False]}
+    lines = [
+        json.dumps(
+            {"phase": "eval", "step": step, "task_digest": f"{task}", "status": "answered", "right": right}
+            | {"operation": "SELECT", "skills": []}
+        )
+        for step, of in rights.items()
+        for task, right in enumerate(of)
+    ]
+    (tmp_path / "episodes.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    trainer = SimpleNamespace(args=SimpleNamespace(output_dir=tmp_path), greedy_eval=None, best_step=3)
+    text = _accuracy(trainer)
+    assert "| tasks | before training | after step 3 |" in text
+    assert "| overall | 0/2 = 0.0 % [0.0, 65.8] | 2/2 = 100.0 % [34.2, 100.0] |" in text
 
 
 def held_out(run: Path, step: int) -> str:

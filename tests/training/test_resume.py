@@ -35,7 +35,7 @@ from trl import GRPOTrainer
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
 from trl_dbbench.runs.checkpoints import RUN_ID, SIZES, UNFINISHED, begin_run, find_checkpoint, flaw
 from trl_dbbench.training.critic import WEIGHTS
-from trl_dbbench.training.resume import STATES_FILE
+from trl_dbbench.training.resume import STATES_FILE, ResumableGRPOTrainer
 from trl_dbbench.training.stopping import StopSignal
 
 # 6 tasks, 2 a generation: 3 generations and 4 steps an epoch
@@ -576,6 +576,82 @@ def test_a_training_that_failed_lets_go_of_its_folder(trainer_of, tmp_path):
     trainer_of(tmp_path, max_steps=1).train()
 
 
+# --- other settings at the next start ---------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_settings_may_change_from_one_start_to_the_next(trainer_of, tmp_path):
+    """The moments and the place in the schedule are the checkpoint's; rates and rhythms are those of the start."""
+    first = trainer_of(tmp_path, learning_rate=1e-2, save_steps=2)
+    first.add_callback(StopAfter(2))
+    with pytest.raises(KeyboardInterrupt):
+        first.train()
+    second = trainer_of(tmp_path, learning_rate=1e-3, weight_decay=0.5, save_steps=3, logging_steps=2)
+    second.train(resume_from_checkpoint=True)
+    assert {group["weight_decay"] for group in second.optimizer.param_groups} == {0.0, 0.5}
+    rates = {each["step"]: each["learning_rate"] for each in second.state.log_history if "loss" in each}
+    assert rates == pytest.approx({1: 1e-2, 2: 1e-2 * 5 / 6, 4: 1e-3 * 3 / 6, 6: 1e-3 * 1 / 6})
+    assert sorted(each.name for each in tmp_path.glob("checkpoint-*")) == [
+        "checkpoint-2",
+        "checkpoint-3",
+        "checkpoint-6",
+    ]
+
+
+def test_shares_of_the_steps_are_of_this_starts_steps(trainer_of, tmp_path, caplog):
+    """As the last step, where held-out tasks are played if nothing says when."""
+    shares = {"eval_strategy": "steps", "eval_steps": 0.9999999, "logging_steps": 0.5}
+    trainer_of(tmp_path, max_steps=1, **shares).train()
+    ended = trainer_of(tmp_path, max_steps=1, **shares)
+    ended.train(resume_from_checkpoint=True)
+    assert (ended.state.eval_steps, ended.state.logging_steps) == (1, 1)
+    assert "do not match" not in caplog.text
+    longer = trainer_of(tmp_path, max_steps=2, **shares)
+    longer.train(resume_from_checkpoint=True)
+    assert (longer.state.eval_steps, longer.state.logging_steps) == (2, 1)
+
+
+@pytest.mark.slow
+def test_a_log_of_several_steps_is_of_those_before_a_stop_too(trainer_of, tmp_path):
+    settings = {"logging_steps": 4, "max_steps": 4, "save_steps": 3}
+    unbroken = trainer_of(tmp_path / "unbroken", **settings)
+    unbroken.train()
+    killed = trainer_of(tmp_path / "killed", **settings)
+    killed.add_callback(StopAfter(3))
+    with pytest.raises(KeyboardInterrupt):
+        killed.train()
+    resumed = trainer_of(tmp_path / "killed", **settings)
+    resumed.train(resume_from_checkpoint=True)
+    (of_unbroken,), (of_resumed,) = (timeless_metrics(each.state.log_history) for each in (unbroken, resumed))
+    assert of_resumed | {"loss": of_unbroken["loss"]} == of_unbroken
+
+
+# --- the best checkpoint ----------------------------------------------------------------------------
+
+
+def is_best(metrics: dict[str, float | None], measure: str, tmp_path: Path) -> bool:
+    """Whether an evaluation that found these is the best so far."""
+    trainer = ResumableGRPOTrainer.__new__(ResumableGRPOTrainer)
+    trainer.args = DBBenchGRPOConfig(
+        output_dir=str(tmp_path), use_cpu=True, bf16=False, metric_for_best_model=measure
+    )
+    trainer.state = TrainerState(global_step=5)
+    return trainer._determine_best_metric(metrics=metrics, trial=None)
+
+
+def test_an_evaluation_that_judged_nothing_is_not_the_best(tmp_path):
+    """Its database was away; a run ended with a KeyError, or a comparison with None."""
+    assert is_best({"eval_accuracy": 0.5, "eval_status/environment_fault": 0.0}, "accuracy", tmp_path)
+    assert not is_best({"eval_status/environment_fault": 1.0}, "accuracy", tmp_path)
+    assert not is_best({"eval_reward": None, "eval_status/environment_fault": 1.0}, "eval_reward", tmp_path)
+
+
+def test_a_measure_that_no_evaluation_has(tmp_path):
+    message = "metric_for_best_model: an evaluation has no 'eval_acuracy'; nearest: eval_accuracy."
+    with pytest.raises(ConfigError, match=message):
+        is_best({"eval_accuracy": 0.5, "eval_status/environment_fault": 0.0}, "acuracy", tmp_path)
+
+
 # --- SIGTERM --------------------------------------------------------------------------------------
 
 
@@ -628,6 +704,22 @@ def test_sigterm_saves_at_the_end_of_the_step_and_ends(trainer_of, tmp_path, ter
         resumed.train(resume_from_checkpoint=True)
         assert not resumed.stopped
         assert same(resumed, unbroken)
+
+
+@pytest.mark.slow
+def test_a_stopped_run_keeps_the_checkpoint_that_it_goes_on_from(trainer_of, tmp_path, terminated):
+    """An untaught model is never right, so its first checkpoint stays the best."""
+    settings = {**EVALUATED, "eval_strategy": "steps", "eval_steps": 1, "max_steps": 4}
+    settings |= {"load_best_model_at_end": True, "save_total_limit": 1}
+    stopped = trainer_of(tmp_path, **settings)
+    stopped.add_callback(Terminate(2))
+    stopped.train()
+    assert stopped.state.best_global_step == 1
+    assert find_checkpoint(tmp_path, True) == str(tmp_path / "checkpoint-3")
+    resumed = trainer_of(tmp_path, **settings)
+    resumed.train(resume_from_checkpoint=True)
+    assert [each.name for each in tmp_path.glob("checkpoint-*")] == ["checkpoint-1"]
+    assert resumed.best_step == 1
 
 
 def test_sigterm_in_the_last_step_stops_nothing(trainer_of, tmp_path):

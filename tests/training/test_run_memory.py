@@ -353,6 +353,16 @@ def test_an_update_has_the_memory_of_a_vllm_that_sleeps():
     assert awake.per_forward < asleep.per_forward
 
 
+def test_a_critic_of_its_own_is_a_second_model():
+    """Its weights, gradients and moments, and what its layers keep for the backward pass."""
+    head, model = (
+        parts_of(SEVEN, 1e12, {"critic": kind, "num_generations": 1}) for kind in ("head", "model")
+    )
+    for part in ("weights", "gradients", "optimizer"):
+        assert model[part] == 2 * head[part]
+    assert 1.5 < model["update"] / head["update"] <= 2
+
+
 def test_vllms_memory_on_a_cpu(monkeypatch):
     """The cache that is asked for and a copy of the weights; else a share of all that the process has."""
     few = replace(LORA_OF_SEVEN, parameters=100_000_000)

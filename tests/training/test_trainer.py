@@ -137,17 +137,20 @@ def test_samples_of_a_prompt_differ_and_come_again_with_the_seed(trainer_of, tmp
     assert first != other
 
 
+class SometimesBroken(BrokenDatabase):
+    """Every second episode is void."""
+
+    calls = 0
+
+    def fresh_sandbox(self, task):
+        self.calls += 1
+        if self.calls % 2 == 0:
+            raise EnvironmentFault("what was done cannot be repeated", final=True)
+        return BrokenSandbox()
+
+
 def test_a_failed_environment_gives_no_reward_and_no_advantage(tiny_model, demo_tasks, tmp_path, caplog):
     """Two of four rows fail at the start. Neither loss, KL term nor a mean over tokens sees them, nor the group's mean."""
-
-    class SometimesBroken(BrokenDatabase):
-        calls = 0
-
-        def fresh_sandbox(self, task):
-            self.calls += 1
-            if self.calls % 2 == 0:
-                raise EnvironmentFault("what was done cannot be repeated", final=True)
-            return BrokenSandbox()
 
     trainer = make_trainer(
         tiny_model,
@@ -177,6 +180,15 @@ def test_a_failed_environment_gives_no_reward_and_no_advantage(tiny_model, demo_
     assert re.search(r"Most often: what was done cannot be repeated \((\d+) of \1\)\.$", warning)
 
 
+def test_a_void_episode_is_no_page_of_warnings(tiny_model, demo_tasks, tmp_path, caplog):
+    """TRL's warning of a row without a reward had its tables, prompt and tokens, anew for each rollout."""
+    settings = {"greedy_eval": "off", "reward_funcs": [OutcomeReward()]}
+    trainer = make_trainer(tiny_model, SometimesBroken(True), demo_tasks[:4], tmp_path, **settings)
+    scored_batch(trainer)
+    (said,) = [each.getMessage() for each in caplog.records if each.name == "trl.trainer.grpo_trainer"]
+    assert said.startswith("No reward function gave a value for an episode, and the update leaves it out.")
+
+
 # --- what a run does to the weights ---------------------------------------------------------------
 
 
@@ -201,6 +213,17 @@ def test_moments_that_a_checkpoint_brought_do_not_come_again(trainer_of, monkeyp
     assert held >= 2 * trained
     monkeypatch.setattr(bound, "free_memory", lambda device: 100 * trained - held)
     assert bound.fitting(trainer) == pytest.approx(at_first, rel=1e-3)
+
+
+def test_a_pass_has_the_memory_that_an_optimizer_without_moments_leaves(trainer_of, monkeypatch):
+    """With three times the weights free, AdamW's moments and the gradients take all."""
+    trainer = trainer_of(lora=False)
+    trained = sum(weight.nbytes for weight in trainer.model.parameters())
+    monkeypatch.setattr(bound, "free_memory", lambda device: 3 * trained)
+    trainer.create_optimizer()
+    assert bound.fitting(trainer) == 1, "a row goes alone"
+    trainer.args.optim = "sgd"
+    assert bound.fitting(trainer) > 1
 
 
 def test_what_the_database_wrote_has_no_kl_that_is_infinite():
@@ -318,6 +341,18 @@ def test_held_out_accuracy_is_of_all_tasks_and_not_a_mean_of_batches(trainer_of,
     metrics = trainer.evaluate(to_dataset([late_orders] * 3, "text", "Answer."))
     assert metrics["eval_accuracy"] == trainer.state.log_history[-1]["eval_accuracy"] == pytest.approx(2 / 3)
     assert metrics["eval_alarm/invalid_actions"] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("tasks", [5, 7])
+def test_the_last_batch_of_an_evaluation_counts_whole(trainer_of, late_orders, monkeypatch, tasks):
+    """Two samples of each task in batches of eight rows: the last batch has two, or six."""
+    settings = {"num_generations_eval": 2, "per_device_eval_batch_size": 8, "max_turn_tokens": 64}
+    trainer = trainer_of(protocol="text", **settings)
+    scripts = {row: ["Action: Answer\nFinal Answer: [(2,)]"] for row in range(8)}
+    engine = ScriptedEngine(trainer.processing_class, scripts)
+    monkeypatch.setattr(trainer.backend, "engine", lambda: nullcontext(engine))
+    trainer.evaluate(to_dataset([late_orders] * tasks, "text", "Answer."))
+    assert len(episodes_in(trainer.args.output_dir)) == 2 * tasks
 
 
 @pytest.mark.slow

@@ -392,24 +392,29 @@ def test_a_tracker_that_nobody_knows(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "setting", [{"load_best_model_at_end": True}, {"lr_scheduler_type": "reduce_lr_on_plateau"}]
+    "setting",
+    [
+        {"load_best_model_at_end": True},
+        {"lr_scheduler_type": "reduce_lr_on_plateau"},
+        {"save_strategy": "best"},
+    ],
+    ids=str,
 )
 def test_the_best_model_is_the_most_accurate(setting: dict[str, Any], tmp_path: Path) -> None:
     """The loss of an evaluation's one greedy sample is always 0, and so the first checkpoint was the best."""
     saved = {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "save_strategy": "steps"}
-    saved |= {"use_cpu": True, "bf16": False}
-    args = DBBenchGRPOConfig(output_dir=str(tmp_path), **saved, **setting)
+    saved |= {"use_cpu": True, "bf16": False, **setting}
+    args = DBBenchGRPOConfig(output_dir=str(tmp_path), **saved)
     assert (args.metric_for_best_model, args.greater_is_better) == ("eval_accuracy_void_wrong", True)
     other = DBBenchGRPOConfig(
         output_dir=str(tmp_path),
         metric_for_best_model="eval_reward",
         greater_is_better=True,
         **saved,
-        **setting,
     )
     assert other.metric_for_best_model == "eval_reward"
     with pytest.raises(ConfigError, match="metric_for_best_model: loss says nothing of the model"):
-        DBBenchGRPOConfig(output_dir=str(tmp_path), metric_for_best_model="loss", **saved, **setting)
+        DBBenchGRPOConfig(output_dir=str(tmp_path), metric_for_best_model="loss", **saved)
 
 
 @pytest.mark.parametrize(

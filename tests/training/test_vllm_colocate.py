@@ -31,7 +31,7 @@ from trl_dbbench import ConfigError, DBBenchGRPOTrainer, EngineError
 from trl_dbbench.engines.base import EngineSettings, open_backend
 from trl_dbbench.engines.policy import Policy, Precision, ServedPolicy
 from trl_dbbench.engines.transformers.backend import TransformersBackend
-from trl_dbbench.engines.vllm.loaded import lora_options, place_for, revision_options
+from trl_dbbench.engines.vllm.loaded import place_for, revision_of
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.types import Rules
 from trl_dbbench.evaluation.evaluate import evaluate
@@ -281,24 +281,6 @@ def test_a_model_longer_than_memory_has_room_for(trainer_with):
         trainer_with(vllm_max_model_length=1_000_000)
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"r": 600}, "up to rank 512; the rank here is 600"),
-        ({"r": 8, "use_dora": True}, "takes no adapter with use_dora, as the adapter is"),
-        ({"r": 8, "modules_to_save": ["lm_head"]}, "takes no adapter with modules_to_save"),
-    ],
-)
-def test_adapters_that_vllm_does_not_take(config: dict[str, Any], message: str):
-    with pytest.raises(ConfigError, match=message):
-        lora_options([LoraConfig(**config)], ["the adapter"])
-
-
-def test_the_rank_is_the_least_that_vllm_has_room_for():
-    options = lora_options([LoraConfig(r=8), LoraConfig(r=9, rank_pattern={"q_proj": 20})], ["a", "b"])
-    assert options["max_lora_rank"] == 32
-
-
 def test_an_adapter_goes_through_memory_where_those_of_all_ranks_fit(monkeypatch):
     free = shutil.disk_usage("/dev/shm").free
     assert place_for(1_000) == Path("/dev/shm")
@@ -311,8 +293,8 @@ def test_an_adapter_goes_through_memory_where_those_of_all_ranks_fit(monkeypatch
 
 def test_the_revision_that_is_trained_is_the_one_that_plays():
     given = SimpleNamespace(model_init_kwargs={"revision": "v2", "dtype": "bfloat16"})
-    assert revision_options(given) == {"revision": "v2"}
-    assert revision_options(SimpleNamespace(model_init_kwargs=None)) == {}
+    assert revision_of(given) == "v2"
+    assert revision_of(SimpleNamespace(model_init_kwargs=None)) is None
 
 
 # --- without a trainer ----------------------------------------------------------------------------

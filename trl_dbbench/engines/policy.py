@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from peft import PeftModel
 from torch import nn
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from trl.models import unwrap_model_for_generation
 
 from trl_dbbench.episode.types import Sampling
@@ -53,6 +54,17 @@ def quantization_of(config: Any) -> dict[str, Any] | None:
     return found | {"quant_method": getattr(method, "value", method)}
 
 
+NOT_OF_THE_MODEL = ("dtype", "torch_dtype", "attn_implementation", "quantization_config", "trust_remote_code")
+"""Arguments of `from_pretrained` that a config has too, and that are not the model's own."""
+
+
+def config_changes(given: Mapping[str, Any] | None, config: Any) -> dict[str, Any]:
+    """Return what arguments of `from_pretrained` have changed in a model's config, such as its
+    `rope_parameters`."""
+    kept = ((name, value) for name, value in (given or {}).items() if name not in NOT_OF_THE_MODEL)
+    return {name: value for name, value in kept if hasattr(config, name)}
+
+
 def keep_one_hook(model: nn.Module) -> None:
     """Keep transformers from adding a hook to the embeddings each time that checkpointing is switched on.
 
@@ -66,6 +78,41 @@ def keep_one_hook(model: nn.Module) -> None:
         add()
 
     base.enable_input_require_grads = add_once
+
+
+def longrope_context(config: Any) -> int | None:
+    """Return the tokens up to which a model with longrope (Phi-3, Phi-4-mini) uses its short factors; `None`
+    for other models.
+
+    A longer pass computes all positions by the long ones.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    return rope.get("original_max_position_embeddings") if rope.get("rope_type") == "longrope" else None
+
+
+def count_positions_by_row(model: nn.Module) -> None:
+    """Have positions counted from a row's first token where the longest one decides on a rope's factors.
+
+    TRL pads prompts on the left, so that a batch is wider than its longest row, and counts columns.
+    """
+    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    rope = getattr(base.config.get_text_config(), "rope_parameters", None) or {}
+    if rope.get("rope_type") in ("longrope", "dynamic"):
+        base.base_model.register_forward_pre_hook(_with_positions_of_rows, with_kwargs=True)
+
+
+def _with_positions_of_rows(
+    module: nn.Module, args: Any, given: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    positions: Any = given.get("position_ids")
+    mask = given.get("attention_mask")
+    if (layout := given.get("shared_prompts")) is not None:
+        positions = positions.clone()
+        for part in layout.groups:
+            positions[:, part.start : part.end] -= positions[0, part.start].item()
+    elif positions is None and mask is not None and mask.dim() == 2:
+        positions = (mask.long().cumsum(dim=1) - 1).clamp(min=0)
+    return args, {**given, "position_ids": positions}
 
 
 def autocast_of(accelerator: Accelerator) -> str | None:
@@ -98,6 +145,8 @@ class Policy:
     any_rank: Callable[[bool], bool] | None = None
     """Where a forward pass is a collective operation of all ranks: tells all of them whether one has said
     `True`."""
+    config_changes: Mapping[str, Any] = MappingProxyType({})
+    """Of the model's config, as `config_changes` finds them."""
 
     def __init__(
         self,
@@ -133,13 +182,14 @@ class Policy:
     def context(self) -> int | None:
         """Tokens that the model can attend to, prompt and completion together; `None` if it does not say.
 
-        With longrope (Phi-3, Phi-4-mini), those up to which it uses its short factors: a longer pass computes
-        all positions by others, and would disagree with what was computed before.
+        With longrope those of `longrope_context`: a longer pass would disagree with what was computed before.
         """
         config = self.model.config.get_text_config()
-        rope = getattr(config, "rope_parameters", None) or {}
-        switch = rope.get("original_max_position_embeddings") if rope.get("rope_type") == "longrope" else None
-        return switch or getattr(config, "max_position_embeddings", None)
+        return self.longrope_context or getattr(config, "max_position_embeddings", None)
+
+    @property
+    def longrope_context(self) -> int | None:
+        return longrope_context(self.model.config.get_text_config())
 
     @property
     def device(self) -> torch.device:
@@ -165,6 +215,7 @@ class ServedPolicy:
         adapters: those that it may be set to.
         computes_in: of the training that the adapter comes from; "auto" is what the model's config says.
         revision: of the model, for vLLM in process.
+        config_changes: of the model's config, for the same.
     """
 
     context: int | None = None  # vLLM says
@@ -178,6 +229,7 @@ class ServedPolicy:
         adapters: Sequence[str | Path] = (),
         computes_in: Precision = AUTO,
         revision: str | None = None,
+        config_changes: Mapping[str, Any] | None = None,
     ):
         self.name_or_path = name_or_path
         self.tokenizer = tokenizer
@@ -185,6 +237,15 @@ class ServedPolicy:
         self.adapters = list(adapters) or ([] if adapter is None else [adapter])
         self.computes_in = computes_in
         self.revision = revision
+        self.config_changes = dict(config_changes or {})
+
+    @property
+    def longrope_context(self) -> int | None:
+        try:
+            config = AutoConfig.from_pretrained(self.name_or_path, revision=self.revision or "main")
+        except (OSError, ValueError):  # servers may have a model that is not here
+            return None
+        return longrope_context(config.get_text_config())
 
     @property
     def eos_token_ids(self) -> list[int]:
@@ -205,6 +266,7 @@ class TrainedPolicy(Policy):
         self.trainer = trainer
         self.sampling = Sampling(trainer.temperature, trainer.top_p, trainer.top_k or 0)
         self.any_rank = trainer._any_rank if forward_is_collective(trainer.accelerator) else None
+        self.config_changes = config_changes(trainer.args.model_init_kwargs, self.model.config)
 
     @property
     def version(self) -> Hashable:  # type: ignore[override]

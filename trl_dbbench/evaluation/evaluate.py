@@ -324,9 +324,10 @@ def open_model(
                 adapters=adapters,
                 computes_in=Precision(settings.autocast or dtype, (quantized or {}).get("quant_method")),
                 revision=revision,
+                config_changes=settings.model_config,
             )
         else:
-            given: dict[str, Any] = {"revision": revision, "dtype": dtype}
+            given: dict[str, Any] = {"revision": revision, "dtype": dtype, **(settings.model_config or {})}
             if quantized is not None:
                 given["quantization_config"] = AutoQuantizationConfig.from_dict(quantized)
             loaded = AutoModelForCausalLM.from_pretrained(model, **given)

@@ -91,7 +91,9 @@ def merge(trained: Trained, out: Path, named_model: str | None = None) -> Merged
     dtype = dtype_of(trained.settings)
     with loading(f"the base model '{trained.model}'"):
         tokenizer = AutoTokenizer.from_pretrained(trained.model, revision=revision)
-        base = AutoModelForCausalLM.from_pretrained(trained.model, revision=revision, dtype=dtype)
+        base = AutoModelForCausalLM.from_pretrained(
+            trained.model, revision=revision, dtype=dtype, **(trained.settings.model_config or {})
+        )
     if trained.settings.chat_template is not None:
         tokenizer.chat_template = trained.settings.chat_template
     _check_not_resized(base, tokenizer, trained.adapter)
@@ -104,7 +106,10 @@ def merge(trained: Trained, out: Path, named_model: str | None = None) -> Merged
         merged.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         settings = settings_apart(trained, folder, found_at=out)
-        replace(settings, model=str(out.resolve()), model_revision=None, id=None).write(folder)
+        settings = replace(
+            settings, model=str(out.resolve()), model_revision=None, model_config=None, id=None
+        )
+        settings.write(folder)
         dtype, device = merged.dtype, merged.device
         del adapted, base, merged
         loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()

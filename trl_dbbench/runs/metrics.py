@@ -77,5 +77,8 @@ def drop_repeated_rows(
 
     `state` is the one that the data loader sets; a prompt has `copies` rows.
     """
-    over = max(0, state.remainder) * copies % len(episodes)
-    return episodes[:over] if state.end_of_dataloader and over else episodes
+    if not state.end_of_dataloader:
+        return episodes
+    loader = state.active_dataloader
+    own = max(0, loader.remainder) * copies % loader.total_batch_size
+    return episodes[:own] if own else episodes

@@ -70,6 +70,7 @@ class RunSettings:
             `few_shot_memory`; with `few_shot_update` the run's own joined it. `None` without any.
         model: the trained model, or an adapter's base: a folder or a hub id with `model_revision`. This and
             the next four are `None` in files of early versions.
+        model_config: what the run changed in the config of its base model, such as `rope_parameters`.
         dtype: type of the weights; `autocast` is the computation's, if another, and `quantized` the
             `quantization_config` of weights with fewer bits.
         system_prompt: start of every prompt; a list has all messages before the question.
@@ -110,6 +111,7 @@ class RunSettings:
     compaction: str | None = None
     max_turn_tokens: int | None = None
     quantized: dict[str, Any] | None = None
+    model_config: dict[str, Any] | None = None
     training: dict[str, Any] = field(default_factory=dict)
     sampling: dict[str, float] = field(default_factory=dict)
     task_files: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -124,7 +126,7 @@ class RunSettings:
         """
         from datasets import Dataset  # slow to import, and not needed to read a run.json
 
-        from trl_dbbench.engines.policy import autocast_of, quantization_of  # they import torch
+        from trl_dbbench.engines.policy import autocast_of, config_changes, quantization_of  # import torch
         from trl_dbbench.episode.dataset import rows_to_check
 
         args, player, model = trainer.args, trainer.player, trainer.model
@@ -157,6 +159,7 @@ class RunSettings:
             compaction=player.rules.compaction if player.rules.compaction_tokens else None,
             max_turn_tokens=player.rules.max_turn_tokens,
             quantized=quantization_of(model.config),
+            model_config=config_changes(args.model_init_kwargs, model.config) or None,
             training=training_of(args, model),
             sampling={"temperature": args.temperature, "top_p": args.top_p, "top_k": args.top_k or 0},
             task_files={

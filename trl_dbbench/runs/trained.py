@@ -34,7 +34,7 @@ DEFAULTS = RunSettings(protocol="text", observation_characters=800, max_turns=Ru
 """Settings of episodes that neither a run nor an option gives."""
 
 TAKEN = (
-    *("model", "model_revision", "dtype", "protocol", "system_prompt", "chat_template"),
+    *("model", "model_revision", "model_config", "dtype", "protocol", "system_prompt", "chat_template"),
     *("chat_template_kwargs", "max_turns", "max_turn_tokens", "max_completion_length"),
     *("observation_characters", "grader", "harness", "history", "compaction", "compaction_tokens"),
     *("few_shot", "few_shot_memory", "few_shot_by", "few_shot_update", "few_shot_seed"),
@@ -96,7 +96,7 @@ def find_trained(
                 f"'{weights}' has all weights of a model and no adapter to merge or to switch off. "
                 f"trl-dbbench eval {weights} --json FILE plays it, and compare takes such files."
             )
-        known = replace(known, model=str(weights), model_revision=None)
+        known = replace(known, model=str(weights), model_revision=None, model_config=None)
     given = {name: value for name, value in {"model": model, **options}.items() if value is not None}
     settings = _overridden(known, given)
     if settings.model is None and adapter is not None:
@@ -126,7 +126,7 @@ def _overridden(known: RunSettings, given: Mapping[str, Any]) -> RunSettings:
     if "few_shot_memory" in given or given.get("few_shot") == 0:
         known = replace(known, few_shot_memory=None, few_shot_update=None)
     if "model" in given:
-        known = replace(known, model_revision=None)
+        known = replace(known, model_revision=None, model_config=None)
     return replace(known, **given)
 
 

@@ -8,19 +8,23 @@ import torch
 from peft import PeftModel
 from torch.distributed.tensor import DTensor
 
-from trl_dbbench.training.memory import Batch, Load, Sizes, tokens_within, update_budget
+from trl_dbbench.training.memory import Batch, Load, Sizes, optimizer_bytes, tokens_within, update_budget
 from trl_dbbench.utils.memory import free_memory
 
 
 def fitting(trainer: Any) -> int | None:
     """Return the tokens of a pass that fits into the memory that is free; `None` if that is not known."""
     args, model, device = trainer.args, trainer.model, trainer.accelerator.device
-    weights = [*model.parameters()]
+    critic = getattr(trainer, "critic", None)
+    weights = [*model.parameters(), *(() if critic is None else critic.parameters())]
     free = free_memory(device)
     if free is not None:
-        # gradients and AdamW's two moments are still to come, unless a checkpoint has brought the moments
-        to_come = 3 * sum(map(_bytes, filter(lambda weight: weight.requires_grad, weights)))
-        free = max(0, free - max(0, to_come - _moments(trainer.optimizer)))
+        # gradients and the optimizer's moments are still to come, unless a checkpoint has brought the moments
+        trained = [weight for weight in weights if weight.requires_grad]
+        kept = optimizer_bytes(getattr(args.optim, "value", args.optim))
+        moments = sum(2 * _bytes(each) if kept is None else kept * _numbers(each) for each in trained)
+        to_come = sum(map(_bytes, trained)) + max(0, moments - _moments(trainer.optimizer))
+        free = max(0, free - to_come)
     on_cpu = device.type == "cpu"
     budget = update_budget(free, sum(map(_bytes, weights)), on_cpu)
     if budget is None:
@@ -34,6 +38,7 @@ def fitting(trainer: Any) -> int | None:
         update=Batch(shared=trainer.shares_prompts(model)),
         checkpointing=bool(getattr(args, "activation_checkpointing", args.gradient_checkpointing)),
         on_cpu=on_cpu,
+        models=2 if getattr(critic, "trunk", None) is not None else 1,
     )
     try:
         return tokens_within(budget, Sizes.counted(model), load)
@@ -49,5 +54,9 @@ def _moments(optimizer: Any) -> int:
 
 def _bytes(weight: torch.Tensor) -> int:
     """Return what a weight takes on this rank."""
-    own = weight.to_local() if isinstance(weight, DTensor) else weight
-    return own.numel() * own.element_size()
+    return _numbers(weight) * weight.element_size()
+
+
+def _numbers(weight: torch.Tensor) -> int:
+    """Return how many of a weight's numbers this rank has."""
+    return (weight.to_local() if isinstance(weight, DTensor) else weight).numel()

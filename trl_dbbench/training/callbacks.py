@@ -37,6 +37,7 @@ from trl_dbbench.runs.records import (
 )
 from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings
 from trl_dbbench.runs.trained import TAKEN
+from trl_dbbench.training.held_out import before_and_after
 from trl_dbbench.utils.files import whole_lines, write_atomically
 
 logger = logging.getLogger(__name__)
@@ -142,18 +143,30 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
 
 
 class HeldOutCallback(TrainerCallback):
-    """Prints the held-out accuracy before and after the training at its end."""
+    """Prints the held-out accuracy before and after the training at its end.
+
+    Args:
+        kept: returns the updates of the weights that the run keeps, if those are not the last ones.
+    """
+
+    def __init__(self, kept: Callable[[], int | None] = lambda: None):
+        self._kept = kept
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ):
-        found = {log["step"]: log["eval_accuracy"] for log in state.log_history if "eval_accuracy" in log}
-        if state.is_world_process_zero and len(found) > 1:
-            first, last = min(found), max(found)
+        if not state.is_world_process_zero:
+            return
+        kept = self._kept()
+        found = before_and_after(Path(args.output_dir), kept)
+        rates = {step: rate for step, of in found.items() if (rate := of.rate()) is not None}
+        if len(rates) > 1:
+            (first, before), (last, after) = rates.items()
             begin = "before the training" if first == 0 else f"at step {first}"
+            best = ", whose weights were the best and are kept" if last == kept else ""
             tqdm.write(
-                f"Held-out greedy accuracy: {100 * found[first]:.1f} % {begin} -> {100 * found[last]:.1f} % "
-                f"after step {last}."
+                f"Held-out greedy accuracy: {100 * before:.1f} % {begin} -> {100 * after:.1f} % "
+                f"after step {last}{best}."
             )
 
 

@@ -397,7 +397,8 @@ class DBBenchGRPOConfig(GRPOConfig):
             ConfigError: if the loss was asked for.
         """
         plateau = getattr(self.lr_scheduler_type, "value", self.lr_scheduler_type) == "reduce_lr_on_plateau"
-        if not (self.load_best_model_at_end or plateau):
+        best = getattr(self.save_strategy, "value", self.save_strategy) == "best"
+        if not (self.load_best_model_at_end or plateau or best):
             return
         measure = vars(self)["metric_for_best_model"]
         if measure in ("loss", "eval_loss"):

@@ -23,7 +23,8 @@ vLLM         where it runs in this process: its share of the device's memory; on
 
 FSDP and ZeRO-3 divide weights, gradients and optimizer among the ranks, ZeRO-2 the last two. With mixed
 precision FSDP keeps trained weights in float32 (`accelerate.utils.fsdp_utils`), and DeepSpeed's optimizer a
-copy of them in float32. The formula leaves out a critic of its own and reward models.
+copy of them in float32. A critic of its own (`critic: model`) is a second model that is trained. The formula
+leaves out reward models.
 
 **Activations** are what autograd keeps of each token for the backward pass. Of a layer (`layer_bytes`), with
 the hidden size H, all heads' size Q, keys' and values' size K, the MLP's size F, c bytes for each value:
@@ -231,6 +232,7 @@ class Load:
         ranks: that share the weights, and that share gradients and optimizer.
         full_precision: whether what is trained is kept in float32 whatever its type.
         bucketed: whether gradients are there twice, as between ranks that do not share them.
+        models: of this size that are trained; 2 with a critic of its own.
     """
 
     value_bytes: int
@@ -249,6 +251,7 @@ class Load:
     ranks: tuple[int, int] = (1, 1)
     full_precision: bool = False
     bucketed: bool = False
+    models: int = 1
 
     @property
     def trained_bytes(self) -> int:
@@ -268,11 +271,12 @@ def needed(sizes: Sizes, load: Load) -> dict[str, float]:
     reference = sizes.parameters * load.value_bytes if load.reference else 0
     optimizer = 2 * load.trained_bytes if load.optimizer_bytes is None else load.optimizer_bytes
     share_weights, share_rest = load.ranks
+    trained = load.models * sizes.trained
     parts = {
         "libraries": LIBRARIES_ON_CPU if load.on_cpu else 0.0,
-        "weights": (untrained + sizes.trained * load.trained_bytes + reference) / share_weights,
-        "optimizer": sizes.trained * optimizer / share_rest,
-        "gradients": sizes.trained * load.trained_bytes / share_rest,
+        "weights": (load.models * untrained + trained * load.trained_bytes + reference) / share_weights,
+        "optimizer": trained * optimizer / share_rest,
+        "gradients": trained * load.trained_bytes / share_rest,
         "buckets": sizes.trained * load.trained_bytes if load.bucketed else 0.0,
         "rollout": load.rollout,
         "update": update_bytes(sizes, load),
@@ -332,7 +336,7 @@ def update_bytes(sizes: Sizes, load: Load) -> float:
     # on a CPU, TRL scores the tokens of prompts as well
     scored = batch.rows * batch.completion if batch.shared or not load.on_cpu else batch.tokens
     copies = copied_bytes(sizes, load)
-    return every + copies + max(output_bytes(sizes, load, scored), batch.tokens * under_way)
+    return load.models * (every + copies) + max(output_bytes(sizes, load, scored), batch.tokens * under_way)
 
 
 def copied_bytes(sizes: Sizes, load: Load) -> float:
@@ -489,6 +493,7 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
     attending._attn_implementation = asked_attention or "sdpa"
     shared = replace(usual, shared=True)
     shares = plays and get("shared_prefix", "auto") == "auto" and reason_against(attending) is None
+    shares = shares and get("critic") is None  # its passes share nothing
     half = wants_bf16(settings) or get("fp16", False)
     optimizer = get("optim", "")
     asked = settings_asked(get)
@@ -499,7 +504,7 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
         lora=place.lora,
         bits=place.bits,
         optimizer_bytes=(
-            MASTER_BYTES if place.master else _optimizer_bytes(getattr(optimizer, "value", optimizer))
+            MASTER_BYTES if place.master else optimizer_bytes(getattr(optimizer, "value", optimizer))
         ),
         reference=plays
         and (
@@ -514,6 +519,7 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
         ranks=place.sharing,
         full_precision=place.full_precision,
         bucketed=place.ranks > 1 and place.sharing == (1, 1),
+        models=2 if get("critic") == "model" else 1,
     )
     lasting = needed(sizes, load)
     free = max(0.0, place.there - lasting["total"])
@@ -623,7 +629,7 @@ def quantized_bits(*given: Any) -> int | None:
     return bits
 
 
-def _optimizer_bytes(optimizer: str) -> int | None:
+def optimizer_bytes(optimizer: str) -> int | None:
     """Return what an optimizer keeps of a trained parameter, as `Load.optimizer_bytes`.
 
     A paged one moves its moments to main memory when the device is full.

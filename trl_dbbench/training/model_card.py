@@ -5,11 +5,9 @@ Versions and citations come from TRL's draft; the rest of the draft is about cha
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,9 @@ from typing import Any
 from huggingface_hub import ModelCard
 from peft import PeftModel
 
-from trl_dbbench.runs.records import EPISODES_FILE, Accuracy
+from trl_dbbench.episode.dataset import is_fresh
 from trl_dbbench.runs.stream import STAGES_FOLDER
+from trl_dbbench.training.held_out import before_and_after
 
 VERSIONS = "### Framework versions"
 """Head of the part of TRL's draft that stays."""
@@ -26,9 +25,6 @@ VERSIONS = "### Framework versions"
 SECRET_OPTIONS = re.compile(r"--(\w*[_-])?(token|password|key)")
 PASSWORD = re.compile(r"(://[^:/@\s]+):[^@\s]+@")
 VOID = " Void are episodes whose environment failed: the share leaves them out."
-
-HELD_OUT = b'{"phase": "eval"'
-"""Beginning of a held-out episode's line. Other lines need not be parsed."""
 
 
 def refine_card(trainer: Any) -> None:
@@ -88,10 +84,10 @@ def _introduction(trainer: Any, base: str | None, adapter: bool) -> str:
 
 def _accuracy(trainer: Any) -> str:
     """Describe the held-out accuracy before and after, and the greedy record of the training tasks."""
-    found = dict(_held_out(Path(trainer.args.output_dir) / EPISODES_FILE))
+    found = before_and_after(Path(trainer.args.output_dir), trainer.best_step)
     said = []
     if found:
-        steps = sorted({min(found), max(found)})
+        steps = list(found)
         last = found[steps[-1]].share()
         played = last.judged + last.void
         heads = [f"after step {step:,}" if step else "before training" for step in steps]
@@ -120,24 +116,19 @@ def _accuracy(trainer: Any) -> str:
     return "\n\n".join(said)
 
 
-def _held_out(path: Path) -> Iterator[tuple[int, Accuracy]]:
-    """Yield steps with the accuracy of their held-out episodes."""
-    counted: dict[int, Accuracy] = {}
-    if path.exists():
-        with path.open("rb") as lines:
-            for line in lines:
-                if line.startswith(HELD_OUT) and line.endswith(b"\n"):
-                    episode = json.loads(line)
-                    counted.setdefault(episode["step"], Accuracy()).add([episode])
-    yield from counted.items()
-
-
 def _training(trainer: Any) -> str:
     args, rules = trainer.args, trainer.player.rules
     held_out = "" if trainer.eval_dataset is None else f", {len(trainer.eval_dataset):,} held out"
+    tasks = (
+        "made as they were drawn" if is_fresh(trainer.train_dataset) else f"{len(trainer.train_dataset):,}"
+    )
+    best = trainer.best_step
     rows = {
-        "tasks": f"{len(trainer.train_dataset):,}{held_out}",
+        "tasks": f"{tasks}{held_out}",
         "updates": f"{trainer.state.global_step:,}",
+        "weights": None
+        if best is None
+        else f"those after step {best:,}, the best by `{args.metric_for_best_model}`",
         "database": trainer.player.database.describe(),
         "protocol": f"`{args.protocol}`",
         "an episode": f"{rules.max_turns} turns of {rules.max_turn_tokens:,} tokens at most, "

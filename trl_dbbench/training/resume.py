@@ -27,11 +27,13 @@ from typing import Any
 import torch
 from accelerate.utils import send_to_device
 from huggingface_hub.utils import disable_progress_bars
+from torch.optim.lr_scheduler import LambdaLR
 from transformers.trainer_callback import DefaultFlowCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from trl import GRPOTrainer
 
-from trl_dbbench.errors import DatabaseError
+from trl_dbbench.episode.types import Status
+from trl_dbbench.errors import ConfigError, DatabaseError
 from trl_dbbench.runs.checkpoints import (
     begin_run,
     find_checkpoint,
@@ -42,9 +44,13 @@ from trl_dbbench.runs.checkpoints import (
 )
 from trl_dbbench.training.publishing import telling_of_the_hub
 from trl_dbbench.training.stopping import FlowCallback
+from trl_dbbench.utils.lookup import nearest
 from trl_dbbench.utils.ranks import Ranks
 
 logger = logging.getLogger(__name__)
+
+ALL_VOID = f"eval_status/{Status.ENVIRONMENT_FAULT}"
+"""Share of an evaluation's episodes whose environment failed."""
 
 STATES_FILE = "states.pt"
 """In a checkpoint: the states of the run's `stateful` objects."""
@@ -89,6 +95,24 @@ class Pause:
             torch.get_device_module(trainer.accelerator.device).set_rng_state(self.generators[1])
 
 
+class Unlogged:
+    """The metrics of the steps since the last log, which the next one is of too."""
+
+    decides_weights = False
+
+    def __init__(self, trainer: ResumableGRPOTrainer):
+        self._trainer = trainer
+
+    def state_dict(self) -> dict[str, list[float]]:
+        return {name: list(values) for name, values in self._trainer._metrics["train"].items()}
+
+    def load_state_dict(self, state: dict[str, list[float]]) -> None:
+        metrics = self._trainer._metrics["train"]
+        metrics.clear()
+        for name, values in state.items():
+            metrics[name] += values
+
+
 class ResumableGRPOTrainer(GRPOTrainer):
     """TRL's trainer with checkpoints from which a run ends with the weights of the unbroken run.
 
@@ -104,11 +128,13 @@ class ResumableGRPOTrainer(GRPOTrainer):
     _buffered_inputs: list[dict[str, Any]] | None
     _pause: Pause | None = None  # before the step that is under way
     _saved: int | None = None  # the global step of the last checkpoint
+    best_step: int | None = None
+    """Updates of the best weights, once `load_best_model_at_end` has loaded them."""
     run_id: str | None = None
     """Set when `train` begins; `None` in a run that an earlier version began."""
 
     def __init__(self, *args: Any, **kwargs: Any):
-        self.stateful: dict[str, Any] = {}
+        self.stateful: dict[str, Any] = {"unlogged": Unlogged(self)}
         super().__init__(*args, **kwargs)
         self.flow = FlowCallback(self._any_rank)
         self.callback_handler.callbacks = [
@@ -167,6 +193,17 @@ class ResumableGRPOTrainer(GRPOTrainer):
         if self.args.disable_tqdm:  # transformers turns the hub's bars on again after it turned them off
             disable_progress_bars()
 
+    def _init_training_state(self, max_steps, *args: Any, **kwargs: Any):
+        # transformers compares shares of the steps, and goes on with a checkpoint's numbers of steps
+        names = ("logging_steps", "eval_steps", "save_steps")
+        given = {name: getattr(self.args, name) for name in names}
+        shares = {name: value for name, value in given.items() if value is not None and 0 < value < 1}
+        counted = {name: math.ceil(max_steps * value) for name, value in shares.items()}
+        with replaced(self.args, **counted):
+            trained = super()._init_training_state(max_steps, *args, **kwargs)
+        self.state.compute_steps(self.args, max_steps)
+        return trained
+
     def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         # TRL counts micro-steps from 0 in each process; transformers finds its place in the data as here
@@ -199,9 +236,47 @@ class ResumableGRPOTrainer(GRPOTrainer):
             if dtypes.get(name, weight.dtype) != weight.dtype:
                 weight.data = weight.data.to(dtypes[name])
 
+    def _load_optimizer_and_scheduler(self, checkpoint):
+        optimizer, schedule = self.optimizer, self.lr_scheduler
+        decays = [group.get("weight_decay") for group in optimizer.param_groups]
+        rates = list(getattr(schedule, "base_lrs", ()))
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        # moments and the place in the schedule are the checkpoint's, the settings those of this start
+        for group, decay in zip(optimizer.param_groups, decays, strict=True):
+            if decay is not None:
+                group["weight_decay"] = decay
+        if isinstance(schedule, LambdaLR) and schedule.base_lrs != rates:
+            schedule.base_lrs = rates
+            shares = [rate_of(schedule.last_epoch) for rate_of in schedule.lr_lambdas]
+            schedule._last_lr = [rate * share for rate, share in zip(rates, shares, strict=True)]
+            for group, rate, now in zip(optimizer.param_groups, rates, schedule._last_lr, strict=True):
+                group["initial_lr"], group["lr"] = rate, now
+
     def _load_rng_state(self, checkpoint):
         super()._load_rng_state(checkpoint)
         self._pause = Pause.of(self)
+
+    def _determine_best_metric(self, metrics: dict[str, Any], trial: Any) -> bool:
+        asked = self.args.metric_for_best_model or ""
+        name = asked if asked.startswith("eval_") else f"eval_{asked}"
+        if asked and metrics.get(name) is None:
+            if name not in metrics and metrics.get(ALL_VOID) != 1:
+                near = f"; nearest: {nearest(name, metrics)}" if nearest(name, metrics) else ""
+                raise ConfigError(f"metric_for_best_model: an evaluation has no {name!r}{near}.")
+            return False  # an evaluation that judged nothing
+        return super()._determine_best_metric(metrics, trial)
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        self.best_step = self.state.best_global_step
+
+    def _finalize_training(self, *args: Any, **kwargs: Any):
+        # a run that was stopped goes on later: transformers would delete its last checkpoint for the best one
+        kept = {"load_best_model_at_end": False, "save_total_limit": None} if self.stopped else {}
+        with replaced(self.args, **kept):
+            return super()._finalize_training(*args, **kwargs)
 
     def _save_checkpoint(self, model, trial):
         if self._saved == self.state.global_step:
@@ -214,7 +289,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
             with replaced(self.args, save_total_limit=None, push_to_hub=False):  # only when it is whole
                 super()._save_checkpoint(model, trial)
             self._save_rollouts(folder)
-            if self.args.should_save and self.stateful:
+            if self.args.should_save:
                 states = {name: each.state_dict() for name, each in self.stateful.items()}
                 torch.save(states, folder / STATES_FILE)
         self.accelerator.wait_for_everyone()
@@ -311,7 +386,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
         for name, each in self.stateful.items():
             if name in states:
                 each.load_state_dict(states[name])
-            else:
+            elif getattr(each, "decides_weights", True):
                 logger.warning(
                     "%s holds nothing for the run's %s, which begins anew: the weights will differ from "
                     "those of an unbroken run.",

@@ -42,7 +42,13 @@ from trl.extras.profiling import profiling_context
 from trl_dbbench.advantages.registry import check_needs, note
 from trl_dbbench.database import Database
 from trl_dbbench.engines.base import engine_of, open_backend
-from trl_dbbench.engines.policy import TrainedPolicy, evaluating, forward_is_collective, keep_one_hook
+from trl_dbbench.engines.policy import (
+    TrainedPolicy,
+    count_positions_by_row,
+    evaluating,
+    forward_is_collective,
+    keep_one_hook,
+)
 from trl_dbbench.engines.shared_prompts import SharedPrompts
 from trl_dbbench.engines.token_trees import follows_of, lay_out_trees, score_sequences
 from trl_dbbench.episode.chat import ChatFormat
@@ -64,7 +70,7 @@ from trl_dbbench.runs.metrics import drop_repeated_rows, episode_metrics, refine
 from trl_dbbench.runs.records import Phase, episode_record
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.training.alarms import AlarmCallback, alarm_metrics
-from trl_dbbench.training.assign_advantages import assign, note_rewards
+from trl_dbbench.training.assign_advantages import assign, note_rewards, without_rows
 from trl_dbbench.training.async_rollouts import AsyncRollouts, Starts, UnderWay, staleness
 from trl_dbbench.training.callbacks import (
     EpisodeLogCallback,
@@ -97,6 +103,7 @@ from trl_dbbench.utils.cpu import FREE_AT_MOST, give_back_memory, leave_unpacked
 from trl_dbbench.utils.ranks import raise_on_all, together
 
 logger = logging.getLogger(__name__)
+logging.getLogger(GRPOTrainer.__module__).addFilter(without_rows)
 
 Callback = TypeVar("Callback", bound=TrainerCallback)
 
@@ -206,6 +213,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         self.beta = 0.0 if args.kl_in_reward else args.beta
         if args.reference_model_name_or_path:
             self.ref_model = load_reference(self, args.reference_model_name_or_path)
+        for scored in filter(None, (self.model, self.ref_model)):
+            count_positions_by_row(self.accelerator.unwrap_model(scored))
         if hasattr(self.advantage, "state_dict"):
             self.stateful["advantage"] = self.advantage
         if hasattr(self.advantage, "check"):
@@ -301,7 +310,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         self.add_callback(MetricsLogCallback(self.args.output_dir))
         if self.args.greedy_eval != "off":
             self.add_callback(GreedyEvalCallback(self.args.greedy_eval_every))
-        self.add_callback(HeldOutCallback())
+        self.add_callback(HeldOutCallback(lambda: self.best_step))
         if self.stream is not None:
             self.add_callback(StreamCallback(self))
 

@@ -9,6 +9,7 @@ so.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 from collections import Counter
@@ -242,6 +243,7 @@ class VLLMBackend:
 
     def _compare_models(self) -> None:
         """Warn of servers that serve another model than the policy, or compute it otherwise."""
+        longrope = self._policy.longrope_context
         for server in self._servers.servers:
             if server.up and server.root != self._policy.name_or_path:
                 logger.warning(
@@ -249,6 +251,18 @@ class VLLMBackend:
                     server.url,
                     server.root,
                     self._policy.name_or_path,
+                )
+            if server.up and self._policy.config_changes:
+                logger.warning(
+                    "The model's config was changed (model_init_kwargs), and vLLM server %s reads its own: "
+                    "start it with --hf-overrides '%s', unless it was.",
+                    *(server.url, json.dumps(self._policy.config_changes)),
+                )
+            if server.up and longrope is not None and (server.context or 0) > longrope:
+                logger.warning(
+                    "vLLM server %s has a context of %d tokens, and beyond %d it computes all positions by "
+                    "longrope's other factors: it plays another model. Start it with --max-model-len %d.",
+                    *(server.url, server.context, longrope, longrope),
                 )
             if server.up and self._policy.computes_in.dtype != AUTO.dtype:
                 self._compare_precision(server, self._policy.computes_in)

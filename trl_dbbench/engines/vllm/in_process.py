@@ -233,11 +233,13 @@ class InProcessBackend:
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         ranks = Ranks()
+        # in a longer context vLLM takes longrope's long factors for every token
+        lengths = filter(None, (args.vllm_max_model_length, self._policy.longrope_context))
         options: dict[str, Any] = {
             "model": self._policy.name_or_path,
             "dtype": self._weights.dtype,
             "gpu_memory_utilization": args.vllm_gpu_memory_utilization,
-            "max_model_len": args.vllm_max_model_length or -1,  # what memory has room for
+            "max_model_len": min(lengths, default=-1),  # -1: what memory has room for
             "tensor_parallel_size": args.vllm_tensor_parallel_size,
             "enable_sleep_mode": self._sleeps,
             "model_impl": args.vllm_model_impl,

@@ -14,11 +14,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from peft import PeftConfig, PeftType
+from peft import PeftConfig
 from trl.generation.vllm_generation import VLLMGeneration
 
 from trl_dbbench.engines.policy import Policy, Precision, ServedPolicy, TrainedPolicy
-from trl_dbbench.engines.vllm.weights import way_of
+from trl_dbbench.engines.vllm.weights import check_lora, way_of
 from trl_dbbench.episode.types import Sampling
 from trl_dbbench.errors import ConfigError, one_line
 
@@ -81,7 +81,7 @@ class AdapterWeights(LoadedWeights):
         self.sampling = policy.sampling
         self.logprobs_used = args.needs_rollout_logprobs
         self.options = lora_options([policy.model.active_peft_config], ["the adapter that is trained"])
-        self.options |= quantization_options(policy.computes_in) | revision_options(args)
+        self.options |= quantization_options(policy.computes_in) | loading_options(policy, revision_of(args))
         if getattr(policy.model, "is_loaded_in_8bit", False):
             raise ConfigError("vLLM cannot load a model in 8 bits: set load_in_4bit, or leave use_vllm out.")
         self._policy = policy
@@ -115,7 +115,7 @@ class FullWeights(LoadedWeights):
                 "an adapter (use_peft: true), or leave use_vllm out."
             )
         self.dtype = policy.computes_in.dtype
-        self.options = revision_options(args)
+        self.options = loading_options(policy, revision_of(args))
         self.sampling = policy.sampling
         self.logprobs_used = args.needs_rollout_logprobs
         self._policy = policy
@@ -150,8 +150,7 @@ class WeightsOfDisk(LoadedWeights):
 
     def __init__(self, policy: ServedPolicy, args: Any):
         self.dtype = policy.computes_in.dtype
-        self.options = {"revision": policy.revision} if policy.revision else {}
-        self.options |= quantization_options(policy.computes_in)
+        self.options = loading_options(policy, policy.revision) | quantization_options(policy.computes_in)
         self._adapters = [str(adapter) for adapter in policy.adapters]
         if self._adapters:
             self.options |= lora_options(
@@ -179,22 +178,24 @@ def lora_options(configs: list[PeftConfig], names: list[str]) -> dict[str, Any]:
         ConfigError: if vLLM does not take one.
     """
     for config, name in zip(configs, names, strict=True):
-        if config.peft_type != PeftType.LORA:
-            raise ConfigError(f"vLLM takes LoRA adapters; {name} is one of {config.peft_type.value}.")
-        unknown = [each for each in ("use_dora", "modules_to_save") if getattr(config, each)]
-        if unknown:
-            raise ConfigError(f"vLLM takes no adapter with {unknown[0]}, as {name} is. Leave use_vllm out.")
-    rank = max(max([config.r, *config.rank_pattern.values()]) for config in configs)
+        check_lora(config, name, "use_vllm")
+    rank = max(config.r for config in configs)
     allowed = [each for each in RANKS_OF_VLLM if each >= rank]
     if not allowed:
         raise ConfigError(f"vLLM takes adapters up to rank {RANKS_OF_VLLM[-1]}; the rank here is {rank}.")
     return {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1, "max_lora_rank": allowed[0]}
 
 
-def revision_options(args: Any) -> dict[str, Any]:
-    """Return vLLM's option for the revision that is trained, if the hub's latest is not."""
-    revision = (getattr(args, "model_init_kwargs", None) or {}).get("revision")
-    return {"revision": revision} if revision else {}
+def revision_of(args: Any) -> str | None:
+    """Return the revision that is trained; `None` for the hub's latest."""
+    return (getattr(args, "model_init_kwargs", None) or {}).get("revision")
+
+
+def loading_options(policy: TrainedPolicy | ServedPolicy, revision: str | None) -> dict[str, Any]:
+    """Return vLLM's options to load the policy's own model: its revision, and its config where that was
+    changed."""
+    options = {"revision": revision, "hf_overrides": policy.config_changes}
+    return {name: value for name, value in options.items() if value}
 
 
 def quantization_options(precision: Precision) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from peft import PeftType
+from peft import PeftConfig, PeftType
 from trl.generation.vllm_generation import VLLMGeneration
 
 from trl_dbbench.engines.policy import Policy, ServedPolicy, TrainedPolicy
@@ -100,6 +100,26 @@ def way_of(
     return adapter
 
 
+NOT_IN_VLLM = ("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern")
+"""Settings of LoRA that vLLM refuses, or passes over without a word, as the last two."""
+
+
+def check_lora(config: PeftConfig, name: str, setting: str) -> None:
+    """Raise ConfigError for an adapter that vLLM does not take, or would compute otherwise.
+
+    Args:
+        name: of the adapter, for the error.
+        setting: the one that asks for vLLM.
+    """
+    if config.peft_type != PeftType.LORA:
+        raise ConfigError(f"vLLM takes LoRA adapters; {name} is one of {config.peft_type.value}.")
+    unknown = [each for each in NOT_IN_VLLM if getattr(config, each)]
+    if getattr(config, "bias", "none") != "none":
+        unknown.append(f"bias: {config.bias}")
+    if unknown:
+        raise ConfigError(f"vLLM takes no adapter with {unknown[0]}, as {name} is. Leave {setting} out.")
+
+
 def _logprobs_used(policy: TrainedPolicy, args: Any) -> Sampling | None:
     """The policy's sampling, if something is trained on the rollout's log-probabilities."""
     return policy.sampling if args.needs_rollout_logprobs else None
@@ -123,6 +143,8 @@ class AdapterWeights(Weights):
     """A LoRA adapter is saved into `output_dir`, and loaded from there by the servers."""
 
     def __init__(self, policy: TrainedPolicy, args: Any):
+        config = policy.model.active_peft_config
+        check_lora(config, "the adapter that is trained", "vllm_server_urls")
         self.adapters = Path(args.output_dir) / ADAPTERS_FOLDER
         self.logprobs_of = _logprobs_used(policy, args)
         self._policy = policy
