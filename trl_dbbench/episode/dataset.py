@@ -39,7 +39,8 @@ def to_dataset(
 
     Args:
         tasks: what `load_tasks` returned.
-        protocol: `"text"`, `"tools"`, the dotted path of your own, or a protocol object.
+        protocol: `"text"`, `"tools"`, the dotted path of your own, or a protocol object, such as
+            `get_protocol("text", grader=...)` where the run names a grader.
         system_prompt: replaces the protocol's own.
     """
     source = get_protocol(protocol) if isinstance(protocol, str) else protocol
