@@ -71,6 +71,23 @@ def test_versions_that_compute_something_else_in_a_rollout(doctor, monkeypatch):
     )
 
 
+def test_a_hub_that_does_not_answer_is_asked_once(doctor, monkeypatch):
+    """Without a network each look-up takes half a minute."""
+    asked, load = [], AutoConfig.from_pretrained
+
+    def away(name, **kwargs):
+        if name != "no/such":
+            return load(name, **kwargs)
+        asked.append(name)
+        raise OSError("no network")
+
+    monkeypatch.setattr("trl_dbbench.cli.doctor.AutoConfig.from_pretrained", away)
+    _, said = doctor("quickstart", "--model_name_or_path", "no/such")
+    assert said["model"].startswith("note  model: 'no/such' is not on this machine")
+    assert said["memory"].startswith("note  memory: what no/such needs can be told when")
+    assert asked == ["no/such"]
+
+
 def test_versions_outside_of_the_tried_ranges(doctor, monkeypatch):
     ranges = ["transformers <5.1,>=5.0", "no-such-package >=1", "pandas >=2", "pandas >=9; extra == 'report'"]
     monkeypatch.setattr("trl_dbbench.cli.doctor.requires", lambda name: ranges)

@@ -21,6 +21,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -202,6 +203,11 @@ class Case:
         given = {name: value for name in names if (value := self.get(name)) is not None}
         return TaskArguments(**{"tasks": "", **given})
 
+    @cached_property
+    def config(self) -> Any:
+        """The model's configuration; `None` if the hub does not give it, which takes it half a minute."""
+        return _config_of(str(self.get("model_name_or_path", "")), self)
+
     @property
     def on_cpu(self) -> bool:
         return bool(self.get("use_cpu"))
@@ -324,7 +330,7 @@ def _data(case: Case, tasks: list[Task]) -> str:
 
 def _model(case: Case) -> str | Finding:
     name = str(case.get("model_name_or_path", ""))
-    config = _config_of(name, case)
+    config = case.config
     if config is None:
         return Finding(
             *("model", "note"),
@@ -434,7 +440,7 @@ def _has_to_pull(image: str, spec: str) -> bool:
 
 def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
     name = str(case.get("model_name_or_path", ""))
-    config = _config_of(name, case)
+    config = case.config
     if config is None:
         return Finding("memory", "note", f"what {name} needs can be told when its config.json is there")
     model = ModelConfig(**{each.name: getattr(case.given, each.name) for each in fields(ModelConfig)})
