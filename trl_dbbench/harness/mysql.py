@@ -32,7 +32,7 @@ ACCESS_DENIED, LIMIT_REACHED, SHUTDOWN = 1045, 1226, 1053
 """MySQL's numbers of the errors that are made here."""
 
 _OF_THE_CLIENT = re.compile(
-    r"(?:\s|/\*(?!!).*?\*/)*"
+    r"(?>\s+|/\*(?!!).*?\*/)*+"
     r"(?:SET\s+(?!@\w)|SELECT\s+(?:@@|VERSION\s*\(|DATABASE\s*\(|CONNECTION_ID\s*\()(?!.*\bFROM\b)|USE\s"
     r"|COMMIT\b|ROLLBACK\b|BEGIN\b|START\s+TRANSACTION\b"
     r"|SHOW\s+(?:SESSION\s+|GLOBAL\s+)?(?:VARIABLES|WARNINGS)\b)[^;]*;?\s*",
