@@ -45,6 +45,14 @@ _TAIL = re.compile(
     + "|".join(rf"{re.escape(opened)}\s*(?:{re.escape(closed)}\s*)?" for opened, closed in THOUGHTS)
     + rf"|{re.escape(_MESSAGE_START)}assistant)\Z"
 )
+_OWN_THOUGHTS = re.compile(
+    r"(?:\s*+(?:"
+    + "|".join(rf"{re.escape(opened)}.*?(?:{re.escape(closed)}|\Z)" for opened, closed in THOUGHTS)
+    + "))+",
+    re.DOTALL,
+)
+"""The thoughts that a turn begins with."""
+
 _EMPTY_THOUGHT = re.compile(
     r"\s*(?:"
     + "|".join(rf"{re.escape(opened)}\s*{re.escape(closed)}" for opened, closed in THOUGHTS)
@@ -85,11 +93,8 @@ def after_thoughts(text: str) -> str:
         text = text if "to=functions" in header else body
     if switched_off := _EMPTY_THOUGHT.match(text):
         text = text[switched_off.end() :]
-    for opened, closed in THOUGHTS:
-        if text.lstrip().startswith(opened):
-            while text.lstrip().startswith(opened):
-                text = text.partition(closed)[2]
-            break
+    if own := _OWN_THOUGHTS.match(text):
+        text = text[own.end() :]
     else:
         for _, closed in THOUGHTS:
             text = text.rpartition(closed)[2]
