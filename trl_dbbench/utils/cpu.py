@@ -38,8 +38,8 @@ KEPT = 2**30
 """Free bytes at the end of the heap that glibc keeps."""
 
 FREE_AT_MOST = 2 * KEPT
-"""Free bytes that a process keeps after a rollout. To give less back after each one took an eighth of the
-time of a step with a tiny model, in page faults."""
+"""Free bytes that a process keeps after a rollout. To give all of it back after each one cost a tiny
+model's step page faults."""
 
 
 def spare_page_faults(device: torch.device) -> None:
