@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from peft import LoraConfig
 from transformers import AutoTokenizer, TrainerCallback
@@ -216,3 +217,10 @@ class StopAfter(TrainerCallback):
     def on_step_begin(self, args, state, control, **kwargs):
         if state.global_step == self.step:
             raise KeyboardInterrupt
+
+
+def kill(trainer: DBBenchGRPOTrainer, at: int) -> None:
+    """Train until the step `at` begins, and end there as a kill would."""
+    trainer.add_callback(StopAfter(at))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from training import StopAfter, adapter_of, episodes_in, equal, quickstart_trainer
+from training import adapter_of, episodes_in, equal, kill, quickstart_trainer
 
 from trl_dbbench.cli.arguments import TaskArguments
 from trl_dbbench.data.generate import generate_tasks
@@ -111,9 +111,7 @@ def test_a_resumed_training_draws_the_same_tasks(tmp_path: Path, sqlite_database
     whole = trainer("whole")
     whole.train()
     broken = trainer("broken")
-    broken.add_callback(StopAfter(3))
-    with pytest.raises(KeyboardInterrupt):
-        broken.train()
+    kill(broken, at=3)
     again = trainer("broken")
     again.train(resume_from_checkpoint=str(tmp_path / "broken" / "checkpoint-2"))
     assert equal(adapter_of(whole), adapter_of(again))

@@ -1,4 +1,4 @@
-"""What vLLM in this process is asked to load, without vLLM; with it, see `training/test_vllm_colocate.py`."""
+"""Options that vLLM in this process gets. vLLM itself is a fake here; `training/test_vllm_colocate.py` has the real one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGROPE = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [
 
 
 def longrope_config(short: int = 4096) -> Phi3Config:
-    """As Phi-3.5's: short factors up to so many tokens, long ones beyond."""
+    """Return a config such as Phi-3.5's, with other factors for contexts beyond `short` tokens."""
     return Phi3Config(
         **{"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 16},
         vocab_size=32,

@@ -164,7 +164,7 @@ def sql_answer(protocol: str, sql: str) -> str:
 def judged_otherwise(
     task: Task, turns: Sequence[str], right: bool, tokenizer: Any, database: Database, protocol: str
 ) -> list[Any]:
-    """What is told of an episode that is not judged as it should be."""
+    """Play an episode. Return its status, the verdict that is right and its last turn if it was judged otherwise."""
     episode = play_script(task, turns, tokenizer, database, protocol)
     return [] if episode.verdict and episode.right == right else [(episode.status, right, turns[-1])]
 

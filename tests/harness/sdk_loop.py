@@ -144,7 +144,8 @@ def mixed(task: HarnessTask) -> str:
 
 
 def client_gets(task: HarnessTask) -> str:
-    """What a MySQL client gets for each statement of the question, a JSON list: rows, or an error's number and text."""
+    """Execute each statement of the question, a JSON list, by a MySQL client; return its rows, or its error's number and
+    text."""
     from sqlalchemy import create_engine
     from sqlalchemy.exc import DBAPIError
 

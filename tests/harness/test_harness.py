@@ -399,7 +399,7 @@ def test_a_column_whose_first_cell_has_another_type(kind: str, tokenizer: PreTra
 def test_statements_of_a_client_beside_the_agents(
     kind: str, late_orders: Task, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """What it says for itself is answered; several statements at once are an error, as with MySQL."""
+    """Statements that the client sends by itself get an answer. Several in one call are an error, as with MySQL."""
     statements = {
         "/* a-driver 8.2 */SELECT @@autocommit AS autocommit, @@session.sql_mode AS sql_mode": 1,
         "/* a-driver 8.2 */ SET NAMES utf8mb4": None,

@@ -260,7 +260,7 @@ def test_an_introducer_is_no_part_of_a_text(written: str) -> None:
 def test_texts_of_one_byte_a_character_fit_a_row_of_other_servers(
     local_database: Database, tmp_path: Path
 ) -> None:
-    """Tasks are played in utf8mb4, of which a row has 16,383 characters: MySQL's errors 1074 and 1118."""
+    """Tasks are played in utf8mb4. There a row has room for 16,383 characters; more are MySQL's errors 1074 and 1118."""
     many = ", ".join(f"c{n} varchar(255) DEFAULT ''" for n in range(80))
     rows = ", ".join(f"({n}, {', '.join([repr(f'v{n}')] * 80)})" for n in range(4))
     path = tmp_path / "old.sql"

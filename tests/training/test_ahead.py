@@ -11,7 +11,7 @@ from threading import Event
 import pytest
 import torch
 from launching import RECIPE, fork_ranks, small
-from training import StopAfter, episodes_in, make_trainer, sampled, train_and_look, varied
+from training import episodes_in, kill, make_trainer, sampled, train_and_look, varied
 from transformers import TrainerCallback
 from vllm_servers import EOS, FakeServer, completion
 
@@ -160,9 +160,7 @@ def test_a_killed_run_plays_what_was_under_way_again(trainer_on, fakes):
     whole.train()
     saving = {"save_strategy": "steps", "save_steps": 1}
     killed = trainer_on(server, rollouts_ahead=1, **saving)
-    killed.add_callback(StopAfter(3))
-    with pytest.raises(KeyboardInterrupt):
-        killed.train()
+    kill(killed, at=3)
     resumed = trainer_on(server, rollouts_ahead=1, **saving)
     resumed.train(resume_from_checkpoint=True)
     assert played(resumed) == played(whole)

@@ -411,7 +411,7 @@ def test_other_processes_leave_the_file_alone(tmp_path: Path, arguments: Trainin
 
 
 def evaluated(folder: Path, step: int, right: int, of: str = "ab") -> None:
-    """Append a held-out evaluation: of these tasks, so many are right."""
+    """Append a held-out evaluation of the tasks `of`, the first `right` of which are right."""
     with (folder / "episodes.jsonl").open("a") as log:
         for place, task in enumerate(of):
             episode = line(step, "eval", task_digest=task, **played(place < right))
@@ -421,7 +421,7 @@ def evaluated(folder: Path, step: int, right: int, of: str = "ab") -> None:
 def last_line(
     arguments: TrainingArguments, capsys: pytest.CaptureFixture[str], kept: int | None = None
 ) -> str:
-    """What a run says at its end that keeps the weights of this step, or the last ones."""
+    """Return the line that a run prints at its end. It keeps the weights after step `kept`, or the last ones."""
     state = TrainerState(is_world_process_zero=True)
     HeldOutCallback(lambda: kept).on_train_end(arguments, state, TrainerControl())
     printed = capsys.readouterr()

@@ -9,7 +9,7 @@ import torch
 from launching import TWO_RANKS, fork_ranks, seen
 from test_advantages import episode
 from test_resume import episodes_of
-from training import StopAfter, adapter_of, episodes_in, equal, quickstart_trainer
+from training import adapter_of, episodes_in, equal, kill, quickstart_trainer
 from two_ranks import chosen_prompts
 
 from trl_dbbench import AdvantageBatch, ConfigError, DBBenchGRPOConfig, to_dataset
@@ -212,9 +212,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(sqlite_database, tmp_path, sam
     unbroken = quickstart_trainer(sqlite_database, tmp_path / "unbroken", **settings)
     unbroken.train()
     killed = quickstart_trainer(sqlite_database, tmp_path / "killed", **settings)
-    killed.add_callback(StopAfter(3))
-    with pytest.raises(KeyboardInterrupt):
-        killed.train()
+    kill(killed, at=3)
     resumed = quickstart_trainer(sqlite_database, tmp_path / "killed", **settings)
     resumed.train(resume_from_checkpoint=True)
     assert equal(adapter_of(resumed), adapter_of(unbroken))

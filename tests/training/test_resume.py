@@ -28,7 +28,7 @@ from forking import Forked
 from launching import RECIPE, ROOT, children_of, fork_ranks, launch, small
 from required import LONG
 from safetensors.torch import load_file
-from training import StopAfter, adapter_of, episodes_in, equal, make_trainer
+from training import adapter_of, episodes_in, equal, kill, make_trainer
 from transformers import Trainer, TrainerCallback, TrainerState
 from trl import GRPOTrainer
 
@@ -570,9 +570,7 @@ def test_two_runs_in_one_folder_are_refused(trainer_of, tmp_path):
 
 def test_a_training_that_failed_lets_go_of_its_folder(trainer_of, tmp_path):
     failed = trainer_of(tmp_path, max_steps=1)
-    failed.add_callback(StopAfter(0))
-    with pytest.raises(KeyboardInterrupt):
-        failed.train()
+    kill(failed, at=0)
     trainer_of(tmp_path, max_steps=1).train()
 
 
@@ -583,9 +581,7 @@ def test_a_training_that_failed_lets_go_of_its_folder(trainer_of, tmp_path):
 def test_settings_may_change_from_one_start_to_the_next(trainer_of, tmp_path):
     """The moments and the place in the schedule are the checkpoint's; rates and rhythms are those of the start."""
     first = trainer_of(tmp_path, learning_rate=1e-2, save_steps=2)
-    first.add_callback(StopAfter(2))
-    with pytest.raises(KeyboardInterrupt):
-        first.train()
+    kill(first, at=2)
     second = trainer_of(tmp_path, learning_rate=1e-3, weight_decay=0.5, save_steps=3, logging_steps=2)
     second.train(resume_from_checkpoint=True)
     assert {group["weight_decay"] for group in second.optimizer.param_groups} == {0.0, 0.5}
@@ -617,9 +613,7 @@ def test_a_log_of_several_steps_is_of_those_before_a_stop_too(trainer_of, tmp_pa
     unbroken = trainer_of(tmp_path / "unbroken", **settings)
     unbroken.train()
     killed = trainer_of(tmp_path / "killed", **settings)
-    killed.add_callback(StopAfter(3))
-    with pytest.raises(KeyboardInterrupt):
-        killed.train()
+    kill(killed, at=3)
     resumed = trainer_of(tmp_path / "killed", **settings)
     resumed.train(resume_from_checkpoint=True)
     (of_unbroken,), (of_resumed,) = (timeless_metrics(each.state.log_history) for each in (unbroken, resumed))
@@ -630,7 +624,7 @@ def test_a_log_of_several_steps_is_of_those_before_a_stop_too(trainer_of, tmp_pa
 
 
 def is_best(metrics: dict[str, float | None], measure: str, tmp_path: Path) -> bool:
-    """Whether an evaluation that found these is the best so far."""
+    """Return whether an evaluation with these metrics is the best so far."""
     trainer = ResumableGRPOTrainer.__new__(ResumableGRPOTrainer)
     trainer.args = DBBenchGRPOConfig(
         output_dir=str(tmp_path), use_cpu=True, bf16=False, metric_for_best_model=measure

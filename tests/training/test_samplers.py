@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from training import StopAfter, adapter_of, episodes_in, equal, make_trainer
+from training import adapter_of, episodes_in, equal, kill, make_trainer
 from transformers import Trainer
 from trl import GRPOTrainer
 from trl.trainer.utils import RepeatSampler
@@ -222,9 +222,7 @@ def test_resuming_in_a_later_epoch_goes_on_in_its_order(trainer_of, tasks, tmp_p
     unbroken = trainer_of(tmp_path / "unbroken", **settings)
     unbroken.train()
     killed = trainer_of(tmp_path / "killed", **settings)
-    killed.add_callback(StopAfter(saved_at + 1))
-    with pytest.raises(KeyboardInterrupt):
-        killed.train()
+    kill(killed, at=saved_at + 1)
     resumed = trainer_of(tmp_path / "killed", **settings)
     resumed.train(resume_from_checkpoint=True)
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from launching import ROOT, TWO_RANKS, fork_ranks, seen
 from safetensors.torch import load_file
-from training import StopAfter, adapter_of, episodes_in, equal, quickstart_trainer, varied
+from training import adapter_of, episodes_in, equal, kill, quickstart_trainer, varied
 from two_ranks import stages
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig, load_tasks, to_dataset
@@ -300,9 +300,7 @@ def test_a_killed_stream_ends_as_the_unbroken_one(trainer_of, tmp_path, step, se
     whole = trainer_of(tmp_path / "whole", **settings)
     whole.train()
     killed = trainer_of(tmp_path / "killed", **settings)
-    killed.add_callback(StopAfter(step))
-    with pytest.raises(KeyboardInterrupt):
-        killed.train()
+    kill(killed, at=step)
     resumed = trainer_of(tmp_path / "killed", **settings)
     resumed.train(resume_from_checkpoint=True)
     assert equal(adapter_of(resumed), adapter_of(whole))

@@ -17,7 +17,7 @@ from datasets import Dataset
 from fakes import BrokenDatabase, BrokenSandbox, ScriptedEngine
 from peft import PeftModel
 from torch._dynamo.utils import counters
-from training import StopAfter, adapter_of, episodes_in, equal, make_trainer, scored_batch
+from training import adapter_of, episodes_in, equal, kill, make_trainer, scored_batch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOTrainer, TrlParser
 from trl.trainer.utils import create_model_from_path
@@ -424,9 +424,7 @@ def test_a_killed_run_resumes_at_its_last_checkpoint(trainer_of, tmp_path):
     unbroken.train()
 
     killed = trainer_of(tmp_path / "killed", **settings)
-    killed.add_callback(StopAfter(3))
-    with pytest.raises(KeyboardInterrupt):
-        killed.train()
+    kill(killed, at=3)
     assert len(episodes_in(tmp_path / "killed")) == 15  # three steps of one greedy and four sampled episodes
 
     resumed = trainer_of(tmp_path / "killed", **settings)

@@ -74,7 +74,7 @@ MEMORY_LIMIT = 4082
 """MySQL's connection_memory_limit. The server closes the connection."""
 
 OPTION_PREVENTS_STATEMENT = 1290
-"""What an option forbids; for MariaDB also max_session_mem_used."""
+"""An option of the server forbids the statement. MariaDB also has this number for max_session_mem_used."""
 
 TIME_LIMIT = 3024
 SYNTAX_ERROR = 1064

@@ -146,7 +146,7 @@ class Policy:
     """Where a forward pass is a collective operation of all ranks: tells all of them whether one has said
     `True`."""
     config_changes: Mapping[str, Any] = MappingProxyType({})
-    """Of the model's config, as `config_changes` finds them."""
+    """Changes that a run made to its model's config, as the function `config_changes` finds them."""
 
     def __init__(
         self,

@@ -58,7 +58,7 @@ def spare_page_faults(device: torch.device) -> None:
 
 
 class _Mallinfo(ctypes.Structure):
-    """What glibc's `mallinfo2` returns: ten numbers, of which `fordblks` are the free bytes."""
+    """The ten numbers that glibc's `mallinfo2` returns. `fordblks` is the number of free bytes."""
 
     _fields_ = (
         *((f"before_{number}", ctypes.c_size_t) for number in range(8)),
