@@ -19,16 +19,7 @@ FILES = ("ssl_ca", "ssl_capath", "ssl_cert", "ssl_key")
 OPTIONS = frozenset({*FLAGS, *FILES, "ssl_cipher", "ssl_key_password"})
 """Options of a URL."""
 
-_WORDS = {
-    "true": True,
-    "yes": True,
-    "on": True,
-    "1": True,
-    "false": False,
-    "no": False,
-    "off": False,
-    "0": False,
-}
+_WORDS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 
 
 def tls_arguments(query: Mapping[str, Any]) -> dict[str, Any]:
