@@ -110,6 +110,18 @@ def test_views_that_read_each_other_hold_nobody_up(sqlite_database: Database, as
         assert len(rows_of(sandbox)) == 1
 
 
+@pytest.mark.parametrize("asked", [NATIVE, EMULATED], ids=["native", "emulation"])
+def test_a_statement_after_one_that_was_stopped(sqlite_database: Database, asked) -> None:
+    """What is read of many views before it had met the time limit of the statement before."""
+    with sqlite_database.sandbox(asked) as sandbox:
+        for number in range(DEPTH):
+            sandbox.execute(f"CREATE VIEW v{number} AS SELECT 1 AS x")
+        stopped = sandbox.execute(f"SELECT COUNT(*) FROM {', '.join(f'medals m{n}' for n in range(40))}")
+        assert stopped.limit == "time"
+        assert sandbox.execute("SELECT * FROM v3").rows == [(1,)]
+        assert set(rows_of(sandbox)) == {"medals"}
+
+
 def test_in_a_temporary_view_and_after_a_rollback(sqlite_database: Database) -> None:
     with sqlite_database.sandbox(NATIVE) as sandbox:
         sandbox.execute("CREATE TEMP VIEW a0 AS SELECT 1 AS x")

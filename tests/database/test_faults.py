@@ -444,7 +444,10 @@ def test_what_hits_a_limit_is_undone(server_database: Database) -> None:
             "size",
         )
         assert sandbox.execute("SELECT COUNT(*), SUM(gold) FROM medals").rows == before
-        assert sandbox.retries == 0, "that was no failure of the server"
+        assert isinstance(server_database, ServerDatabase)
+        # a busy machine may hold the server up at the very end of a statement's time
+        stood_still = server_database._tenancy._pulse.stood_still(start - LIMITS.seconds)
+        assert sandbox.retries == 0 or stood_still, "that was no failure of the server"
 
 
 def test_tables_may_not_grow_for_ever(server_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,8 +152,9 @@ def open_when_up(url: str) -> Iterator[Database]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [6, pytest.param(20, marks=LONG)])
-@pytest.mark.parametrize(("server", "megabytes"), [(mariadb, 300), (mysql, 400)])
+@pytest.mark.parametrize(("server", "megabytes"), [(mariadb, 1000), (mysql, 1200)])
 def test_a_disk_that_is_full_for_a_while(server, megabytes, seconds, tokenizer, tmp_path, monkeypatch):
+    """The disk has room for the copies of all episodes at once, 10 MB each, so that they do not fill it."""
     rules = dataclasses.replace(RULES, max_turns=len(TURNS))
     with server(megabytes, tmp_path, monkeypatch) as (database, fill):
         player = Player.of(tokenizer, database, rules=rules)

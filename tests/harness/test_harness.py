@@ -565,7 +565,7 @@ class SlowEngine(ScriptedEngine):
     """Takes longer for a turn than a program may take in all."""
 
     async def generate(self, request: Request) -> Completion:
-        await asyncio.sleep(2)
+        await asyncio.sleep(6)
         return await super().generate(request)
 
 
@@ -573,7 +573,7 @@ def test_what_a_program_waits_for_is_not_its_own_time(
     late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
 ) -> None:
     player = Player.of(tokenizer, sqlite_database, protocol="text", rules=RULES, history="template")
-    player = HarnessPlayer.like(player, harness_of("texts"), 1.5)
+    player = HarnessPlayer.like(player, harness_of("texts"), 5.0)
     (episode,) = player.play_all(
         [player.start(late_orders)], SlowEngine(tokenizer, {0: ["Final Answer: [(2,)]"]})
     )

@@ -111,8 +111,9 @@ class Watch:
             self._watching = watching
 
     def _late(self, grace: float = 0.0) -> bool:
-        self.timed_out = self.timed_out or is_late(grace)
-        return self.timed_out
+        late = is_late(grace)  # now: what we read between two statements is not late for the last one
+        self.timed_out |= late
+        return late
 
     def _spilled(self) -> bool:
         if not self._watching or time.monotonic() < self._next_look:

@@ -157,7 +157,8 @@ class NativeSandbox(EmbeddedSandbox):
 
     def _check_expansion(self, sql: str) -> None:
         """Raise StatementError for a statement that is too large with its views and CTEs written out."""
-        views = views_of(self._connection)
+        with self._guard.reading():
+            views = views_of(self._connection)
         if words_written_out(sql, views) > MAX_WORDS:
             raise self._guard.too_many_parts
 
