@@ -43,6 +43,34 @@ GERMAN = (
 )
 
 
+@pytest.mark.parametrize(
+    ("cells", "type", "kept", "note"),
+    [
+        (["4/13/2025", "1/2/2025"], "DATE", ["2025-04-13", "2025-01-02"], "months stand before days"),
+        (["13/4/2025", "1/2/2025"], "DATE", ["2025-04-13", "2025-02-01"], "days stand before months"),
+        (["13-4-2025"], "DATE", ["2025-04-13"], "days stand before months"),
+        (["4/13/2025 9:05", "4/14/2025 13:30"], "DATETIME", ["2025-04-13 09:05:00", "2025-04-14 13:30:00"], "months"),
+        (["4/13/2025 12:05 AM", "4/13/2025 1:05:07 pm"], "DATETIME", ["2025-04-13 00:05:00", "2025-04-13 13:05:07"], ""),
+        (["4/3/2025", "1/2/2025"], "TEXT", ["4/3/2025", "1/2/2025"], "cannot be told from '4/3/2025'"),
+        (["4/13/2025", "13/4/2025"], "TEXT", ["4/13/2025", "13/4/2025"], None),
+        (["3.4.2025"], "DATE", ["2025-04-03"], "days stand before months"),
+        (["4.13.2025"], "TEXT", ["4.13.2025"], None),
+        (["12.5%", "7 %"], "TEXT", ["12.5%", "7 %"], "'12.5%' is a number with a sign; kept as TEXT"),
+        (["$1,234.50", "-$7.00", "$0.99"], "TEXT", ["$1,234.50", "-$7.00", "$0.99"], "'$1,234.50' is a number"),
+        (["12 €", "n/a", "7"], "TEXT", ["12 €", "n/a", "7"], "'12 €' is a number with a sign"),
+        (["5%", "five"], "TEXT", ["5%", "five"], None),
+    ],
+)  # fmt: skip
+def test_what_excel_writes_in_english(
+    tmp_path: Path, cells: list[str], type: str, kept: list, note: str | None
+) -> None:
+    lines = "".join(f'{number},"{cell}"\n' for number, cell in enumerate(cells))
+    table, notes = read(tmp_path, f"id,value\n{lines}")
+    assert shown(table) == ["id INT", f"value {type}"]
+    assert [row[1] for row in table.rows] == kept
+    assert notes == [] if note is None else note in "\n".join(notes)
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "cp1252"])
 def test_what_excel_writes_in_german(tmp_path: Path, encoding: str) -> None:
     table, notes = read(tmp_path, GERMAN.encode(encoding))
@@ -124,7 +152,7 @@ def test_a_row_that_does_not_fit_is_named_by_the_delimiter_of_the_header(tmp_pat
             ["2024-01-02 03:04:00", "2024-01-02 05:06:07"],
             "times are written as MySQL does: '2024-01-02T03:04' is '2024-01-02 03:04:00'",
         ),
-        (["01/02/2024"], "TEXT", ["01/02/2024"], None),
+        (["01/02/2024"], "TEXT", ["01/02/2024"], "whether days or months come first cannot be told"),
         (["-0.00", "1.25"], "DECIMAL(10,2)", ["0.00", "1.25"], "negative zeros are read as 0"),
         (
             ["1,234.50", "7.10"],

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -241,7 +242,12 @@ _WITH_COMMA, _WITH_POINT = (
 )
 _NEGATIVE_ZERO = re.compile(r"-(?:0+\.?0*|\.0+)", re.ASCII)
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.(?P<fraction>\d{1,6}))?)?", re.ASCII)
-_DAY_FIRST = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})(?: (\d{1,2}:\d\d(?::\d\d)?))?", re.ASCII)
+_DAY_AND_MONTH = re.compile(
+    r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})(?: (\d{1,2}:\d\d(?::\d\d)?)(?: ?([AP])M)?)?",
+    re.ASCII | re.IGNORECASE,
+)
+_SIGN = re.compile(r"(?<=^-)[$€£¥]\s?|^[$€£¥]\s?|\s?[$€£¥%]$")
+"""Of a currency or a percentage, before or behind a number."""
 
 
 def is_missing(text: str) -> bool:
@@ -278,11 +284,11 @@ def inferred(texts: Sequence[str], commas: bool = False) -> Reading:
     stripped = [text.strip() for text in texts]
     if not stripped:
         return Reading("TEXT", str)
-    attempts = (_numbers, _with_commas if commas else None, _with_groups, _dates, _moments, _days_first)
+    attempts = (_numbers, _with_commas if commas else None, _with_groups, _dates, _moments, _days_and_months)
     for attempt in attempts:
         if attempt is not None and (found := attempt(stripped)) is not None:
             return found
-    return kept_as_text(texts, ",") or Reading("TEXT", str)
+    return kept_as_text(texts, ",") or _with_signs(stripped, commas) or Reading("TEXT", str)
 
 
 def with_missing(texts: Sequence[str], commas: bool = False) -> Reading:
@@ -293,7 +299,7 @@ def with_missing(texts: Sequence[str], commas: bool = False) -> Reading:
         return found
     others = inferred([text for text in texts if not is_missing(text)], commas)
     if others.type == "TEXT":
-        return found
+        return Reading("TEXT", str, found.note or others.note)
     names = ", ".join(sorted({repr(text.strip()) for text in missing}))
     note = f"{names} ({len(missing)} cells) is read as NULL"
 
@@ -330,6 +336,15 @@ def kept_as_text(texts: Sequence[str], mark: str = ".") -> Reading | None:
         return None
     first = texts[grouped.index(True)]
     return Reading("TEXT", str, f"{first!r} may be a whole number or a fraction; kept as TEXT")
+
+
+def _with_signs(texts: Sequence[str], commas: bool) -> Reading | None:
+    """The reading of numbers with a sign beside them, such as `12.5%` and `$1,234.50`: texts, with a note."""
+    first = next((text for text in texts if _SIGN.search(text)), None)
+    if first is None or inferred([_SIGN.sub("", text) for text in texts], commas).type == "TEXT":
+        return None
+    told = f"{first!r} is a number with a sign; kept as TEXT, leave the signs out of the file for numbers"
+    return Reading("TEXT", str, told)
 
 
 # --- numbers ---------------------------------------------------------------------------------------
@@ -456,25 +471,36 @@ def _moment(text: str) -> str:
     return text.replace("T", " ") + (":00" if len(text) == 16 else "")
 
 
-def _days_first(texts: Sequence[str]) -> Reading | None:
-    if not _are(_day_first, texts):
+def _days_and_months(texts: Sequence[str]) -> Reading | None:
+    """Days such as `31.12.2024`, and `12/31/2024` where the numbers say which is the month."""
+    orders = [months for months in (False, True) if _are(partial(_day_of, month_first=months), texts)]
+    if not orders:
         return None
     timed = [" " in text for text in texts]
     if any(timed) and not all(timed):
         return None
-    note = f"days stand before months: {texts[0]!r} is {_day_first(texts[0])}"
-    return Reading("DATETIME" if all(timed) else "DATE", _day_first, note)
+    if len(orders) > 1 and not all("." in text for text in texts):
+        told = f"whether days or months come first cannot be told from {texts[0]!r} and the like"
+        return Reading("TEXT", str, f"{told}; kept as TEXT, write year-month-day for a DATE")
+    read = partial(_day_of, month_first=orders[0])
+    note = "months stand before days" if orders[0] else "days stand before months"
+    return Reading("DATETIME" if all(timed) else "DATE", read, f"{note}: {texts[0]!r} is {read(texts[0])}")
 
 
-def _day_first(text: str) -> str:
-    match = _DAY_FIRST.fullmatch(text.strip())
-    if match is None:
+def _day_of(text: str, *, month_first: bool) -> str:
+    match = _DAY_AND_MONTH.fullmatch(text.strip())
+    if match is None or (month_first and match[2] == "."):
         raise ValueError
-    day = datetime.date(int(match[3]), int(match[2]), int(match[1])).isoformat()
-    if not match[4]:
-        return day
-    hours, _, rest = match[4].partition(":")
-    return f"{day} {datetime.time.fromisoformat(f'{hours:0>2}:{rest}')}"
+    day, month = (match[3], match[1]) if month_first else (match[1], match[3])
+    written = datetime.date(int(match[4]), int(month), int(day)).isoformat()
+    if not match[5]:
+        return written
+    hours, _, rest = match[5].partition(":")
+    if half := match[6]:
+        if not 1 <= int(hours) <= 12:
+            raise ValueError
+        hours = str(int(hours) % 12 + (12 if half in "pP" else 0))
+    return f"{written} {datetime.time.fromisoformat(f'{hours:0>2}:{rest}')}"
 
 
 # --- moments of a type that is declared ------------------------------------------------------------
@@ -671,7 +697,8 @@ def _declared(type_: str, file: CsvFile, texts: Sequence[str]) -> Reading:
     missing = sorted({repr(text.strip()) for text in texts if is_missing(text)})
     given = [text for text in texts if text and not is_missing(text)]
     word = type_.partition(" ")[0]
-    days = _days_first([text.strip() for text in given]) if given and word in ("DATE", "DATETIME") else None
+    stripped = [text.strip() for text in given]
+    days = _days_and_months(stripped) if given and word in ("DATE", "DATETIME") else None
     if days is not None and days.type == word:
         found = Reading(type_, days.read, days.note)
     elif type.kind == "time":
