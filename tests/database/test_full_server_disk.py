@@ -37,13 +37,13 @@ CHANGE = dataclasses.replace(
 )
 STATEMENTS = [
     "SELECT COUNT(*) FROM notes",
-    "CREATE TABLE copies AS SELECT id, REPEAT(note, 20) AS note FROM notes",
+    "CREATE TABLE copies AS SELECT id, REPEAT(note, 5) AS note FROM notes",  # a larger one takes 10 MB of a server
     "INSERT INTO copies SELECT * FROM copies",
     "SELECT COUNT(*), SUM(LENGTH(note)) FROM copies",
     "DROP TABLE copies",
     GOLD,
 ]
-READ = ["[(50,)]", "[]", "[]", "[(100, Decimal('400000'))]", "[]", "[]"]
+READ = ["[(50,)]", "[]", "[]", "[(100, Decimal('100000'))]", "[]", "[]"]
 TURNS = [
     *(f"Action: Operation\n```sql\n{sql}\n```" for sql in STATEMENTS),
     "Action: Answer\nFinal Answer: done",
@@ -152,9 +152,8 @@ def open_when_up(url: str) -> Iterator[Database]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [6, pytest.param(20, marks=LONG)])
-@pytest.mark.parametrize(("server", "megabytes"), [(mariadb, 1000), (mysql, 1200)])
+@pytest.mark.parametrize(("server", "megabytes"), [(mariadb, 300), (mysql, 400)])
 def test_a_disk_that_is_full_for_a_while(server, megabytes, seconds, tokenizer, tmp_path, monkeypatch):
-    """The disk has room for the copies of all episodes at once, 10 MB each, so that they do not fill it."""
     rules = dataclasses.replace(RULES, max_turns=len(TURNS))
     with server(megabytes, tmp_path, monkeypatch) as (database, fill):
         player = Player.of(tokenizer, database, rules=rules)
@@ -169,4 +168,4 @@ def test_a_disk_that_is_full_for_a_while(server, megabytes, seconds, tokenizer, 
         assert [turn.observation for turn in episode.turns[:-1]] == READ
     assert {(episode.status, episode.right) for episode in episodes} == {(Status.ANSWERED, True)}
     assert OutcomeReward()(episodes) == [1.0] * EPISODES
-    assert sum(episode.retries for episode in episodes) > 10, "the disk was full for many of them"
+    assert sum(episode.retries for episode in episodes) > 2, "the disk was full for several of them"
