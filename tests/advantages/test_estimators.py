@@ -283,6 +283,17 @@ def test_tree_gives_a_turn_what_it_changes_in_the_mean_of_those_who_went_there(p
     assert given[2].tolist() == pytest.approx([-unit / 3, 0, 0, 0], abs=1e-5)
 
 
+def test_a_statement_that_ended_the_server_is_worth_less_than_the_groups_mean(played):
+    """Its tables are not read again, but it started from those of the others: V is 0 at the start."""
+    batch = batch_of(
+        played(1, 1, states=["A", "A"], seen=["1 row", None]),
+        played(1, 1, status=Status.SERVER_CRASH),
+        outcomes=[1.0, -1.0],
+    )
+    right, crash = StateTree()(batch).sum(dim=1).tolist()
+    assert (right, crash) == pytest.approx((0.5**0.5, -(0.5**0.5)), abs=1e-4)
+
+
 def test_tree_hands_back_a_share_of_what_later_turns_changed(parted):
     unit = 3**0.5
     half = StateTree(lam=0.5)(parted)

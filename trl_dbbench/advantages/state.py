@@ -88,13 +88,17 @@ class StateTree(_ByStates):
 
 
 def _numbers_of_states(batch: AdvantageBatch) -> torch.Tensor:
-    """(N, K): equal for turns of a group that start from the same tables after the same observations."""
+    """(N, K): equal for turns of a group that start from the same tables after the same observations.
+
+    First turns always do, also those of episodes that ended the server, whose tables are not known.
+    """
     numbers = torch.zeros(batch.has_turn.shape, dtype=torch.long)
     known: dict[Hashable, int] = {}
     for n, episode in enumerate(batch.episodes):
         seen: tuple[str, ...] = ()
         for k, turn in enumerate(episode.turns):
-            numbers[n, k] = known.setdefault((batch.groups[n].item(), turn.state, seen), len(known) + 1)
+            state = turn.state if seen else None
+            numbers[n, k] = known.setdefault((batch.groups[n].item(), state, seen), len(known) + 1)
             seen = (*seen, turn.observation or "")
     return numbers
 
