@@ -15,7 +15,7 @@ from test_rewards import CHANGE, FAULT, QUESTION
 from trl.trainer.utils import is_async_callable
 
 from trl_dbbench.database import Database
-from trl_dbbench.episode.protocol import Action, Answer, Invalid, Operation
+from trl_dbbench.episode.protocol import Action, Answer, Invalid, Operation, Reply, TextProtocol
 from trl_dbbench.episode.table_states import states_along
 from trl_dbbench.episode.types import Completion, Episode, Sampling, Status, Turn
 from trl_dbbench.errors import ConfigError
@@ -61,6 +61,24 @@ def test_an_answer_is_paid_once_in_shares_of_its_cells(sqlite_database):
     )
     assert answer_seen([episode]) == [[0.0, 0.5, 0.5, 0.0, 0.0]]
     assert answer_seen([played(sqlite_database, CHANGE, Answer("done")), FAULT]) == [None, None]
+
+
+def test_cells_that_the_observation_cut_off_are_not_seen(sqlite_database):
+    """The gold answer is pear and plum; a program that plays the episode reads the rows themselves."""
+    episode = played(sqlite_database, QUESTION, Operation("SELECT name FROM fruits ORDER BY name"))
+    (turn,) = episode.turns
+    whole = TextProtocol(None).observe(turn.result)
+    assert whole == "[('apple',), ('pear',), ('plum',)]"
+    for shown, share in (
+        (whole, 1.0),
+        ("[('apple',), ('pear',), ('plum'", 1.0),
+        ("[('apple',), ('pear',), ('plum", 0.5),
+    ):
+        turn.observation = TextProtocol(len(shown)).observe(turn.result)
+        assert answer_seen([episode]) == [[share]]
+    turn.completion = Completion([], [])
+    episode.turns.insert(0, Turn(Completion([1], [0.0]), "I look.", Reply("I look.")))
+    assert answer_seen([episode]) == [[0.0, 1.0]]
 
 
 @pytest.mark.parametrize("cell, label", [(3, "3"), ("3", 3), (3, "3.0"), (" Oslo", "Oslo"), ("Nan", "Nan")])
