@@ -411,10 +411,10 @@ def test_penalties_are_taken_from_the_outcome(played):
 @pytest.mark.parametrize(
     "name, arguments, error",
     [
-        ("turn", {"gama": 0.9}, "the advantage 'turn' has no argument 'gama'; allowed .*: gamma"),
+        ("turn", {"gama": 0.9}, "the advantage 'turn' cannot .* unexpected .* 'gama'; allowed are gamma"),
         ("turn", "0.9", "advantage_args must be names with values"),
         ("grpo", {"gamma": 0.9}, "'grpo' takes no advantage_args"),
-        ("rloo", {"gamma": 0.9}, "'rloo' has no argument 'gamma'; allowed in advantage_args: none"),
+        ("rloo", {"gamma": 0.9}, "'rloo' cannot be called .* argument 'gamma'; allowed are none"),
         ("reinforce", {"baseline": "mean"}, "unknown advantage_args.baseline 'mean'; allowed: none, running"),
         ("state", {"omega": -1}, "omega in advantage_args must be 0 or more, is -1"),
         ("state", {"gamma": 1.5}, "gamma in advantage_args must be a number from 0 to 1, is 1.5"),
@@ -427,6 +427,29 @@ def test_penalties_are_taken_from_the_outcome(played):
 def test_arguments_that_cannot_be_used(name, arguments, error):
     with pytest.raises(ConfigError, match=error):
         get_advantage(name, arguments)
+
+
+OWN = """
+def scaled(batch, scale, **more):
+    return batch.weighted * scale + more.get("offset", 0.0)
+
+class Scaled:
+    def __init__(self, scale, **more):
+        self.arguments = scale, more
+
+    def __call__(self, batch):
+        return scaled(batch, self.arguments[0], **self.arguments[1])
+"""
+
+
+@pytest.mark.parametrize("name", ["scaled", "Scaled"])
+def test_arguments_of_your_own_advantage_are_checked_before_anything_is_played(played, tmp_path, name):
+    (tmp_path / "mine.py").write_text(OWN)
+    own = f"{tmp_path / 'mine.py'}:{name}"
+    given = get_advantage(own, {"scale": 2, "offset": 1})
+    assert given is not None and given(outcomes(played, 1, 0)).tolist() == [3, 1]
+    with pytest.raises(ConfigError, match="missing a required argument: 'scale'; allowed are scale, more"):
+        get_advantage(own)
 
 
 def test_a_batch_without_step_rewards_teaches_a_process_estimator_nothing(played):

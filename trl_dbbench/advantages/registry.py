@@ -92,14 +92,16 @@ def get_advantage(name: str, arguments: dict[str, Any] | str | None = None) -> A
         if arguments:
             raise ConfigError(f"the advantage {name!r} takes no advantage_args; given is {arguments}.")
         return None
-    taken = list(inspect.signature(found).parameters)
-    if not inspect.isclass(found):
-        taken = taken[1:]  # but the batch
-    if unknown := [key for key in arguments if key not in taken]:
+    own = () if inspect.isclass(found) else ("batch",)
+    signature = inspect.signature(found)
+    try:
+        signature.bind(*own, **arguments)
+    except TypeError as error:
+        taken = [*signature.parameters][len(own) :]
         raise ConfigError(
-            f"the advantage {name!r} has no argument {unknown[0]!r}; allowed in advantage_args: "
+            f"the advantage {name!r} cannot be called with advantage_args {arguments}: {error}; allowed are "
             f"{', '.join(taken) or 'none'}."
-        )
+        ) from None
     made: Any = found
     return made(**arguments) if inspect.isclass(found) else partial(made, **arguments)
 
