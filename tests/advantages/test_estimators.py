@@ -114,6 +114,9 @@ def test_flat_groups_lone_survivors_and_single_samples_get_exactly_nothing(playe
     assert lone[0] == 0 and lone[1:].isnan().all()
     assert estimator(outcomes(played, 1, 0, 5, size=1)).abs().max() == 0
     assert estimator(outcomes(played, NAN, NAN)).isnan().all()
+    # beside groups whose means are rounded
+    others = estimator(outcomes(played, 1, -1, -0.8, -0.2, 1, 1, 1, 1, 0.7, NAN, NAN, NAN, size=4))
+    assert others[4:9].tolist() == [0] * 5
 
 
 @pytest.mark.parametrize("estimator", OF_GROUPS)
