@@ -385,7 +385,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         """Note what each episode is given; put advantages that are not TRL's in the place of its own."""
         episodes, training = self.batch.episodes, self.model.training
         if isinstance(penalties, torch.Tensor):
-            self._metrics["train" if training else "eval"]["kl_penalty"].append(penalties.mean().item())
+            scored = self.rewards.isnan().all(dim=1).logical_not().cpu()
+            self._metrics["train" if training else "eval"]["kl_penalty"] += penalties[scored].tolist()
         if self.advantage is None or not training:
             note(episodes, output["advantages"])
             return
