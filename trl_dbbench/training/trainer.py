@@ -413,8 +413,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         tasks = gather_object([row["task"] for row in batch.rows])
         group_size = self.num_generations if phase == "train" else self.num_generations_eval
         alarms = alarm_metrics(played, group_size, self.reward_weights.tolist(), self.player.database.dialect)
-        for name, value in refined_metrics(played, alarms, self.args).items():
-            self._metrics[phase][name][-1] = value  # in the place of TRL's
+        for name, values in refined_metrics(played, alarms, self.args, self.reward_weights.tolist()).items():
+            self._metrics[phase][name][-1:] = values  # in the place of TRL's
         left_out = batch.left_out_records(step)
         choice: dict[str, list[float]] = {}
         if phase == "train":
