@@ -52,7 +52,7 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.utils.lookup import look_up
 
 AdvantageFunction = Callable[[AdvantageBatch], torch.Tensor]
-"""Returns (N,), a value for each episode, or (N, T), one for each token; NaN counts as 0."""
+"""Returns (N,), a value for each episode, or (N, T), one for each token; NaN and infinity count as 0."""
 
 ADVANTAGES: dict[str, Callable | None] = {
     "grpo": None,
@@ -136,7 +136,7 @@ def compute(name: str, function: AdvantageFunction, batch: AdvantageBatch) -> to
             f"value for each episode, and {allowed[1]}, one for each token."
         )
     failed = torch.tensor([episode.status == Status.ENVIRONMENT_FAULT for episode in batch.episodes])
-    values = torch.nan_to_num(values, nan=0.0)
+    values = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
     if values.dim() == 1:
         return values.masked_fill(failed, 0.0)
     return (values * batch.mask).masked_fill(failed[:, None], 0.0)
