@@ -20,7 +20,7 @@ from trl_dbbench.episode.table_states import states_along
 from trl_dbbench.episode.types import Completion, Episode, Sampling, Status, Turn
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading.rows import TableState, same_state
-from trl_dbbench.rewards.registry import load_reward_functions, with_step_rewards
+from trl_dbbench.rewards.registry import call_reward, load_reward_functions, with_step_rewards
 from trl_dbbench.rewards.steps import StateProgress, answer_seen, executes, potential
 from trl_dbbench.runs.rescore import values_of
 from trl_dbbench.tasks import Gold, Task
@@ -234,6 +234,20 @@ def test_what_is_no_number_is_refused_by_the_functions_name(sqlite_database, val
         ConfigError, match=f"reward function 'mine' gave {said} as a reward; give a number, or None"
     ):
         with_step_rewards(mine)(episode=[played(sqlite_database, QUESTION, *LOOK_AND_ANSWER)])
+
+
+def test_what_a_reward_function_raises_has_the_functions_name(sqlite_database):
+    def mine(episode, **kwargs):
+        return [each.answer.values[0] for each in episode]  # None in the text protocol
+
+    async def asks(episode, **kwargs):
+        raise ConnectionError("no reply")
+
+    episodes = [played(sqlite_database, QUESTION, *LOOK_AND_ANSWER)]
+    for function, kind in ((mine, TypeError), (asks, ConnectionError)):
+        with pytest.raises(kind) as raised:
+            call_reward(with_step_rewards(function), episode=episodes)
+        assert raised.value.__notes__ == [f"raised by the reward function '{function.__name__}'"]
 
 
 async def judged(episode, **kwargs):
