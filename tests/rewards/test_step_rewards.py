@@ -236,6 +236,27 @@ def test_what_is_no_number_is_refused_by_the_functions_name(sqlite_database, val
         with_step_rewards(mine)(episode=[played(sqlite_database, QUESTION, *LOOK_AND_ANSWER)])
 
 
+def test_a_function_without_kwargs_is_refused_before_anything_is_played():
+    def short(episode):
+        return [-0.1 * len(each.turns) for each in episode]
+
+    class Short:
+        def __call__(self, episode, **kwargs):
+            return short(episode)
+
+    error = r"'short' cannot take .* 'prompts'\. Write it as def short\(episode, \*\*kwargs\)"
+    with pytest.raises(ConfigError, match=error):
+        with_step_rewards(short)
+    with pytest.raises(ConfigError, match=r"'Short' cannot take .* unexpected keyword argument 'episode'"):
+        with_step_rewards(Short)  # the class in the place of an object
+    assert with_step_rewards(Short())(episode=[FAULT]) == [-0.1 * len(FAULT.turns)]
+
+    def of_columns(completions, task, **kwargs):  # a column of the dataset
+        return [0.0] * len(task)
+
+    assert with_step_rewards(of_columns)(episode=[FAULT], completions=[[]], task=["{}"]) == [0]
+
+
 def test_what_a_reward_function_raises_has_the_functions_name(sqlite_database):
     def mine(episode, **kwargs):
         return [each.answer.values[0] for each in episode]  # None in the text protocol

@@ -182,10 +182,26 @@ def _event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+GIVEN = ("episode", "prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+"""What a training gives to each reward function, beside the dataset's columns."""
+
+
 def with_step_rewards(function: Any) -> Any:
-    """Wrap a reward function in `StepRewards`; return models unchanged."""
+    """Wrap a reward function in `StepRewards`; return models unchanged.
+
+    Raises:
+        ConfigError: if it cannot take all that a training gives.
+    """
     if not callable(function) or isinstance(function, nn.Module | StepRewards):
         return function
+    try:
+        inspect.signature(function).bind_partial(**dict.fromkeys(GIVEN))
+    except TypeError as error:
+        name = get_callable_name(function)
+        raise ConfigError(
+            f"the reward function {name!r} cannot take what a training gives it: {error}. Write it as def "
+            f"{name}(episode, **kwargs)."
+        ) from None
     return (AsyncStepRewards if is_async_callable(function) else StepRewards)(function)
 
 
