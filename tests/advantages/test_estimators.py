@@ -420,6 +420,8 @@ def test_penalties_are_taken_from_the_outcome(played):
         ("rloo", {"gamma": 0.9}, "'rloo' cannot be called .* argument 'gamma'; allowed are none"),
         ("reinforce", {"baseline": "mean"}, "unknown advantage_args.baseline 'mean'; allowed: none, running"),
         ("state", {"omega": -1}, "omega in advantage_args must be 0 or more, is -1"),
+        ("state", {"omega": NAN}, "omega in advantage_args must be 0 or more, is nan"),  # `.nan` in a YAML
+        ("prime", {"beta": math.inf}, "beta in advantage_args must be a number above 0, is inf"),
         ("state", {"gamma": 1.5}, "gamma in advantage_args must be a number from 0 to 1, is 1.5"),
         ("turn", {"gamma": 2}, "gamma in advantage_args must be a number from 0 to 1, is 2"),
         ("process_avg_unique", {"step_spread": "all"}, "unknown advantage_args.step_spread 'all'; allowed: "),

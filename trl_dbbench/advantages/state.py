@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from math import inf
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ class StateGroups(_ByStates):
 
     def __init__(self, omega: float = 1.0, gamma: float = 0.95):
         check_share("gamma", gamma)
-        if isinstance(omega, bool) or not isinstance(omega, int | float) or omega < 0:
+        if isinstance(omega, bool) or not isinstance(omega, int | float) or not 0 <= omega < inf:
             raise ConfigError(f"omega in advantage_args must be 0 or more, is {omega!r}.")
         self.omega, self.gamma = omega, gamma
 
