@@ -73,6 +73,14 @@ def test_nothing_is_trained_where_nothing_was_sampled_or_the_environment_failed(
     assert compute("mine", lambda batch: torch.tensor([NAN, 5.0]), batch).tolist() == [0, 0]
 
 
+def test_a_division_by_zero_trains_nothing(late_orders):
+    """Infinity would be trained as the largest number that fp32 has, and leave no weight but NaN."""
+    batch = batch_of(episode(late_orders, (1, 0)), episode(late_orders, (1, 0)), rewards=[[1, 0], [0, 1]])
+    given = compute("mine", lambda batch: batch.rewards[:, 0] / batch.rewards[:, 1], batch)
+    assert given.tolist() == [0, 0]
+    assert compute("mine", lambda batch: torch.tensor([-torch.inf, 2.0]), batch).tolist() == [0, 2]
+
+
 @pytest.mark.parametrize("shape", [(), (3,), (2, 4), (2, 3, 1)])
 def test_a_wrong_shape_is_refused(late_orders, shape):
     batch = batch_of(episode(late_orders, (1, 1), (1, 0)), episode(late_orders, (1, 0)), rewards=[[1, 1]] * 2)

@@ -312,6 +312,29 @@ def test_kl_in_the_reward_is_the_log_ratio_of_the_sampled_tokens(
     assert batch["advantages"].tolist() == pytest.approx(expected.tolist(), abs=1e-3)
 
 
+def test_the_logged_penalty_is_the_mean_of_the_episodes_that_have_a_reward(
+    tiny_model, sqlite_database, demo_tasks, tmp_path, monkeypatch
+):
+    def fails_once(episode, **kwargs):
+        episode[1].fail("the database went away")
+        return [1.0, 2.0, 3.0, 4.0]
+
+    trainer = make_trainer(
+        tiny_model,
+        sqlite_database,
+        demo_tasks[:1],
+        tmp_path,
+        reward_funcs=[fails_once],
+        beta=0.1,
+        kl_in_reward=True,
+    )
+    penalties = torch.tensor([0.5, 0.0, 0.25, 0.75])
+    monkeypatch.setattr("trl_dbbench.training.trainer.apply_kl", lambda *_: penalties)
+    scored_batch(trainer)
+    logged = trainer._metrics["train"]["kl_penalty"]
+    assert sum(logged) / len(logged) == 0.5
+
+
 @pytest.mark.parametrize(
     "settings, error",
     [

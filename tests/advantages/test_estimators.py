@@ -114,6 +114,9 @@ def test_flat_groups_lone_survivors_and_single_samples_get_exactly_nothing(playe
     assert lone[0] == 0 and lone[1:].isnan().all()
     assert estimator(outcomes(played, 1, 0, 5, size=1)).abs().max() == 0
     assert estimator(outcomes(played, NAN, NAN)).isnan().all()
+    # beside groups whose means are rounded
+    others = estimator(outcomes(played, 1, -1, -0.8, -0.2, 1, 1, 1, 1, 0.7, NAN, NAN, NAN, size=4))
+    assert others[4:9].tolist() == [0] * 5
 
 
 @pytest.mark.parametrize("estimator", OF_GROUPS)
@@ -283,6 +286,17 @@ def test_tree_gives_a_turn_what_it_changes_in_the_mean_of_those_who_went_there(p
     assert given[2].tolist() == pytest.approx([-unit / 3, 0, 0, 0], abs=1e-5)
 
 
+def test_a_statement_that_ended_the_server_is_worth_less_than_the_groups_mean(played):
+    """Its tables are not read again, but it started from those of the others: V is 0 at the start."""
+    batch = batch_of(
+        played(1, 1, states=["A", "A"], seen=["1 row", None]),
+        played(1, 1, status=Status.SERVER_CRASH),
+        outcomes=[1.0, -1.0],
+    )
+    right, crash = StateTree()(batch).sum(dim=1).tolist()
+    assert (right, crash) == pytest.approx((0.5**0.5, -(0.5**0.5)), abs=1e-4)
+
+
 def test_tree_hands_back_a_share_of_what_later_turns_changed(parted):
     unit = 3**0.5
     half = StateTree(lam=0.5)(parted)
@@ -400,12 +414,14 @@ def test_penalties_are_taken_from_the_outcome(played):
 @pytest.mark.parametrize(
     "name, arguments, error",
     [
-        ("turn", {"gama": 0.9}, "the advantage 'turn' has no argument 'gama'; allowed .*: gamma"),
+        ("turn", {"gama": 0.9}, "the advantage 'turn' cannot .* unexpected .* 'gama'; allowed are gamma"),
         ("turn", "0.9", "advantage_args must be names with values"),
         ("grpo", {"gamma": 0.9}, "'grpo' takes no advantage_args"),
-        ("rloo", {"gamma": 0.9}, "'rloo' has no argument 'gamma'; allowed in advantage_args: none"),
+        ("rloo", {"gamma": 0.9}, "'rloo' cannot be called .* argument 'gamma'; allowed are none"),
         ("reinforce", {"baseline": "mean"}, "unknown advantage_args.baseline 'mean'; allowed: none, running"),
         ("state", {"omega": -1}, "omega in advantage_args must be 0 or more, is -1"),
+        ("state", {"omega": NAN}, "omega in advantage_args must be 0 or more, is nan"),  # `.nan` in a YAML
+        ("prime", {"beta": math.inf}, "beta in advantage_args must be a number above 0, is inf"),
         ("state", {"gamma": 1.5}, "gamma in advantage_args must be a number from 0 to 1, is 1.5"),
         ("turn", {"gamma": 2}, "gamma in advantage_args must be a number from 0 to 1, is 2"),
         ("process_avg_unique", {"step_spread": "all"}, "unknown advantage_args.step_spread 'all'; allowed: "),
@@ -416,6 +432,29 @@ def test_penalties_are_taken_from_the_outcome(played):
 def test_arguments_that_cannot_be_used(name, arguments, error):
     with pytest.raises(ConfigError, match=error):
         get_advantage(name, arguments)
+
+
+OWN = """
+def scaled(batch, scale, **more):
+    return batch.weighted * scale + more.get("offset", 0.0)
+
+class Scaled:
+    def __init__(self, scale, **more):
+        self.arguments = scale, more
+
+    def __call__(self, batch):
+        return scaled(batch, self.arguments[0], **self.arguments[1])
+"""
+
+
+@pytest.mark.parametrize("name", ["scaled", "Scaled"])
+def test_arguments_of_your_own_advantage_are_checked_before_anything_is_played(played, tmp_path, name):
+    (tmp_path / "mine.py").write_text(OWN)
+    own = f"{tmp_path / 'mine.py'}:{name}"
+    given = get_advantage(own, {"scale": 2, "offset": 1})
+    assert given is not None and given(outcomes(played, 1, 0)).tolist() == [3, 1]
+    with pytest.raises(ConfigError, match="missing a required argument: 'scale'; allowed are scale, more"):
+        get_advantage(own)
 
 
 def test_a_batch_without_step_rewards_teaches_a_process_estimator_nothing(played):

@@ -15,12 +15,12 @@ from test_rewards import CHANGE, FAULT, QUESTION
 from trl.trainer.utils import is_async_callable
 
 from trl_dbbench.database import Database
-from trl_dbbench.episode.protocol import Action, Answer, Invalid, Operation
+from trl_dbbench.episode.protocol import Action, Answer, Invalid, Operation, Reply, TextProtocol
 from trl_dbbench.episode.table_states import states_along
 from trl_dbbench.episode.types import Completion, Episode, Sampling, Status, Turn
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading.rows import TableState, same_state
-from trl_dbbench.rewards.registry import load_reward_functions, with_step_rewards
+from trl_dbbench.rewards.registry import call_reward, load_reward_functions, with_step_rewards
 from trl_dbbench.rewards.steps import StateProgress, answer_seen, executes, potential
 from trl_dbbench.runs.rescore import values_of
 from trl_dbbench.tasks import Gold, Task
@@ -61,6 +61,24 @@ def test_an_answer_is_paid_once_in_shares_of_its_cells(sqlite_database):
     )
     assert answer_seen([episode]) == [[0.0, 0.5, 0.5, 0.0, 0.0]]
     assert answer_seen([played(sqlite_database, CHANGE, Answer("done")), FAULT]) == [None, None]
+
+
+def test_cells_that_the_observation_cut_off_are_not_seen(sqlite_database):
+    """The gold answer is pear and plum; a program that plays the episode reads the rows themselves."""
+    episode = played(sqlite_database, QUESTION, Operation("SELECT name FROM fruits ORDER BY name"))
+    (turn,) = episode.turns
+    whole = TextProtocol(None).observe(turn.result)
+    assert whole == "[('apple',), ('pear',), ('plum',)]"
+    for shown, share in (
+        (whole, 1.0),
+        ("[('apple',), ('pear',), ('plum'", 1.0),
+        ("[('apple',), ('pear',), ('plum", 0.5),
+    ):
+        turn.observation = TextProtocol(len(shown)).observe(turn.result)
+        assert answer_seen([episode]) == [[share]]
+    turn.completion = Completion([], [])
+    episode.turns.insert(0, Turn(Completion([1], [0.0]), "I look.", Reply("I look.")))
+    assert answer_seen([episode]) == [[0.0, 1.0]]
 
 
 @pytest.mark.parametrize("cell, label", [(3, "3"), ("3", 3), (3, "3.0"), (" Oslo", "Oslo"), ("Nan", "Nan")])
@@ -216,6 +234,41 @@ def test_what_is_no_number_is_refused_by_the_functions_name(sqlite_database, val
         ConfigError, match=f"reward function 'mine' gave {said} as a reward; give a number, or None"
     ):
         with_step_rewards(mine)(episode=[played(sqlite_database, QUESTION, *LOOK_AND_ANSWER)])
+
+
+def test_a_function_without_kwargs_is_refused_before_anything_is_played():
+    def short(episode):
+        return [-0.1 * len(each.turns) for each in episode]
+
+    class Short:
+        def __call__(self, episode, **kwargs):
+            return short(episode)
+
+    error = r"'short' cannot take .* 'prompts'\. Write it as def short\(episode, \*\*kwargs\)"
+    with pytest.raises(ConfigError, match=error):
+        with_step_rewards(short)
+    with pytest.raises(ConfigError, match=r"'Short' cannot take .* unexpected keyword argument 'episode'"):
+        with_step_rewards(Short)  # the class in the place of an object
+    assert with_step_rewards(Short())(episode=[FAULT]) == [-0.1 * len(FAULT.turns)]
+
+    def of_columns(completions, task, **kwargs):  # a column of the dataset
+        return [0.0] * len(task)
+
+    assert with_step_rewards(of_columns)(episode=[FAULT], completions=[[]], task=["{}"]) == [0]
+
+
+def test_what_a_reward_function_raises_has_the_functions_name(sqlite_database):
+    def mine(episode, **kwargs):
+        return [each.answer.values[0] for each in episode]  # None in the text protocol
+
+    async def asks(episode, **kwargs):
+        raise ConnectionError("no reply")
+
+    episodes = [played(sqlite_database, QUESTION, *LOOK_AND_ANSWER)]
+    for function, kind in ((mine, TypeError), (asks, ConnectionError)):
+        with pytest.raises(kind) as raised:
+            call_reward(with_step_rewards(function), episode=episodes)
+        assert raised.value.__notes__ == [f"raised by the reward function '{function.__name__}'"]
 
 
 async def judged(episode, **kwargs):

@@ -272,6 +272,19 @@ def test_a_warning_says_numbers_meaning_and_remedy(log_of) -> None:
     assert "error/denied is 0.6 on average" in warning and "above alarm_errors: 0.3" in warning
 
 
+@pytest.mark.parametrize(
+    "metric, settings, warnings",
+    [
+        ("alarm/groups_without_spread", {"advantage": "tree"}, 1),
+        ("alarm/groups_without_spread", {"advantage": "reinforce"}, 0),  # it compares no group
+        ("alarm/answers_without_query", {"max_turns": 2}, 1),
+        ("alarm/answers_without_query", {"max_turns": 1}, 0),  # as recipes/sql.yaml: the turn is the answer
+    ],
+)
+def test_no_alarm_of_what_the_settings_make_so(log_of, metric, settings, warnings) -> None:
+    assert len(log_of(**settings)(1.0, 1.0, 1.0, metric=metric)) == warnings
+
+
 def test_void_episodes_are_warned_of_with_their_commonest_reason(log_of) -> None:
     """15 of 20 in each rollout; and a run that was resumed knows no reason yet."""
     metric = "status/environment_fault"

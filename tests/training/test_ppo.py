@@ -406,7 +406,7 @@ def test_from_a_yaml_to_an_adapter(monkeypatch, tmp_path, kind):
         ({"value_clip": -0.5}, r"value_clip must be 0 \(clips nothing\) or more, is -0.5"),
         ({"advantage_args": {"lam": 1.5}}, "lam in advantage_args must be a number from 0 to 1, is 1.5"),
         ({"advantage_args": {"whiten": "yes"}}, "whiten in advantage_args must be true or false, is 'yes'"),
-        ({"advantage_args": {"lambda": 1}}, "the advantage 'gae' has no argument 'lambda'; allowed .* gamma, lam, whiten"),
+        ({"advantage_args": {"lambda": 1}}, "the advantage 'gae' cannot .* 'lambda'; allowed are gamma, lam, whiten"),
         ({"fp16": True}, "PPO trains its critic without a loss scaler; set fp16: false"),
     ],
 )  # fmt: skip

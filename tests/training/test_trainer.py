@@ -341,6 +341,12 @@ def test_held_out_accuracy_is_of_all_tasks_and_not_a_mean_of_batches(trainer_of,
     metrics = trainer.evaluate(to_dataset([late_orders] * 3, "text", "Answer."))
     assert metrics["eval_accuracy"] == trainer.state.log_history[-1]["eval_accuracy"] == pytest.approx(2 / 3)
     assert metrics["eval_alarm/invalid_actions"] == pytest.approx(1 / 3)
+    episodes = episodes_in(trainer.args.output_dir)
+    assert [e["rewards"]["outcome"] for e in episodes] == [1.0, -0.2, 1.0]
+    assert metrics["eval_rewards/outcome/mean"] == pytest.approx(0.6), "where batches have 0.4 and 1"
+    assert metrics["eval_reward"] == pytest.approx(sum(sum(e["rewards"].values()) for e in episodes) / 3)
+    lengths = [sum(turn["tokens"] for turn in e["turns"]) for e in episodes]
+    assert metrics["eval_completions/mean_length"] == pytest.approx(sum(lengths) / 3)
 
 
 @pytest.mark.parametrize("tasks", [5, 7])

@@ -160,8 +160,9 @@ def test_two_ranks_are_given_what_one_with_the_double_batch_is(
 def test_an_exception_ends_all_ranks_and_all_say_why(two_ranks, scenario, failing, error):
     errors = [rank["error"] for rank in seen(two_ranks, scenario)]
     assert errors[failing] == error
+    by = "; raised by the reward function 'picky'" if scenario == "reward_fails" else ""
     assert errors[1 - failing] == (
-        f"RankError: rank {failing} failed, and all ranks end with it. Its error: {error}"
+        f"RankError: rank {failing} failed, and all ranks end with it. Its error: {error}{by}"
     )
 
 

@@ -62,9 +62,12 @@ def rloo(batch: AdvantageBatch) -> torch.Tensor:
 
 @needs("groups")
 def reinforce_pp(batch: AdvantageBatch) -> torch.Tensor:
-    """Return rewards minus their group's mean, normalised over the batch (Hu, 2025, REINFORCE++)."""
+    """Return rewards minus their group's mean, normalised over the batch (Hu, 2025, REINFORCE++).
+
+    The batch's mean is that of the groups' differences from their own means, so it is 0.
+    """
     centred = in_groups(batch.weighted, batch.groups, lambda own: own - own.mean())
-    return normalised(centred, torch.zeros_like(batch.groups))
+    return in_groups(centred, torch.zeros_like(batch.groups), lambda own: own / (own.std() + EPSILON))
 
 
 @needs("groups")

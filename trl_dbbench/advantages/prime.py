@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from math import inf
 from typing import Any, Literal
 
 import torch
@@ -64,7 +65,7 @@ class Prime:
 
     def __init__(self, beta: float = 0.05, learning_rate: float = 1e-5, by: By = "token"):
         for name, value in (("beta", beta), ("learning_rate", learning_rate)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
                 raise ConfigError(f"{name} in advantage_args must be a number above 0, is {value!r}.")
         check_choice("advantage_args.by", by, ("token", "turn"))
         self.beta, self.learning_rate, self.by = beta, learning_rate, by

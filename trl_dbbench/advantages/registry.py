@@ -52,7 +52,7 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.utils.lookup import look_up
 
 AdvantageFunction = Callable[[AdvantageBatch], torch.Tensor]
-"""Returns (N,), a value for each episode, or (N, T), one for each token; NaN counts as 0."""
+"""Returns (N,), a value for each episode, or (N, T), one for each token; NaN and infinity count as 0."""
 
 ADVANTAGES: dict[str, Callable | None] = {
     "grpo": None,
@@ -92,14 +92,16 @@ def get_advantage(name: str, arguments: dict[str, Any] | str | None = None) -> A
         if arguments:
             raise ConfigError(f"the advantage {name!r} takes no advantage_args; given is {arguments}.")
         return None
-    taken = list(inspect.signature(found).parameters)
-    if not inspect.isclass(found):
-        taken = taken[1:]  # but the batch
-    if unknown := [key for key in arguments if key not in taken]:
+    own = () if inspect.isclass(found) else ("batch",)
+    signature = inspect.signature(found)
+    try:
+        signature.bind(*own, **arguments)
+    except TypeError as error:
+        taken = [*signature.parameters][len(own) :]
         raise ConfigError(
-            f"the advantage {name!r} has no argument {unknown[0]!r}; allowed in advantage_args: "
+            f"the advantage {name!r} cannot be called with advantage_args {arguments}: {error}; allowed are "
             f"{', '.join(taken) or 'none'}."
-        )
+        ) from None
     made: Any = found
     return made(**arguments) if inspect.isclass(found) else partial(made, **arguments)
 
@@ -134,7 +136,7 @@ def compute(name: str, function: AdvantageFunction, batch: AdvantageBatch) -> to
             f"value for each episode, and {allowed[1]}, one for each token."
         )
     failed = torch.tensor([episode.status == Status.ENVIRONMENT_FAULT for episode in batch.episodes])
-    values = torch.nan_to_num(values, nan=0.0)
+    values = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
     if values.dim() == 1:
         return values.masked_fill(failed, 0.0)
     return (values * batch.mask).masked_fill(failed[:, None], 0.0)

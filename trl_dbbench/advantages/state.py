@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from math import inf
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ class StateGroups(_ByStates):
 
     def __init__(self, omega: float = 1.0, gamma: float = 0.95):
         check_share("gamma", gamma)
-        if isinstance(omega, bool) or not isinstance(omega, int | float) or omega < 0:
+        if isinstance(omega, bool) or not isinstance(omega, int | float) or not 0 <= omega < inf:
             raise ConfigError(f"omega in advantage_args must be 0 or more, is {omega!r}.")
         self.omega, self.gamma = omega, gamma
 
@@ -88,13 +89,17 @@ class StateTree(_ByStates):
 
 
 def _numbers_of_states(batch: AdvantageBatch) -> torch.Tensor:
-    """(N, K): equal for turns of a group that start from the same tables after the same observations."""
+    """(N, K): equal for turns of a group that start from the same tables after the same observations.
+
+    First turns always do, also those of episodes that ended the server, whose tables are not known.
+    """
     numbers = torch.zeros(batch.has_turn.shape, dtype=torch.long)
     known: dict[Hashable, int] = {}
     for n, episode in enumerate(batch.episodes):
         seen: tuple[str, ...] = ()
         for k, turn in enumerate(episode.turns):
-            numbers[n, k] = known.setdefault((batch.groups[n].item(), turn.state, seen), len(known) + 1)
+            state = turn.state if seen else None
+            numbers[n, k] = known.setdefault((batch.groups[n].item(), state, seen), len(known) + 1)
             seen = (*seen, turn.observation or "")
     return numbers
 

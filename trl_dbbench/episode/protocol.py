@@ -137,6 +137,9 @@ class Reply:
 
 Action = Operation | Answer | Invalid
 
+CUT = "[TRUNCATED]"
+"""The end of an observation that was cut, as in AgentBench."""
+
 
 class AgentProtocol(Protocol):
     """The members of a protocol. Your own class is called with `observation_characters` as its argument.
@@ -212,7 +215,7 @@ class _BuiltIn:
 
     def observe(self, result: QueryResult | Invalid) -> str:
         text, most = _render(result), self.observation_characters
-        return text if most is None or len(text) <= most else f"{text[:most]}[TRUNCATED]"
+        return text if most is None or len(text) <= most else f"{text[:most]}{CUT}"
 
 
 @dataclass(frozen=True)
@@ -442,4 +445,4 @@ def _render(result: QueryResult | Invalid) -> str:
     if result.error is not None:
         return result.error
     rows = str(result.rows or [])
-    return f"{rows} [TRUNCATED]" if result.limit else rows
+    return f"{rows} {CUT}" if result.limit else rows

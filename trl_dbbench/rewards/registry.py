@@ -21,7 +21,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache
 from typing import Any
@@ -102,7 +103,18 @@ class StepRewards:
         self.function = function
 
     def __call__(self, episode: Sequence[Episode], **kwargs: Any) -> Any:
-        return self._sums(episode, self.function(episode=episode, **kwargs))
+        with self._named():
+            values = self.function(episode=episode, **kwargs)
+        return self._sums(episode, values)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Note the function's name in an exception of its own."""
+        try:
+            yield
+        except Exception as error:
+            error.add_note(f"raised by the reward function {self.__name__!r}")
+            raise
 
     def _sums(self, episodes: Sequence[Episode], values: Any) -> list[float | None]:
         values = _listed(values)
@@ -143,7 +155,9 @@ class AsyncStepRewards(StepRewards):
     """Wraps a coroutine function, which TRL awaits side by side with others; elsewhere `call_reward` does."""
 
     async def __call__(self, episode: Sequence[Episode], **kwargs: Any) -> Any:
-        return self._sums(episode, await self.function(episode=episode, **kwargs))  # type: ignore[misc]
+        with self._named():
+            values = await self.function(episode=episode, **kwargs)  # type: ignore[misc]
+        return self._sums(episode, values)
 
 
 def _listed(value: Any) -> Any:
@@ -168,10 +182,26 @@ def _event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+GIVEN = ("episode", "prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+"""What a training gives to each reward function, beside the dataset's columns."""
+
+
 def with_step_rewards(function: Any) -> Any:
-    """Wrap a reward function in `StepRewards`; return models unchanged."""
+    """Wrap a reward function in `StepRewards`; return models unchanged.
+
+    Raises:
+        ConfigError: if it cannot take all that a training gives.
+    """
     if not callable(function) or isinstance(function, nn.Module | StepRewards):
         return function
+    try:
+        inspect.signature(function).bind_partial(**dict.fromkeys(GIVEN))
+    except TypeError as error:
+        name = get_callable_name(function)
+        raise ConfigError(
+            f"the reward function {name!r} cannot take what a training gives it: {error}. Write it as def "
+            f"{name}(episode, **kwargs)."
+        ) from None
     return (AsyncStepRewards if is_async_callable(function) else StepRewards)(function)
 
 

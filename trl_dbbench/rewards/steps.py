@@ -15,12 +15,13 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from trl_dbbench.database import Database, State
 from trl_dbbench.episode.judge import Judge
-from trl_dbbench.episode.protocol import Answer, Invalid, Reply
+from trl_dbbench.episode.protocol import CUT, Answer, Invalid, Reply
 from trl_dbbench.episode.table_states import for_each_episode, states_along
 from trl_dbbench.episode.types import Episode, Status, Turn
 from trl_dbbench.grading.states import cell_text, without_dates
@@ -51,7 +52,8 @@ def _executed(turn: Turn) -> float | None:
 def answer_seen(episode: Sequence[Episode], **kwargs: object) -> StepValues:
     """Return, for a question, the share of the gold answer's cells that a statement was the first to show.
 
-    Cells are compared as numbers if both are, else as text. An episode's shares add up to at most 1.
+    Cells are compared as numbers if both are, else as text. What the observation cut off does not count.
+    An episode's shares add up to at most 1.
     """
     return [_seen(e) for e in episode]
 
@@ -62,12 +64,28 @@ def _seen(episode: Episode) -> list[float | None] | None:
         return None
     wanted = {_comparable(cell) for cell in _cells(task.gold.answer)}
     missing, values = set(wanted), list[float | None]()
-    for turn in episode.turns:
-        rows = (turn.result.rows if turn.result else None) or []
-        found = missing & {_comparable(cell) for cell in _cells(rows)}
+    for turn, said in zip(episode.turns, episode.said, strict=True):
+        # a program reads what the observation leaves out
+        seen = _shown(turn if said else replace(turn, observation=None))
+        found = missing & {_comparable(cell) for cell in without_dates([*seen])}
         missing -= found
         values.append(len(found) / len(wanted))
     return values
+
+
+def _shown(turn: Turn) -> Iterator[Any]:
+    """Yield the cells of a turn's result that its observation shows, which may be cut."""
+    rows, text = (turn.result.rows if turn.result else None) or [], turn.observation or ""
+    room, place = len(text) - len(CUT) if text.endswith(CUT) else math.inf, 0
+    for row in rows:
+        place += 2  # as Python prints rows: `[(1, 'Ann'), (2, 'Bo')]`
+        for cell in row:
+            place += len(repr(cell))
+            if place > room:
+                return
+            yield cell
+            place += 2
+        place += len(row) == 1  # `(1,)`
 
 
 def _cells(rows: Sequence[Any]) -> Iterator[Any]:

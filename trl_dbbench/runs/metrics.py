@@ -6,8 +6,7 @@ A new metric is one line in `episode_metrics` and one under "Logged".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from statistics import mean
+from collections.abc import Mapping, Sequence
 
 from accelerate.state import GradientState
 from trl import GRPOConfig
@@ -44,29 +43,45 @@ def episode_metrics(episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]
 
 
 def refined_metrics(
-    episodes: Sequence[EpisodeRecord], alarms: Mapping[str, Sequence[float]], args: GRPOConfig
-) -> dict[str, float]:
-    """Return some of TRL's own metrics over the episodes whose environment did not fail; NaN if none.
+    episodes: Sequence[EpisodeRecord],
+    alarms: Mapping[str, Sequence[float]],
+    args: GRPOConfig,
+    weights: Sequence[float],
+) -> dict[str, list[float]]:
+    """Return values for some of TRL's own metrics, without episodes whose environment failed; NaN if none.
 
     Logged:
 
     - `completions/...`: lengths in sampled tokens, and the share of truncated episodes (`Episode.truncated`;
       TRL looks at the last id).
     - `frac_reward_zero_std`: `alarm/groups_without_spread`, unless TRL measures the batch's spread.
+    - `reward`, `rewards/.../mean`: of an evaluation, the means of its episodes, not of its batches.
 
-    `episodes` are those of all ranks, `alarms` their `alarm_metrics`.
+    `episodes` are those of all ranks, `alarms` their `alarm_metrics`, `weights` those of the rewards.
     """
     played = [episode for episode in episodes if not is_void(episode)]
-    lengths = [sum(turn["tokens"] for turn in episode["turns"]) for episode in played]
+    lengths = [float(sum(turn["tokens"] for turn in episode["turns"])) for episode in played]
     ended = [length for length, e in zip(lengths, played, strict=True) if not e["truncated"]]
-    measures: dict[str, Callable[[Sequence[float]], float]] = {"mean": mean, "min": min, "max": max}
-    refined = {"completions/clipped_ratio": 1 - len(ended) / len(played) if played else math.nan}
-    for name, measure in measures.items():
-        refined[f"completions/{name}_length"] = float(measure(lengths or [math.nan]))
-        refined[f"completions/{name}_terminated_length"] = float(measure(ended or [0]))
+    refined = {"completions/clipped_ratio": [float(episode["truncated"]) for episode in played] or [math.nan]}
+    for name, each in (("length", lengths or [math.nan]), ("terminated_length", ended or [0.0])):
+        refined |= {f"completions/mean_{name}": each}
+        refined |= {f"completions/min_{name}": [min(each)], f"completions/max_{name}": [max(each)]}
     by_group = args.multi_objective_aggregation == "sum_then_normalize" and args.scale_rewards != "batch"
     if by_group and (groups := alarms.get("alarm/groups_without_spread")):
-        refined["frac_reward_zero_std"] = mean(groups)
+        refined["frac_reward_zero_std"] = [*groups]
+    scored = [e["rewards"] for e in played if any(value is not None for value in e["rewards"].values())]
+    if scored and episodes[0]["phase"] == "eval":
+        refined["reward"] = [
+            sum(
+                value * weight
+                for value, weight in zip(each.values(), weights, strict=True)
+                if value is not None
+            )
+            for each in scored
+        ]
+        for name in scored[0]:
+            given = [value for each in scored if (value := each[name]) is not None]
+            refined[f"rewards/{name}/mean"] = given or [math.nan]
     return refined
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 from typing import Any
@@ -135,12 +135,16 @@ def _total(rewards: Mapping[str, float | None], weights: Sequence[float]) -> flo
 
 @dataclass(frozen=True)
 class Alarm:
-    """A warning for a logged metric above, or `below`, a setting of the config, with advice."""
+    """A warning for a logged metric above, or `below`, a setting of the config, with advice.
+
+    There is none where `unless` says that the config makes the metric so.
+    """
 
     metric: str
     setting: str
     advice: str
     below: bool = False
+    unless: Callable[[Any], bool] = lambda args: False
 
     def bad(self, value: float, threshold: float) -> bool:
         return value < threshold if self.below else value > threshold
@@ -160,6 +164,7 @@ ALARMS = (
         "alarm_answers_without_query",
         "The agent answers without having looked. Guessing may pay: see what a wrong answer costs against "
         "running out of turns, and whether the questions can be answered by chance.",
+        unless=lambda args: args.max_turns == 1,  # it is for the answer
     ),
     Alarm(
         "alarm/distinct_sql",
@@ -173,6 +178,7 @@ ALARMS = (
         "alarm_groups_without_spread",
         "Nearly all groups have one reward for all their samples and teach nothing: the tasks are too easy "
         "or too hard for this model (see the reward). Take others, or raise num_generations or temperature.",
+        unless=lambda args: args.advantage in ("reinforce", "gae"),  # such groups teach them, too
     ),
     Alarm(
         "entropy",
@@ -214,8 +220,8 @@ class AlarmCallback(TrainerCallback, ExportableState):
         **kwargs: Any,
     ):
         for alarm in ALARMS:
-            if (logs or {}).get(alarm.metric) is None:  # an evaluation's log, or nothing to measure
-                continue
+            if (logs or {}).get(alarm.metric) is None or alarm.unless(args):
+                continue  # an evaluation's log, nothing to measure, or as it must be
             logged = (e[alarm.metric] for e in reversed(state.log_history) if e.get(alarm.metric) is not None)
             self._judge(alarm, list(islice(logged, args.alarm_window)), args, state)
 

@@ -13,7 +13,8 @@ nothing by moving further than `value_clip` from where it was before the update.
 Logged:
 
 - `value/loss`: the values' loss, before its weight.
-- `value/clip_ratio`: share of the sampled tokens whose value moved by more than `value_clip`.
+- `value/clip_ratio`: share of the sampled tokens that `value_clip` holds back: their values moved further,
+  towards the returns.
 - `value/explained_variance`: share of the returns' variance that the values explain; at most 1.
 """
 

@@ -385,7 +385,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         """Note what each episode is given; put advantages that are not TRL's in the place of its own."""
         episodes, training = self.batch.episodes, self.model.training
         if isinstance(penalties, torch.Tensor):
-            self._metrics["train" if training else "eval"]["kl_penalty"].append(penalties.mean().item())
+            scored = self.rewards.isnan().all(dim=1).logical_not().cpu()
+            self._metrics["train" if training else "eval"]["kl_penalty"] += penalties[scored].tolist()
         if self.advantage is None or not training:
             note(episodes, output["advantages"])
             return
@@ -412,8 +413,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         tasks = gather_object([row["task"] for row in batch.rows])
         group_size = self.num_generations if phase == "train" else self.num_generations_eval
         alarms = alarm_metrics(played, group_size, self.reward_weights.tolist(), self.player.database.dialect)
-        for name, value in refined_metrics(played, alarms, self.args).items():
-            self._metrics[phase][name][-1] = value  # in the place of TRL's
+        for name, values in refined_metrics(played, alarms, self.args, self.reward_weights.tolist()).items():
+            self._metrics[phase][name][-1:] = values  # in the place of TRL's
         left_out = batch.left_out_records(step)
         choice: dict[str, list[float]] = {}
         if phase == "train":

@@ -82,7 +82,8 @@ def together() -> Iterator[None]:
 
 def raise_on_all(error: Exception | None) -> None:
     """Raise this rank's error, or a `RankError` if another rank has one. All ranks must call it."""
-    told = Ranks().gather(None if error is None else f"{type(error).__name__}: {error}")
+    said = None if error is None else f"{type(error).__name__}: {error}"
+    told = Ranks().gather("; ".join([said, *getattr(error, "__notes__", ())]) if said else None)
     if error is not None:
         raise error
     for rank, text in enumerate(told):
