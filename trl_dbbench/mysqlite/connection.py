@@ -18,7 +18,7 @@ from trl_dbbench.mysqlite.names import needed_tables
 from trl_dbbench.mysqlite.parse import quote, text_of
 from trl_dbbench.mysqlite.statements import Statement, commits, creation, look, translated, translation
 from trl_dbbench.mysqlite.tables import Schema, shown
-from trl_dbbench.mysqlite.values import OutOfTime
+from trl_dbbench.mysqlite.values import COLLATION, OutOfTime
 
 _COMMANDS = words("CALL PREPARE EXECUTE GRANT REVOKE ANALYZE OPTIMIZE CHECK HANDLER LOAD LOCK UNLOCK")
 """First words of MySQL's statements that this database does not have."""
@@ -185,12 +185,12 @@ class Connection:
         refuse_if(assigned and tree.find(exp.Parameter), "a variable that SET has set")
         if self._views:
             check_size(tree, self._views)
+        if commits(tree):  # also where it then fails
+            self._commit()
         if statement.tables:
             known = self._schema.names() if known is None else known
             if missing := [name for name in statement.tables if name not in known]:
                 raise errors.unknown_table(missing[0])
-        if commits(tree):
-            self._commit()
         if (run := _RUN.get(type(tree))) is not None:
             return run(self, statement)
         if isinstance(tree, exp.Drop) and tree.kind in ("TABLE", "VIEW"):
@@ -320,14 +320,26 @@ class Connection:
     def _transact(self, statement: Statement) -> Result:
         """End an open transaction, for BEGIN as well; COMMIT and ROLLBACK without one do nothing."""
         tree = statement.tree
+        refuse_if("CHAIN" in statement.sql.upper(), "AND CHAIN")  # the tree of ROLLBACK does not tell
+        refuse_if("READ ONLY" in _modes(tree.args.get("modes")), "a transaction that is READ ONLY")
         if isinstance(tree, exp.Rollback) and tree.args.get("savepoint"):
             raise StatementError(1305, f"SAVEPOINT {tree.args['savepoint'].name} does not exist")
         if isinstance(tree, exp.Rollback) and self._raw.in_transaction:
-            self._run("ROLLBACK")
+            self._roll_back()
         self._commit()
         if isinstance(tree, exp.Transaction):
             self._run("BEGIN")
         return _DONE
+
+    def _roll_back(self) -> None:
+        """Undo the transaction, but for what MySQL keeps: temporary tables, then empty, and the numbers that
+        AUTO_INCREMENT has given."""
+        made, numbers = self._schema.temporary(), self._schema.numbers()
+        self._run("ROLLBACK")
+        with self._guard.own():
+            for name in made.keys() - self._schema.temporary():
+                self._raw.execute(made[name])
+            self._schema.go_on_from(numbers)
 
     def _commit(self) -> None:
         self._open = False
@@ -335,19 +347,28 @@ class Connection:
             self._run("COMMIT")
 
     def _set(self, statement: Statement) -> Result:
-        """Set autocommit, or a user's variables, which cannot be read then. SET TRANSACTION has no effect."""
+        """Set autocommit, or a user's variables, which cannot be read then. The isolation has no effect."""
+        before, assigned = self._autocommit, self._assigned
+        after = before
         for item in statement.tree.expressions:
             target = item.this.this if isinstance(item.this, exp.EQ) else item
-            name = target.name.lower()
+            name, kind = target.name.lower(), item.args.get("kind")
             if isinstance(target, exp.Parameter):
-                self._assigned = True
-            elif name == "autocommit" and item.args.get("kind") != "GLOBAL":
-                value, before = item.this.expression, self._autocommit
-                self._autocommit = (value.name or text_of(value)).upper() not in ("0", "OFF", "FALSE")
-                if self._autocommit and not before:
-                    self._commit()
+                assigned = True
+            elif name == "autocommit" and kind != "GLOBAL":
+                word = text_of(item.this.expression).upper()
+                refuse_if(word not in _SWITCH, f"SET autocommit = {word[:40]}")
+                after = _SWITCH[word]
+            elif kind == "TRANSACTION":
+                odd = item.args.get("global_") or self._raw.in_transaction
+                refuse_if(odd or "READ ONLY" in _modes(item.expressions), "this form of SET TRANSACTION")
             else:
-                refuse_if(name not in ("", "utf8mb4", "foreign_key_checks", "unique_checks"), f"SET {name}")
+                collation = item.text("collate") or COLLATION
+                refuse_if(collation.lower() != COLLATION, f"COLLATE {collation}")
+                refuse_if(name not in ("utf8mb4", "foreign_key_checks", "unique_checks"), f"SET {name}")
+        self._autocommit, self._assigned = after, assigned
+        if after and not before:
+            self._commit()
         return _DONE
 
     def _command(self, statement: Statement) -> Result:
@@ -366,6 +387,7 @@ class Connection:
 
     def _drop(self, tree: exp.Drop, kind: str) -> Result:
         schemas = ("temp",) if tree.args.get("temporary") else ("temp", "main")
+        refuse_if(schemas == ("temp",) and self._raw.in_transaction, "DROP TEMPORARY TABLE in a transaction")
         known = self._schema.names(kind.lower(), schemas)
         named = [(table.db or SHOWN_DATABASE, table.name) for table in tree.args.get("tables") or [tree.this]]
         found = [name for schema, name in named if schema == SHOWN_DATABASE and name in known]
@@ -382,6 +404,15 @@ def _out_of_time() -> StatementError:
         TIME_LIMIT, "Query execution was interrupted, maximum statement execution time exceeded"
     )
 
+
+def _modes(modes: Iterable[Any] | None) -> str:
+    """Return the characteristics of a transaction as one text."""
+    return ", ".join(getattr(mode, "name", mode) for mode in modes or ()).upper()
+
+
+_SWITCH = {"0": False, "FALSE": False, "OFF": False, "'OFF'": False}
+_SWITCH |= {"1": True, "TRUE": True, "ON": True, "'ON'": True, "DEFAULT": True}
+"""Values of autocommit."""
 
 _RUN: dict[type, Callable[[Connection, Statement], Result]] = {
     exp.Create: Connection._create,

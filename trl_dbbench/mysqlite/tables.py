@@ -497,6 +497,32 @@ class Schema:
             and not name.startswith(("sqlite_", "information_schema."))
         }
 
+    def temporary(self) -> dict[str, str]:
+        """Return the temporary tables that an agent has made: their names, and what makes each in SQLite."""
+        found = self._rows("SELECT name, sql FROM temp.sqlite_master WHERE type = 'table'")
+        return {
+            name: sql.replace("CREATE TABLE", "CREATE TEMP TABLE", 1)
+            for name, sql in found
+            if not name.startswith(("sqlite_", "information_schema."))
+        }
+
+    def numbers(self) -> dict[str, list[tuple[str, int]]]:
+        """Return the tables and their last numbers of AUTO_INCREMENT, by schema."""
+        counts = "SELECT 1 FROM {}.sqlite_master WHERE name = 'sqlite_sequence'"
+        return {
+            schema: self._rows(f"SELECT name, seq FROM {schema}.sqlite_sequence")
+            for schema in ("temp", "main")
+            if self._rows(counts.format(schema))
+        }
+
+    def go_on_from(self, numbers: dict[str, list[tuple[str, int]]]) -> None:
+        """Make these the last numbers of AUTO_INCREMENT."""
+        for schema in self.numbers():
+            self._connection.execute(f"DELETE FROM {schema}.sqlite_sequence")
+            self._connection.executemany(
+                f"INSERT INTO {schema}.sqlite_sequence VALUES (?, ?)", numbers[schema]
+            )
+
     def table_name(self, name: str) -> str:
         """Return the name of a table or view; raise StatementError for any other."""
         if name not in self.names():
