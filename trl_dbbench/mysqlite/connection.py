@@ -17,6 +17,7 @@ from trl_dbbench.mysqlite.kinds import UNKNOWN, Kind, Table, TableColumns, annot
 from trl_dbbench.mysqlite.names import needed_tables
 from trl_dbbench.mysqlite.parse import quote, text_of
 from trl_dbbench.mysqlite.statements import Statement, commits, creation, look, translated, translation
+from trl_dbbench.mysqlite.storage import numbered
 from trl_dbbench.mysqlite.tables import Schema, shown
 from trl_dbbench.mysqlite.values import COLLATION, OutOfTime
 
@@ -75,6 +76,8 @@ class Connection:
         self._declared: dict[str, TableColumns] = {}
         self._autocommit = True
         self._assigned = False
+        self._miscounted: set[str] = set()
+        """Tables whose next number of AUTO_INCREMENT may be another in MySQL."""
         self._open = False
         self._raw = sqlite3.connect(
             ":memory:",
@@ -209,12 +212,39 @@ class Connection:
         # MySQL changes one row after the other in an order, and with IGNORE stores a value in place of NULL
         doubtful = "UNIQUE" if tree.args.get("order") else "NOT NULL" if tree.args.get("ignore") else None
         try:
-            result = self._run(made.sql, made.kinds)
+            result = self._insert(tree, made.sql) if isinstance(tree, exp.Insert) else self._run(*made[:2])
         except sqlite3.IntegrityError as error:
             refuse_if(doubtful and str(error).startswith(doubtful), f"a change in which {error}")
             raise
         if not isinstance(tree, exp.Drop):
             self._known = known
+        return result
+
+    def _insert(self, tree: exp.Insert, sql: str) -> Result:
+        """Execute INSERT or REPLACE. AUTO_INCREMENT goes on from the number that MySQL has, or is refused."""
+        name = cast(exp.Table, tree.find(exp.Table)).name
+        (table,) = self._described((name,))
+        if not table.automatic:
+            return self._run(sql)
+        rows = numbered(tree, table)
+        kinds, passes_over = set(rows), tree.args.get("ignore") or tree.args.get("conflict")
+        doubtful = name in self._miscounted or (passes_over and len(rows) != 1)
+        refuse_if(doubtful and kinds != {False}, "the next number of AUTO_INCREMENT")
+        try:
+            result = self._run(sql)
+        except BaseException as error:
+            duplicate = str(error).startswith("UNIQUE")
+            if duplicate and kinds == {True}:  # MySQL has given all rows their numbers
+                self._schema.skip_numbers(name, len(rows))
+            elif kinds != {False} and (duplicate or len(rows) != 1):
+                self._miscounted.add(name)
+            raise
+        inserted = result.affected or 0
+        mixed = len(rows) > 1 and kinds not in ({True}, {False})
+        if mixed or (
+            not rows and inserted & (inserted + 1)
+        ):  # MySQL reserves 1, 2, 4, ... for a query's rows
+            self._miscounted.add(name)
         return result
 
     def _read_early(self, constant: str) -> None:
@@ -278,9 +308,13 @@ class Connection:
         return self._together([tables.create_filled(tree, row), filled])
 
     def _alter(self, statement: Statement) -> Result:
+        tree = cast(exp.Alter, statement.tree)
         refuse_if(self._queries, "ALTER TABLE beside a view")
+        refuse_if(
+            self._miscounted and tree.find(exp.AlterRename), "RENAME, and the next number of AUTO_INCREMENT"
+        )
         with self._guard.own():
-            self._together(tables.alter(cast(exp.Alter, statement.tree).copy()))
+            self._together(tables.alter(tree.copy()))
         return _DONE
 
     def _together(self, statements: Iterable[str]) -> Result:
@@ -302,6 +336,7 @@ class Connection:
         target = statement.tree.expressions[0]
         if not isinstance(target, exp.Table):
             raise errors.syntax_error(text_of(target))
+        self._miscounted.discard(target.name)
         if target.db not in ("", SHOWN_DATABASE):
             raise StatementError(1146, f"Table '{target.db}.{target.name}' doesn't exist")
         statements = [f"DELETE FROM {quote(target.name)}"]
@@ -376,6 +411,7 @@ class Connection:
         if word == "RENAME":
             self._commit()
             refuse_if(self._queries, "RENAME beside a view")
+            refuse_if(self._miscounted, "RENAME, and the next number of AUTO_INCREMENT")
             pairs, named = tables.renamed(rest.strip()), self._schema.table_name
             self._together(f"ALTER TABLE {quote(named(old))} RENAME TO {quote(new)}" for old, new in pairs)
             return _DONE
@@ -396,6 +432,7 @@ class Connection:
         for name in found:  # a temporary table goes before the one that it hides
             self._run(f"DROP {kind} {quote(name)}")
             self._queries.pop(name, None)
+            self._miscounted.discard(name)
         return _DONE
 
 

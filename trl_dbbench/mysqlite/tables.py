@@ -222,6 +222,7 @@ def _made(kind: Kind) -> str:
 def alter(tree: exp.Alter) -> list[str]:
     """Return ALTER TABLE for SQLite, one statement for each change."""
     table = quote(own_name(tree.this))
+    refuse_if(tree.args.get("options"), "ALTER TABLE with options")
     return [f"ALTER TABLE {table} {_change(action)}" for action in tree.args.get("actions") or []]
 
 
@@ -521,6 +522,14 @@ class Schema:
             self._connection.execute(f"DELETE FROM {schema}.sqlite_sequence")
             self._connection.executemany(
                 f"INSERT INTO {schema}.sqlite_sequence VALUES (?, ?)", numbers[schema]
+            )
+
+    def skip_numbers(self, name: str, count: int) -> None:
+        """Skip these many numbers of AUTO_INCREMENT of a table that has given some."""
+        schema = "temp" if name in self.temporary() else "main"
+        with self._guard.own():
+            self._connection.execute(
+                f"UPDATE {schema}.sqlite_sequence SET seq = seq + ? WHERE name = ?", (count, name)
             )
 
     def table_name(self, name: str) -> str:
