@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, cast
@@ -76,6 +77,7 @@ class Connection:
         self._declared: dict[str, TableColumns] = {}
         self._autocommit = True
         self._assigned = False
+        self._temporary = False
         self._miscounted: set[str] = set()
         """Tables whose next number of AUTO_INCREMENT may be another in MySQL."""
         self._open = False
@@ -194,6 +196,8 @@ class Connection:
             known = self._schema.names() if known is None else known
             if missing := [name for name in statement.tables if name not in known]:
                 raise errors.unknown_table(missing[0])
+        if self._temporary:
+            self._check_reopened(statement)
         if (run := _RUN.get(type(tree))) is not None:
             return run(self, statement)
         if isinstance(tree, exp.Drop) and tree.kind in ("TABLE", "VIEW"):
@@ -219,6 +223,19 @@ class Connection:
         if not isinstance(tree, exp.Drop):
             self._known = known
         return result
+
+    def _check_reopened(self, statement: Statement) -> None:
+        """Refuse to read a temporary table twice in a statement, which MySQL cannot."""
+        temporary = self._schema.names(schemas=("temp",)).intersection(statement.tables)
+        counts = Counter(table.name for table in statement.tree.find_all(exp.Table)) if temporary else {}
+        twice = {name for name, count in counts.items() if count > 1}
+        # a WITH that is read twice reads its tables twice
+        refuse_if(twice - set(statement.tables) or twice & temporary, "a temporary table that is read twice")
+
+    def _check_new(self, name: str) -> None:
+        known = self._schema.names()
+        alike = name not in known and name.lower() in map(str.lower, known)
+        refuse_if(alike, "names of tables that differ in case alone")
 
     def _insert(self, tree: exp.Insert, sql: str) -> Result:
         """Execute INSERT or REPLACE. AUTO_INCREMENT goes on from the number that MySQL has, or is refused."""
@@ -285,15 +302,23 @@ class Connection:
         tree, read = cast(exp.Create, statement.tree.copy()), self._described(statement.tables)
         refuse_if(tree.kind not in ("TABLE", "INDEX", "VIEW"), f"CREATE {tree.kind}")
         query, view = tree.expression, tree.kind == "VIEW"
+        refuse_if(statement.catalog, "information_schema in CREATE")
         name = cast(exp.Table, tree.find(exp.Table)).name
+        temporary = tree.find(exp.TemporaryProperty) is not None
+        self._temporary |= temporary
+        if tree.kind != "INDEX":
+            self._check_new(name)
         refuse_if(name in self._queries and tree.kind == "TABLE", "a table that hides a view")
+        refuse_if(temporary and (view or name in statement.tables), "such a temporary table or view")
         if not isinstance(query, exp.Query):
             refuse_if(tree.kind == "INDEX" and tree.find(exp.Anonymous), "an index of a part of a column")
             return self._run(tables.create(tree) if tree.kind == "TABLE" else translated(tree, read).sql)
         copy = query.copy()
         kinds = [*annotate(copy, read), *(kind_of(each) for each in copy.find_all(exp.Column) if view)]
         refuse_if(any(kind.is_single or kind.name == "fixed" for kind in kinds), "a query with FLOAT")
-        if view:  # what it has read before counts, too: perhaps it cannot be made again
+        if view:
+            self._check_view(tree, [named for named, _ in copy.meta["row"]])
+            # what it has read before counts, too: perhaps it cannot be made again
             self._views.setdefault(name.lower(), []).extend(names_read(tree))
             self._together([translated(tree, read).sql, f"SELECT 1 FROM {quote(name)} LIMIT 0"])
             self._queries[name] = query.copy()
@@ -307,12 +332,25 @@ class Connection:
         filled = translated(filling, (*read, TableColumns(name, tuple(row)))).sql
         return self._together([tables.create_filled(tree, row), filled])
 
+    def _check_view(self, tree: exp.Create, names: Sequence[str]) -> None:
+        fail_if(tree.find(exp.Parameter), 1351, "View's SELECT contains a variable or parameter")
+        temporary = self._schema.names(schemas=("temp",)).intersection(needed_tables(tree.expression))
+        for name in temporary:
+            raise StatementError(1352, f"View's SELECT refers to a temporary table '{name}'")
+        if isinstance(tree.this, exp.Schema):
+            names = [each.name for each in tree.this.expressions]
+        lowered = [name.lower() for name in names]
+        for name in names:
+            fail_if(lowered.count(name.lower()) > 1, 1060, f"Duplicate column name '{name}'")
+
     def _alter(self, statement: Statement) -> Result:
         tree = cast(exp.Alter, statement.tree)
         refuse_if(self._queries, "ALTER TABLE beside a view")
         refuse_if(
             self._miscounted and tree.find(exp.AlterRename), "RENAME, and the next number of AUTO_INCREMENT"
         )
+        for each in tree.find_all(exp.AlterRename):
+            self._check_new(each.this.name)
         with self._guard.own():
             self._together(tables.alter(tree.copy()))
         return _DONE
@@ -412,14 +450,19 @@ class Connection:
             self._commit()
             refuse_if(self._queries, "RENAME beside a view")
             refuse_if(self._miscounted, "RENAME, and the next number of AUTO_INCREMENT")
-            pairs, named = tables.renamed(rest.strip()), self._schema.table_name
-            self._together(f"ALTER TABLE {quote(named(old))} RENAME TO {quote(new)}" for old, new in pairs)
+            self._together(map(self._renaming, tables.renamed(rest.strip())))
             return _DONE
         refuse_if(
             word.split()[0] in _COMMANDS or (word == "SHOW" and rest.split()[:1] in _SHOWN),
             f"{word} {rest.strip()}"[:40],
         )
         raise statement.not_executed()
+
+    def _renaming(self, names: tuple[str, str]) -> str:
+        old, new = names
+        refuse_if(old in self._schema.names(schemas=("temp",)), "RENAME of a temporary table")
+        self._check_new(new)
+        return f"ALTER TABLE {quote(self._schema.table_name(old))} RENAME TO {quote(new)}"
 
     def _drop(self, tree: exp.Drop, kind: str) -> Result:
         schemas = ("temp",) if tree.args.get("temporary") else ("temp", "main")
@@ -429,6 +472,13 @@ class Connection:
         found = [name for schema, name in named if schema == SHOWN_DATABASE and name in known]
         unknown = [f"{schema}.{name}" for schema, name in named if name not in found]
         fail_if(unknown and not tree.args.get("exists"), 1051, f"Unknown table '{','.join(unknown)}'")
+        kept = (query for view, query in self._queries.items() if view not in found)
+        read = {name for query in kept for name in needed_tables(query)} - self._schema.names(
+            schemas=("temp",)
+        )
+        refuse_if(read.intersection(found), "DROP of what a view reads")
+        twice = [name for name in found if found.count(name) > 1]
+        fail_if(twice, 1066, f"Not unique table/alias: '{''.join(twice[:1])}'")
         for name in found:  # a temporary table goes before the one that it hides
             self._run(f"DROP {kind} {quote(name)}")
             self._queries.pop(name, None)

@@ -242,21 +242,21 @@ def described(row: tuple) -> tuple:
     return (name, _shown_type(kind), "NO" if not_null or key else "YES", "PRI" if key else "", shown, extra)
 
 
-def written_out(name: str, columns: list[tuple]) -> str:
+def written_out(name: str, columns: list[tuple], temporary: str) -> str:
     """Return the text of SHOW CREATE TABLE."""
     lines = []
     for column, kind, null, _, default, extra in columns:
         rest = " NOT NULL" if null == "NO" else ("" if default or kind == "text" else " DEFAULT NULL")
-        written = default if extra == "DEFAULT_GENERATED" else f"'{default}'"
+        now = default == "CURRENT_TIMESTAMP" and kind in ("datetime", "timestamp")
+        written = default if now else f"'{default}'"
         rest += f" DEFAULT {written}" if default is not None else ""
         lines.append(f"  {quote(column)} {kind}{rest}{' AUTO_INCREMENT' * (extra == 'auto_increment')}")
     keys = [quote(column[0]) for column in columns if column[3] == "PRI"]
     if keys:
         lines.append(f"  PRIMARY KEY ({','.join(keys)})")
     body = ",\n".join(lines)
-    return (
-        f"CREATE TABLE {quote(name)} (\n{body}\n) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE={COLLATION}"
-    )
+    options = f"ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE={COLLATION}"
+    return f"CREATE {temporary}TABLE {quote(name)} (\n{body}\n) {options}"
 
 
 def _shown_type(kind: str) -> str:
@@ -463,11 +463,11 @@ def show(tree: exp.Show, schema: Schema) -> list[tuple]:
     elif what == "DATABASES":
         found = [(SHOWN_DATABASE,), ("information_schema",)]
     elif what == "COLUMNS":
+        refuse_if(full, "SHOW FULL COLUMNS")
         found = schema.described(name)
-        if full:
-            found = [(row[0], row[1], None, *row[2:], "", "") for row in found]
     elif what == "CREATE TABLE":
-        found = [(schema.table_name(name), written_out(name, schema.described(name)))]
+        temporary = "TEMPORARY " * (name in schema.temporary())
+        found = [(name, written_out(name, schema.described(name), temporary))]
     else:
         raise errors.unsupported(f"SHOW {what}")
     refuse_if(tree.args.get("where"), "SHOW ... WHERE")
@@ -541,7 +541,10 @@ class Schema:
     def described(self, name: str) -> list[tuple]:
         """Return the columns as DESCRIBE lists them: name, type, NULL allowed, key, default, extra."""
         refuse_if(self.table_name(name) in self.names("view"), "the columns of a view")
-        return [described(row) for row in self._info(name)]
+        rows = [described(row) for row in self._info(name)]
+        if name not in self.temporary():
+            return rows
+        return [(*row, extra if extra == "auto_increment" else "NULL") for *row, extra in rows]
 
     def columns(self, name: str) -> TableColumns:
         """Return the columns of a table or view."""
