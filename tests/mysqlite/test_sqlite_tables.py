@@ -27,6 +27,7 @@ KEYED += "INSERT INTO t VALUES (1, 1, 'a'), (2, 2, 'b'); "
 UNIQUE = "CREATE TABLE t (id INT PRIMARY KEY AUTO_INCREMENT, v VARCHAR(5) NOT NULL UNIQUE); "
 UNIQUE += "INSERT INTO t (v) VALUES ('a'), ('b'); "
 PAID = "CREATE TABLE t (id INT, d DATE, p DECIMAL(8,2), v VARCHAR(9)); "
+KEYS = "CREATE TABLE t (a INT UNIQUE, b INT NOT NULL UNIQUE, c INT, d INT, UNIQUE (c, d)); "
 TEMPORARY = "CREATE TEMPORARY TABLE m (x INT); INSERT INTO m VALUES (1); "
 PAID += "INSERT INTO t VALUES (1, '2020-01-05', 1.5, 'a'), (2, '2021-02-03', 2, 'b'); "
 
@@ -88,6 +89,9 @@ BEGIN; CREATE TEMPORARY TABLE m (a INT UNIQUE); INSERT INTO m VALUES (1); ROLLBA
 {PAID} CREATE TEMPORARY TABLE m (x INT); INSERT INTO m SELECT id FROM t; SELECT m.x, a.id, b.id FROM m JOIN t a ON a.id = m.x JOIN t b ON b.id = m.x ORDER BY 1 | [(1, 1, 1), (2, 2, 2)]
 {PAID} DROP TABLE t, t | 1066
 DROP TABLE IF EXISTS t; SHOW TABLES | []
+{KEYS} DESCRIBE t | [("a", "int", "YES", "UNI", None, ""), ("b", "int", "NO", "PRI", None, ""), ("c", "int", "YES", "MUL", None, ""), ("d", "int", "YES", "", None, "")]
+{KEYS} CREATE INDEX i ON t (d); SELECT COLUMN_KEY FROM information_schema.columns WHERE COLUMN_NAME = 'd' | [("MUL",)]
+CREATE TABLE t (v VARCHAR(5) DEFAULT 'it''s', w VARCHAR(5) DEFAULT '', m TIMESTAMP, x TEXT); SHOW CREATE TABLE t | [("t", "CREATE TABLE `t` (\\n  `v` varchar(5) DEFAULT 'it''s',\\n  `w` varchar(5) DEFAULT '',\\n  `m` timestamp NULL DEFAULT NULL,\\n  `x` text\\n) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_0900_ai_ci")]
 CREATE TEMPORARY TABLE m (x INT PRIMARY KEY AUTO_INCREMENT, v VARCHAR(3)); DESCRIBE m | [("x", "int", "NO", "PRI", None, "auto_increment"), ("v", "varchar(3)", "YES", "", None, "NULL")]
 {PAID} RENAME TABLE t TO u, nope TO x; SHOW TABLES | [("t",)]
 {PAID} ALTER TABLE t ADD COLUMN q INT, DROP COLUMN nope; SELECT * FROM t WHERE id = 2 | [(2, date(2021, 2, 3), Decimal("2.00"), "b")]
@@ -153,6 +157,9 @@ CREATE TABLE t (x VARCHAR(9), UNIQUE KEY k (x(3)))
 {TEMPORARY} RENAME TABLE m TO n
 CREATE VIEW w AS SELECT table_name FROM information_schema.tables
 {PAID} SHOW FULL COLUMNS FROM t
+{KEYS} SHOW CREATE TABLE t
+CREATE TABLE t (a INT, b INT, PRIMARY KEY (b, a)); SHOW CREATE TABLE t
+CREATE TABLE t (a INT, KEY (a))
 {PAID} SHOW TABLES WHERE Tables_in_dbbench = 't'
 {PAID} SHOW INDEX FROM t
 {PAID} SHOW FIELDS FROM t

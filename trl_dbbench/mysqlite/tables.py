@@ -196,6 +196,7 @@ def _check_created(tree: exp.Expr, keyed: Sequence[str] = ()) -> None:
         odd = kind == UNKNOWN or (kind in (LONG_TEXT, JSON) and given)
         counted = column.find(exp.AutoIncrementColumnConstraint) and not in_key
         refuse_if(odd or counted, f"a column of {text_of(column)[:40]}")
+    refuse_if(tree.find(exp.IndexColumnConstraint), "KEY in a table")
 
 
 def create_filled(tree: exp.Create, row: Iterable[tuple[str, Kind]]) -> str:
@@ -246,12 +247,13 @@ def written_out(name: str, columns: list[tuple], temporary: str) -> str:
     """Return the text of SHOW CREATE TABLE."""
     lines = []
     for column, kind, null, _, default, extra in columns:
-        rest = " NOT NULL" if null == "NO" else ("" if default or kind == "text" else " DEFAULT NULL")
+        rest = " NOT NULL" if null == "NO" else " NULL" * (kind == "timestamp")
         now = default == "CURRENT_TIMESTAMP" and kind in ("datetime", "timestamp")
-        written = default if now else f"'{default}'"
-        rest += f" DEFAULT {written}" if default is not None else ""
+        given = default if now else exp.convert(default).sql()
+        rest += f" DEFAULT {given}" * (default is not None or (null == "YES" and kind != "text"))
         lines.append(f"  {quote(column)} {kind}{rest}{' AUTO_INCREMENT' * (extra == 'auto_increment')}")
     keys = [quote(column[0]) for column in columns if column[3] == "PRI"]
+    refuse_if(len(keys) > 1, "SHOW CREATE TABLE of a key of several columns")
     if keys:
         lines.append(f"  PRIMARY KEY ({','.join(keys)})")
     body = ",\n".join(lines)
@@ -466,6 +468,7 @@ def show(tree: exp.Show, schema: Schema) -> list[tuple]:
         refuse_if(full, "SHOW FULL COLUMNS")
         found = schema.described(name)
     elif what == "CREATE TABLE":
+        refuse_if(schema.keys(name), "SHOW CREATE TABLE of a table with more keys")
         temporary = "TEMPORARY " * (name in schema.temporary())
         found = [(name, written_out(name, schema.described(name), temporary))]
     else:
@@ -541,10 +544,34 @@ class Schema:
     def described(self, name: str) -> list[tuple]:
         """Return the columns as DESCRIBE lists them: name, type, NULL allowed, key, default, extra."""
         refuse_if(self.table_name(name) in self.names("view"), "the columns of a view")
-        rows = [described(row) for row in self._info(name)]
+        keys = self.keys(name)
+        rows = [
+            (column, kind, null, key or keys.get(column, ""), *rest)
+            for column, kind, null, key, *rest in (described(row) for row in self._info(name))
+        ]
         if name not in self.temporary():
             return rows
         return [(*row, extra if extra == "auto_increment" else "NULL") for *row, extra in rows]
+
+    def keys(self, name: str) -> dict[str, str]:
+        """Return what DESCRIBE says of the columns of keys other than the primary one."""
+        columns = {row[1]: row for row in self._info(name)}
+        primary, keys = any(row[5] for row in columns.values()), dict[str, str]()
+        with self._guard.own():
+            found = [
+                (unique, [row[2] for row in self._rows(f"PRAGMA index_info({quote(index)})")])
+                for _, index, unique, origin, _ in reversed(self._rows(f"PRAGMA index_list({quote(name)})"))
+                if origin != "pk"
+            ]
+        for unique, of in found:
+            if unique and not primary and all(columns[each][3] for each in of):
+                keys |= dict.fromkeys(of, "PRI")  # MySQL takes it for the primary key
+                primary = True
+            elif keys.get(of[0]) != "PRI" and (unique and len(of) == 1):
+                keys[of[0]] = "UNI"
+            else:
+                keys.setdefault(of[0], "MUL")
+        return keys
 
     def columns(self, name: str) -> TableColumns:
         """Return the columns of a table or view."""
