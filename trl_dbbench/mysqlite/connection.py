@@ -22,11 +22,14 @@ from trl_dbbench.mysqlite.storage import numbered
 from trl_dbbench.mysqlite.tables import Schema, shown
 from trl_dbbench.mysqlite.values import COLLATION, OutOfTime
 
-_COMMANDS = words("CALL PREPARE EXECUTE GRANT REVOKE ANALYZE OPTIMIZE CHECK HANDLER LOAD LOCK UNLOCK")
+_COMMANDS = words("ALTER CALL PREPARE EXECUTE GRANT REVOKE ANALYZE OPTIMIZE CHECK HANDLER LOAD LOCK UNLOCK")
 """First words of MySQL's statements that this database does not have."""
 
 _SHOWN = (["FIELDS"], ["KEYS"], ["INDEXES"], ["EXTENDED"])
 """Words behind SHOW that MySQL has, and the parser has not."""
+
+_CREATED = (["TRIGGER"], ["EVENT"], ["USER"], ["ROLE"], ["DEFINER"], ["OR"])
+"""Words behind CREATE that MySQL has, and the parser has not."""
 
 TIME_LIMIT = 3024
 """Number of the error for a statement that ran too long."""
@@ -219,6 +222,12 @@ class Connection:
             result = self._insert(tree, made.sql) if isinstance(tree, exp.Insert) else self._run(*made[:2])
         except sqlite3.IntegrityError as error:
             refuse_if(doubtful and str(error).startswith(doubtful), f"a change in which {error}")
+            column = str(error).rpartition(".")[2]
+            left_out = isinstance(tree.this, exp.Schema) and column.lower() not in map(
+                str.lower, (each.name for each in tree.this.expressions)
+            )
+            if str(error).startswith("NOT NULL") and isinstance(tree, exp.Insert) and left_out:
+                raise StatementError(1364, f"Field '{column}' doesn't have a default value") from None
             raise
         if not isinstance(tree, exp.Drop):
             self._known = known
@@ -300,7 +309,6 @@ class Connection:
 
     def _create(self, statement: Statement) -> Result:
         tree, read = cast(exp.Create, statement.tree.copy()), self._described(statement.tables)
-        refuse_if(tree.kind not in ("TABLE", "INDEX", "VIEW"), f"CREATE {tree.kind}")
         query, view = tree.expression, tree.kind == "VIEW"
         refuse_if(statement.catalog, "information_schema in CREATE")
         name = cast(exp.Table, tree.find(exp.Table)).name
@@ -312,6 +320,9 @@ class Connection:
         refuse_if(temporary and (view or name in statement.tables), "such a temporary table or view")
         if not isinstance(query, exp.Query):
             refuse_if(tree.kind == "INDEX" and tree.find(exp.Anonymous), "an index of a part of a column")
+            for column in tree.find_all(exp.Column) if tree.kind == "INDEX" else ():
+                here = column.name.lower() in (each.lower() for each, _ in read[0].columns)
+                fail_if(not here, 1072, f"Key column '{column.name}' doesn't exist in table")
             return self._run(tables.create(tree) if tree.kind == "TABLE" else translated(tree, read).sql)
         copy = query.copy()
         kinds = [*annotate(copy, read), *(kind_of(each) for each in copy.find_all(exp.Column) if view)]
@@ -351,6 +362,18 @@ class Connection:
         )
         for each in tree.find_all(exp.AlterRename):
             self._check_new(each.this.name)
+        known = {name.lower() for name, _ in self._described(statement.tables)[0].columns}
+        for action in tree.args.get("actions") or []:
+            name = action.this.name if action.this else ""
+            name = name or "".join(each.name for each in action.args.get("tables") or [])
+            if isinstance(action, exp.RenameColumn) and name.lower() not in known:
+                raise errors.unknown_column(name, tree.this.name)
+            dropped = isinstance(action, exp.Drop) and action.args.get("kind") == "COLUMN"
+            fail_if(
+                dropped and name and name.lower() not in known,
+                1091,
+                f"Can't DROP '{name}'; check that column/key exists",
+            )
         with self._guard.own():
             self._together(tables.alter(tree.copy()))
         return _DONE
@@ -386,6 +409,7 @@ class Connection:
         return _DONE
 
     def _use(self, statement: Statement) -> Result:
+        refuse_if(statement.tree.this.name.lower() == "information_schema", "USE information_schema")
         if statement.tree.this.name != SHOWN_DATABASE:
             raise StatementError(1049, f"Unknown database '{statement.tree.this.name}'")
         return _DONE
@@ -393,7 +417,6 @@ class Connection:
     def _transact(self, statement: Statement) -> Result:
         """End an open transaction, for BEGIN as well; COMMIT and ROLLBACK without one do nothing."""
         tree = statement.tree
-        refuse_if("CHAIN" in statement.sql.upper(), "AND CHAIN")  # the tree of ROLLBACK does not tell
         refuse_if("READ ONLY" in _modes(tree.args.get("modes")), "a transaction that is READ ONLY")
         if isinstance(tree, exp.Rollback) and tree.args.get("savepoint"):
             raise StatementError(1305, f"SAVEPOINT {tree.args['savepoint'].name} does not exist")
@@ -453,7 +476,9 @@ class Connection:
             self._together(map(self._renaming, tables.renamed(rest.strip())))
             return _DONE
         refuse_if(
-            word.split()[0] in _COMMANDS or (word == "SHOW" and rest.split()[:1] in _SHOWN),
+            word.split()[0] in _COMMANDS
+            or (word == "SHOW" and rest.split()[:1] in _SHOWN)
+            or (word == "CREATE" and rest.upper().split()[:1] in _CREATED),
             f"{word} {rest.strip()}"[:40],
         )
         raise statement.not_executed()
@@ -470,6 +495,9 @@ class Connection:
         known = self._schema.names(kind.lower(), schemas)
         named = [(table.db or SHOWN_DATABASE, table.name) for table in tree.args.get("tables") or [tree.this]]
         found = [name for schema, name in named if schema == SHOWN_DATABASE and name in known]
+        if kind == "VIEW" and not tree.args.get("exists"):
+            for name in self._schema.names("table", ("main",)).intersection(name for _, name in named):
+                raise StatementError(1347, f"'{SHOWN_DATABASE}.{name}' is not VIEW")
         unknown = [f"{schema}.{name}" for schema, name in named if name not in found]
         fail_if(unknown and not tree.args.get("exists"), 1051, f"Unknown table '{','.join(unknown)}'")
         kept = (query for view, query in self._queries.items() if view not in found)
