@@ -284,6 +284,9 @@ def _catalog_columns(names: list[tuple[str, str]], describe: Describe) -> list[t
     ]
 
 
+_DATABASES = (SHOWN_DATABASE, "information_schema", "performance_schema")
+"""Databases that MySQL shows to an agent."""
+
 CATALOG: dict[str, tuple[str, Callable[[list[tuple[str, str]], Describe], list[tuple]]]] = {
     "columns": (
         "TABLE_SCHEMA TABLE_NAME COLUMN_NAME ORDINAL_POSITION COLUMN_DEFAULT IS_NULLABLE DATA_TYPE "
@@ -299,7 +302,7 @@ CATALOG: dict[str, tuple[str, Callable[[list[tuple[str, str]], Describe], list[t
     ),
     "schemata": (
         "CATALOG_NAME SCHEMA_NAME",
-        lambda names, describe: [("def", SHOWN_DATABASE), ("def", "information_schema")],
+        lambda names, describe: [("def", name) for name in _DATABASES],
     ),
 }
 """Tables of information_schema: their columns, and what gives their rows."""
@@ -463,7 +466,7 @@ def show(tree: exp.Show, schema: Schema) -> list[tuple]:
     if what == "TABLES":
         found: list[tuple] = [each if full else each[:1] for each in sorted(schema.listed())]
     elif what == "DATABASES":
-        found = [(SHOWN_DATABASE,), ("information_schema",)]
+        found = [(name,) for name in _DATABASES]
     elif what == "COLUMNS":
         refuse_if(full, "SHOW FULL COLUMNS")
         found = schema.described(name)
