@@ -25,7 +25,7 @@ MEDALS = table("medals", "nation TEXT, gold INT", ("Chad", 1), ("Peru", 22))
         ("SHOW TABLES FROM dbbench", [("medals",)]),
         ("SHOW COLUMNS FROM dbbench.medals LIKE 'g%'", [("gold", "int", "YES", "", None, "")]),
         ("SHOW COLUMNS FROM medals FROM dbbench LIKE 'g%'", [("gold", "int", "YES", "", None, "")]),
-        ("SHOW DATABASES", [("dbbench",), ("information_schema",)]),
+        ("SHOW DATABASES", [("dbbench",), ("information_schema",), ("performance_schema",)]),
         ("SELECT table_name FROM information_schema.tables WHERE table_schema = 'dbbench'", [("medals",)]),
         (
             "SELECT information_schema.tables.table_name FROM information_schema.tables "

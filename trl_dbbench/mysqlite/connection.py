@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, cast
@@ -17,14 +18,18 @@ from trl_dbbench.mysqlite.kinds import UNKNOWN, Kind, Table, TableColumns, annot
 from trl_dbbench.mysqlite.names import needed_tables
 from trl_dbbench.mysqlite.parse import quote, text_of
 from trl_dbbench.mysqlite.statements import Statement, commits, creation, look, translated, translation
+from trl_dbbench.mysqlite.storage import numbered
 from trl_dbbench.mysqlite.tables import Schema, shown
-from trl_dbbench.mysqlite.values import OutOfTime
+from trl_dbbench.mysqlite.values import COLLATION, OutOfTime
 
-_COMMANDS = words("CALL PREPARE EXECUTE GRANT REVOKE ANALYZE OPTIMIZE CHECK HANDLER LOAD LOCK UNLOCK")
+_COMMANDS = words("ALTER CALL PREPARE EXECUTE GRANT REVOKE ANALYZE OPTIMIZE CHECK HANDLER LOAD LOCK UNLOCK")
 """First words of MySQL's statements that this database does not have."""
 
 _SHOWN = (["FIELDS"], ["KEYS"], ["INDEXES"], ["EXTENDED"])
 """Words behind SHOW that MySQL has, and the parser has not."""
+
+_CREATED = (["TRIGGER"], ["EVENT"], ["USER"], ["ROLE"], ["DEFINER"], ["OR"])
+"""Words behind CREATE that MySQL has, and the parser has not."""
 
 TIME_LIMIT = 3024
 """Number of the error for a statement that ran too long."""
@@ -75,6 +80,9 @@ class Connection:
         self._declared: dict[str, TableColumns] = {}
         self._autocommit = True
         self._assigned = False
+        self._temporary = False
+        self._miscounted: set[str] = set()
+        """Tables whose next number of AUTO_INCREMENT may be another in MySQL."""
         self._open = False
         self._raw = sqlite3.connect(
             ":memory:",
@@ -185,12 +193,14 @@ class Connection:
         refuse_if(assigned and tree.find(exp.Parameter), "a variable that SET has set")
         if self._views:
             check_size(tree, self._views)
+        if commits(tree):  # also where it then fails
+            self._commit()
         if statement.tables:
             known = self._schema.names() if known is None else known
             if missing := [name for name in statement.tables if name not in known]:
                 raise errors.unknown_table(missing[0])
-        if commits(tree):
-            self._commit()
+        if self._temporary:
+            self._check_reopened(statement)
         if (run := _RUN.get(type(tree))) is not None:
             return run(self, statement)
         if isinstance(tree, exp.Drop) and tree.kind in ("TABLE", "VIEW"):
@@ -209,12 +219,58 @@ class Connection:
         # MySQL changes one row after the other in an order, and with IGNORE stores a value in place of NULL
         doubtful = "UNIQUE" if tree.args.get("order") else "NOT NULL" if tree.args.get("ignore") else None
         try:
-            result = self._run(made.sql, made.kinds)
+            result = self._insert(tree, made.sql) if isinstance(tree, exp.Insert) else self._run(*made[:2])
         except sqlite3.IntegrityError as error:
             refuse_if(doubtful and str(error).startswith(doubtful), f"a change in which {error}")
+            column = str(error).rpartition(".")[2]
+            left_out = isinstance(tree.this, exp.Schema) and column.lower() not in map(
+                str.lower, (each.name for each in tree.this.expressions)
+            )
+            if str(error).startswith("NOT NULL") and isinstance(tree, exp.Insert) and left_out:
+                raise StatementError(1364, f"Field '{column}' doesn't have a default value") from None
             raise
         if not isinstance(tree, exp.Drop):
             self._known = known
+        return result
+
+    def _check_reopened(self, statement: Statement) -> None:
+        """Refuse to read a temporary table twice in a statement, which MySQL cannot."""
+        temporary = self._schema.names(schemas=("temp",)).intersection(statement.tables)
+        counts = Counter(table.name for table in statement.tree.find_all(exp.Table)) if temporary else {}
+        twice = {name for name, count in counts.items() if count > 1}
+        # a WITH that is read twice reads its tables twice
+        refuse_if(twice - set(statement.tables) or twice & temporary, "a temporary table that is read twice")
+
+    def _check_new(self, name: str) -> None:
+        known = self._schema.names()
+        alike = name not in known and name.lower() in map(str.lower, known)
+        refuse_if(alike, "names of tables that differ in case alone")
+
+    def _insert(self, tree: exp.Insert, sql: str) -> Result:
+        """Execute INSERT or REPLACE. AUTO_INCREMENT goes on from the number that MySQL has, or is refused."""
+        name = cast(exp.Table, tree.find(exp.Table)).name
+        (table,) = self._described((name,))
+        if not table.automatic:
+            return self._run(sql)
+        rows = numbered(tree, table)
+        kinds, passes_over = set(rows), tree.args.get("ignore") or tree.args.get("conflict")
+        doubtful = name in self._miscounted or (passes_over and len(rows) != 1)
+        refuse_if(doubtful and kinds != {False}, "the next number of AUTO_INCREMENT")
+        try:
+            result = self._run(sql)
+        except BaseException as error:
+            duplicate = str(error).startswith("UNIQUE")
+            if duplicate and kinds == {True}:  # MySQL has given all rows their numbers
+                self._schema.skip_numbers(name, len(rows))
+            elif kinds != {False} and (duplicate or len(rows) != 1):
+                self._miscounted.add(name)
+            raise
+        inserted = result.affected or 0
+        mixed = len(rows) > 1 and kinds not in ({True}, {False})
+        if mixed or (
+            not rows and inserted & (inserted + 1)
+        ):  # MySQL reserves 1, 2, 4, ... for a query's rows
+            self._miscounted.add(name)
         return result
 
     def _read_early(self, constant: str) -> None:
@@ -253,17 +309,27 @@ class Connection:
 
     def _create(self, statement: Statement) -> Result:
         tree, read = cast(exp.Create, statement.tree.copy()), self._described(statement.tables)
-        refuse_if(tree.kind not in ("TABLE", "INDEX", "VIEW"), f"CREATE {tree.kind}")
         query, view = tree.expression, tree.kind == "VIEW"
+        refuse_if(statement.catalog, "information_schema in CREATE")
         name = cast(exp.Table, tree.find(exp.Table)).name
+        temporary = tree.find(exp.TemporaryProperty) is not None
+        self._temporary |= temporary
+        if tree.kind != "INDEX":
+            self._check_new(name)
         refuse_if(name in self._queries and tree.kind == "TABLE", "a table that hides a view")
+        refuse_if(temporary and (view or name in statement.tables), "such a temporary table or view")
         if not isinstance(query, exp.Query):
             refuse_if(tree.kind == "INDEX" and tree.find(exp.Anonymous), "an index of a part of a column")
+            for column in tree.find_all(exp.Column) if tree.kind == "INDEX" else ():
+                here = column.name.lower() in (each.lower() for each, _ in read[0].columns)
+                fail_if(not here, 1072, f"Key column '{column.name}' doesn't exist in table")
             return self._run(tables.create(tree) if tree.kind == "TABLE" else translated(tree, read).sql)
         copy = query.copy()
         kinds = [*annotate(copy, read), *(kind_of(each) for each in copy.find_all(exp.Column) if view)]
         refuse_if(any(kind.is_single or kind.name == "fixed" for kind in kinds), "a query with FLOAT")
-        if view:  # what it has read before counts, too: perhaps it cannot be made again
+        if view:
+            self._check_view(tree, [named for named, _ in copy.meta["row"]])
+            # what it has read before counts, too: perhaps it cannot be made again
             self._views.setdefault(name.lower(), []).extend(names_read(tree))
             self._together([translated(tree, read).sql, f"SELECT 1 FROM {quote(name)} LIMIT 0"])
             self._queries[name] = query.copy()
@@ -277,10 +343,39 @@ class Connection:
         filled = translated(filling, (*read, TableColumns(name, tuple(row)))).sql
         return self._together([tables.create_filled(tree, row), filled])
 
+    def _check_view(self, tree: exp.Create, names: Sequence[str]) -> None:
+        fail_if(tree.find(exp.Parameter), 1351, "View's SELECT contains a variable or parameter")
+        temporary = self._schema.names(schemas=("temp",)).intersection(needed_tables(tree.expression))
+        for name in temporary:
+            raise StatementError(1352, f"View's SELECT refers to a temporary table '{name}'")
+        if isinstance(tree.this, exp.Schema):
+            names = [each.name for each in tree.this.expressions]
+        lowered = [name.lower() for name in names]
+        for name in names:
+            fail_if(lowered.count(name.lower()) > 1, 1060, f"Duplicate column name '{name}'")
+
     def _alter(self, statement: Statement) -> Result:
+        tree = cast(exp.Alter, statement.tree)
         refuse_if(self._queries, "ALTER TABLE beside a view")
+        refuse_if(
+            self._miscounted and tree.find(exp.AlterRename), "RENAME, and the next number of AUTO_INCREMENT"
+        )
+        for each in tree.find_all(exp.AlterRename):
+            self._check_new(each.this.name)
+        known = {name.lower() for name, _ in self._described(statement.tables)[0].columns}
+        for action in tree.args.get("actions") or []:
+            name = action.this.name if action.this else ""
+            name = name or "".join(each.name for each in action.args.get("tables") or [])
+            if isinstance(action, exp.RenameColumn) and name.lower() not in known:
+                raise errors.unknown_column(name, tree.this.name)
+            dropped = isinstance(action, exp.Drop) and action.args.get("kind") == "COLUMN"
+            fail_if(
+                dropped and name and name.lower() not in known,
+                1091,
+                f"Can't DROP '{name}'; check that column/key exists",
+            )
         with self._guard.own():
-            self._together(tables.alter(cast(exp.Alter, statement.tree).copy()))
+            self._together(tables.alter(tree.copy()))
         return _DONE
 
     def _together(self, statements: Iterable[str]) -> Result:
@@ -302,6 +397,7 @@ class Connection:
         target = statement.tree.expressions[0]
         if not isinstance(target, exp.Table):
             raise errors.syntax_error(text_of(target))
+        self._miscounted.discard(target.name)
         if target.db not in ("", SHOWN_DATABASE):
             raise StatementError(1146, f"Table '{target.db}.{target.name}' doesn't exist")
         statements = [f"DELETE FROM {quote(target.name)}"]
@@ -313,6 +409,7 @@ class Connection:
         return _DONE
 
     def _use(self, statement: Statement) -> Result:
+        refuse_if(statement.tree.this.name.lower() == "information_schema", "USE information_schema")
         if statement.tree.this.name != SHOWN_DATABASE:
             raise StatementError(1049, f"Unknown database '{statement.tree.this.name}'")
         return _DONE
@@ -320,14 +417,25 @@ class Connection:
     def _transact(self, statement: Statement) -> Result:
         """End an open transaction, for BEGIN as well; COMMIT and ROLLBACK without one do nothing."""
         tree = statement.tree
+        refuse_if("READ ONLY" in _modes(tree.args.get("modes")), "a transaction that is READ ONLY")
         if isinstance(tree, exp.Rollback) and tree.args.get("savepoint"):
             raise StatementError(1305, f"SAVEPOINT {tree.args['savepoint'].name} does not exist")
         if isinstance(tree, exp.Rollback) and self._raw.in_transaction:
-            self._run("ROLLBACK")
+            self._roll_back()
         self._commit()
         if isinstance(tree, exp.Transaction):
             self._run("BEGIN")
         return _DONE
+
+    def _roll_back(self) -> None:
+        """Undo the transaction, but for what MySQL keeps: temporary tables, then empty, and the numbers that
+        AUTO_INCREMENT has given."""
+        made, numbers = self._schema.temporary(), self._schema.numbers()
+        self._run("ROLLBACK")
+        with self._guard.own():
+            for name in made.keys() - self._schema.temporary():
+                self._raw.execute(made[name])
+            self._schema.go_on_from(numbers)
 
     def _commit(self) -> None:
         self._open = False
@@ -335,19 +443,28 @@ class Connection:
             self._run("COMMIT")
 
     def _set(self, statement: Statement) -> Result:
-        """Set autocommit, or a user's variables, which cannot be read then. SET TRANSACTION has no effect."""
+        """Set autocommit, or a user's variables, which cannot be read then. The isolation has no effect."""
+        before, assigned = self._autocommit, self._assigned
+        after = before
         for item in statement.tree.expressions:
             target = item.this.this if isinstance(item.this, exp.EQ) else item
-            name = target.name.lower()
+            name, kind = target.name.lower(), item.args.get("kind")
             if isinstance(target, exp.Parameter):
-                self._assigned = True
-            elif name == "autocommit" and item.args.get("kind") != "GLOBAL":
-                value, before = item.this.expression, self._autocommit
-                self._autocommit = (value.name or text_of(value)).upper() not in ("0", "OFF", "FALSE")
-                if self._autocommit and not before:
-                    self._commit()
+                assigned = True
+            elif name == "autocommit" and kind != "GLOBAL":
+                word = text_of(item.this.expression).upper()
+                refuse_if(word not in _SWITCH, f"SET autocommit = {word[:40]}")
+                after = _SWITCH[word]
+            elif kind == "TRANSACTION":
+                odd = item.args.get("global_") or self._raw.in_transaction
+                refuse_if(odd or "READ ONLY" in _modes(item.expressions), "this form of SET TRANSACTION")
             else:
-                refuse_if(name not in ("", "utf8mb4", "foreign_key_checks", "unique_checks"), f"SET {name}")
+                collation = item.text("collate") or COLLATION
+                refuse_if(collation.lower() != COLLATION, f"COLLATE {collation}")
+                refuse_if(name not in ("utf8mb4", "foreign_key_checks", "unique_checks"), f"SET {name}")
+        self._autocommit, self._assigned = after, assigned
+        if after and not before:
+            self._commit()
         return _DONE
 
     def _command(self, statement: Statement) -> Result:
@@ -355,25 +472,45 @@ class Connection:
         if word == "RENAME":
             self._commit()
             refuse_if(self._queries, "RENAME beside a view")
-            pairs, named = tables.renamed(rest.strip()), self._schema.table_name
-            self._together(f"ALTER TABLE {quote(named(old))} RENAME TO {quote(new)}" for old, new in pairs)
+            refuse_if(self._miscounted, "RENAME, and the next number of AUTO_INCREMENT")
+            self._together(map(self._renaming, tables.renamed(rest.strip())))
             return _DONE
         refuse_if(
-            word.split()[0] in _COMMANDS or (word == "SHOW" and rest.split()[:1] in _SHOWN),
+            word.split()[0] in _COMMANDS
+            or (word == "SHOW" and rest.split()[:1] in _SHOWN)
+            or (word == "CREATE" and rest.upper().split()[:1] in _CREATED),
             f"{word} {rest.strip()}"[:40],
         )
         raise statement.not_executed()
 
+    def _renaming(self, names: tuple[str, str]) -> str:
+        old, new = names
+        refuse_if(old in self._schema.names(schemas=("temp",)), "RENAME of a temporary table")
+        self._check_new(new)
+        return f"ALTER TABLE {quote(self._schema.table_name(old))} RENAME TO {quote(new)}"
+
     def _drop(self, tree: exp.Drop, kind: str) -> Result:
         schemas = ("temp",) if tree.args.get("temporary") else ("temp", "main")
+        refuse_if(schemas == ("temp",) and self._raw.in_transaction, "DROP TEMPORARY TABLE in a transaction")
         known = self._schema.names(kind.lower(), schemas)
         named = [(table.db or SHOWN_DATABASE, table.name) for table in tree.args.get("tables") or [tree.this]]
         found = [name for schema, name in named if schema == SHOWN_DATABASE and name in known]
+        if kind == "VIEW" and not tree.args.get("exists"):
+            for name in self._schema.names("table", ("main",)).intersection(name for _, name in named):
+                raise StatementError(1347, f"'{SHOWN_DATABASE}.{name}' is not VIEW")
         unknown = [f"{schema}.{name}" for schema, name in named if name not in found]
         fail_if(unknown and not tree.args.get("exists"), 1051, f"Unknown table '{','.join(unknown)}'")
+        kept = (query for view, query in self._queries.items() if view not in found)
+        read = {name for query in kept for name in needed_tables(query)} - self._schema.names(
+            schemas=("temp",)
+        )
+        refuse_if(read.intersection(found), "DROP of what a view reads")
+        twice = [name for name in found if found.count(name) > 1]
+        fail_if(twice, 1066, f"Not unique table/alias: '{''.join(twice[:1])}'")
         for name in found:  # a temporary table goes before the one that it hides
             self._run(f"DROP {kind} {quote(name)}")
             self._queries.pop(name, None)
+            self._miscounted.discard(name)
         return _DONE
 
 
@@ -382,6 +519,15 @@ def _out_of_time() -> StatementError:
         TIME_LIMIT, "Query execution was interrupted, maximum statement execution time exceeded"
     )
 
+
+def _modes(modes: Iterable[Any] | None) -> str:
+    """Return the characteristics of a transaction as one text."""
+    return ", ".join(getattr(mode, "name", mode) for mode in modes or ()).upper()
+
+
+_SWITCH = {"0": False, "FALSE": False, "OFF": False, "'OFF'": False}
+_SWITCH |= {"1": True, "TRUE": True, "ON": True, "'ON'": True, "DEFAULT": True}
+"""Values of autocommit."""
 
 _RUN: dict[type, Callable[[Connection, Statement], Result]] = {
     exp.Create: Connection._create,

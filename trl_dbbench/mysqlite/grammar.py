@@ -913,6 +913,9 @@ def check_grammar(sql: str, tokens: Sequence[Token]) -> bool:
     if first not in _FIRST_WORDS:
         reader.fail()
     refuse_if(first in ("DO", "FLUSH", "RELEASE", "SAVEPOINT"), first)
+    if first in ("START", "BEGIN", "COMMIT", "ROLLBACK"):
+        for token in tokens:
+            refuse_if(token.text.upper() in ("CHAIN", "RELEASE", "SNAPSHOT"), f"{first} ... {token.text}")
     if certain := first in _STATEMENTS:
         reader.statement()
     else:

@@ -75,6 +75,9 @@ def _look(sql: str) -> Statement:
             raise unsupported("a statement of this form") from None
         raise
     _tidy(tree)
+    refuse_if(tree.find(exp.Into), "SELECT ... INTO")
+    of_tables = not isinstance(tree, exp.Create) or tree.kind in ("TABLE", "INDEX", "VIEW")
+    refuse_if(not of_tables, f"CREATE {tree.text('kind')}")
     for check in (
         checks.check_missing,
         checks.check_letters,
@@ -87,7 +90,11 @@ def _look(sql: str) -> Statement:
     catalog = {
         table.name.lower() for table in tree.find_all(exp.Table) if table.db.lower() == "information_schema"
     }
-    refuse_if(catalog - set(CATALOG), "this table of information_schema")
+    first = tree.find(exp.Table)  # what a statement changes
+    changed = (
+        not isinstance(tree, exp.Query) and first is not None and first.db.lower() == "information_schema"
+    )
+    refuse_if(changed or catalog - set(CATALOG), "this table of information_schema")
     of_query = isinstance(tree.args.get("expression"), exp.Query)
     for check in (
         _CHECKS if of_query or isinstance(tree, exp.Query | exp.Insert | exp.Update | exp.Delete) else ()

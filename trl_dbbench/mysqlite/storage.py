@@ -109,6 +109,27 @@ def _insert(tree: exp.Insert, columns: Sequence[TableColumns]) -> None:
         tree.set("expression", _selected(source, wanted, new))
 
 
+def numbered(tree: exp.Insert, table: TableColumns) -> list[bool | None]:
+    """Return for each row of VALUES whether AUTO_INCREMENT numbers it, `None` in doubt. A query that leaves
+    out the column has no such row, any other has doubtful ones."""
+    schema, source = tree.this, tree.expression
+    names = (
+        (each.name for each in schema.expressions) if isinstance(schema, exp.Schema) else dict(table.columns)
+    )
+    found = [name.lower() == table.automatic.lower() for name in names]
+    place = found.index(True) if True in found else None
+    if not isinstance(source, exp.Values):
+        return [] if place is None else [None, None]
+    return [place is None or _asks_for_number(row.expressions[place]) for row in source.expressions]
+
+
+def _asks_for_number(cell: exp.Expr) -> bool | None:
+    """Return whether a value of a column with AUTO_INCREMENT asks for its next number, `None` in doubt."""
+    if isinstance(cell, exp.Literal) and not cell.is_string:
+        return not float(cell.name)
+    return True if isinstance(cell, exp.Null) else None
+
+
 def _names_column(
     row: exp.Expr, target: str, kinds: Mapping[str, Kind], columns: Sequence[TableColumns]
 ) -> Iterator[bool]:

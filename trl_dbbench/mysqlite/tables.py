@@ -196,6 +196,7 @@ def _check_created(tree: exp.Expr, keyed: Sequence[str] = ()) -> None:
         odd = kind == UNKNOWN or (kind in (LONG_TEXT, JSON) and given)
         counted = column.find(exp.AutoIncrementColumnConstraint) and not in_key
         refuse_if(odd or counted, f"a column of {text_of(column)[:40]}")
+    refuse_if(tree.find(exp.IndexColumnConstraint), "KEY in a table")
 
 
 def create_filled(tree: exp.Create, row: Iterable[tuple[str, Kind]]) -> str:
@@ -222,6 +223,7 @@ def _made(kind: Kind) -> str:
 def alter(tree: exp.Alter) -> list[str]:
     """Return ALTER TABLE for SQLite, one statement for each change."""
     table = quote(own_name(tree.this))
+    refuse_if(tree.args.get("options"), "ALTER TABLE with options")
     return [f"ALTER TABLE {table} {_change(action)}" for action in tree.args.get("actions") or []]
 
 
@@ -241,21 +243,22 @@ def described(row: tuple) -> tuple:
     return (name, _shown_type(kind), "NO" if not_null or key else "YES", "PRI" if key else "", shown, extra)
 
 
-def written_out(name: str, columns: list[tuple]) -> str:
+def written_out(name: str, columns: list[tuple], temporary: str) -> str:
     """Return the text of SHOW CREATE TABLE."""
     lines = []
     for column, kind, null, _, default, extra in columns:
-        rest = " NOT NULL" if null == "NO" else ("" if default or kind == "text" else " DEFAULT NULL")
-        written = default if extra == "DEFAULT_GENERATED" else f"'{default}'"
-        rest += f" DEFAULT {written}" if default is not None else ""
+        rest = " NOT NULL" if null == "NO" else " NULL" * (kind == "timestamp")
+        now = default == "CURRENT_TIMESTAMP" and kind in ("datetime", "timestamp")
+        given = default if now else exp.convert(default).sql()
+        rest += f" DEFAULT {given}" * (default is not None or (null == "YES" and kind != "text"))
         lines.append(f"  {quote(column)} {kind}{rest}{' AUTO_INCREMENT' * (extra == 'auto_increment')}")
     keys = [quote(column[0]) for column in columns if column[3] == "PRI"]
+    refuse_if(len(keys) > 1, "SHOW CREATE TABLE of a key of several columns")
     if keys:
         lines.append(f"  PRIMARY KEY ({','.join(keys)})")
     body = ",\n".join(lines)
-    return (
-        f"CREATE TABLE {quote(name)} (\n{body}\n) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE={COLLATION}"
-    )
+    options = f"ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE={COLLATION}"
+    return f"CREATE {temporary}TABLE {quote(name)} (\n{body}\n) {options}"
 
 
 def _shown_type(kind: str) -> str:
@@ -281,6 +284,9 @@ def _catalog_columns(names: list[tuple[str, str]], describe: Describe) -> list[t
     ]
 
 
+_DATABASES = (SHOWN_DATABASE, "information_schema", "performance_schema")
+"""Databases that MySQL shows to an agent."""
+
 CATALOG: dict[str, tuple[str, Callable[[list[tuple[str, str]], Describe], list[tuple]]]] = {
     "columns": (
         "TABLE_SCHEMA TABLE_NAME COLUMN_NAME ORDINAL_POSITION COLUMN_DEFAULT IS_NULLABLE DATA_TYPE "
@@ -296,7 +302,7 @@ CATALOG: dict[str, tuple[str, Callable[[list[tuple[str, str]], Describe], list[t
     ),
     "schemata": (
         "CATALOG_NAME SCHEMA_NAME",
-        lambda names, describe: [("def", SHOWN_DATABASE), ("def", "information_schema")],
+        lambda names, describe: [("def", name) for name in _DATABASES],
     ),
 }
 """Tables of information_schema: their columns, and what gives their rows."""
@@ -460,13 +466,14 @@ def show(tree: exp.Show, schema: Schema) -> list[tuple]:
     if what == "TABLES":
         found: list[tuple] = [each if full else each[:1] for each in sorted(schema.listed())]
     elif what == "DATABASES":
-        found = [(SHOWN_DATABASE,), ("information_schema",)]
+        found = [(name,) for name in _DATABASES]
     elif what == "COLUMNS":
+        refuse_if(full, "SHOW FULL COLUMNS")
         found = schema.described(name)
-        if full:
-            found = [(row[0], row[1], None, *row[2:], "", "") for row in found]
     elif what == "CREATE TABLE":
-        found = [(schema.table_name(name), written_out(name, schema.described(name)))]
+        refuse_if(schema.keys(name), "SHOW CREATE TABLE of a table with more keys")
+        temporary = "TEMPORARY " * (name in schema.temporary())
+        found = [(name, written_out(name, schema.described(name), temporary))]
     else:
         raise errors.unsupported(f"SHOW {what}")
     refuse_if(tree.args.get("where"), "SHOW ... WHERE")
@@ -497,6 +504,40 @@ class Schema:
             and not name.startswith(("sqlite_", "information_schema."))
         }
 
+    def temporary(self) -> dict[str, str]:
+        """Return the temporary tables that an agent has made: their names, and what makes each in SQLite."""
+        found = self._rows("SELECT name, sql FROM temp.sqlite_master WHERE type = 'table'")
+        return {
+            name: sql.replace("CREATE TABLE", "CREATE TEMP TABLE", 1)
+            for name, sql in found
+            if not name.startswith(("sqlite_", "information_schema."))
+        }
+
+    def numbers(self) -> dict[str, list[tuple[str, int]]]:
+        """Return the tables and their last numbers of AUTO_INCREMENT, by schema."""
+        counts = "SELECT 1 FROM {}.sqlite_master WHERE name = 'sqlite_sequence'"
+        return {
+            schema: self._rows(f"SELECT name, seq FROM {schema}.sqlite_sequence")
+            for schema in ("temp", "main")
+            if self._rows(counts.format(schema))
+        }
+
+    def go_on_from(self, numbers: dict[str, list[tuple[str, int]]]) -> None:
+        """Make these the last numbers of AUTO_INCREMENT."""
+        for schema in self.numbers():
+            self._connection.execute(f"DELETE FROM {schema}.sqlite_sequence")
+            self._connection.executemany(
+                f"INSERT INTO {schema}.sqlite_sequence VALUES (?, ?)", numbers[schema]
+            )
+
+    def skip_numbers(self, name: str, count: int) -> None:
+        """Skip these many numbers of AUTO_INCREMENT of a table that has given some."""
+        schema = "temp" if name in self.temporary() else "main"
+        with self._guard.own():
+            self._connection.execute(
+                f"UPDATE {schema}.sqlite_sequence SET seq = seq + ? WHERE name = ?", (count, name)
+            )
+
     def table_name(self, name: str) -> str:
         """Return the name of a table or view; raise StatementError for any other."""
         if name not in self.names():
@@ -506,7 +547,34 @@ class Schema:
     def described(self, name: str) -> list[tuple]:
         """Return the columns as DESCRIBE lists them: name, type, NULL allowed, key, default, extra."""
         refuse_if(self.table_name(name) in self.names("view"), "the columns of a view")
-        return [described(row) for row in self._info(name)]
+        keys = self.keys(name)
+        rows = [
+            (column, kind, null, key or keys.get(column, ""), *rest)
+            for column, kind, null, key, *rest in (described(row) for row in self._info(name))
+        ]
+        if name not in self.temporary():
+            return rows
+        return [(*row, extra if extra == "auto_increment" else "NULL") for *row, extra in rows]
+
+    def keys(self, name: str) -> dict[str, str]:
+        """Return what DESCRIBE says of the columns of keys other than the primary one."""
+        columns = {row[1]: row for row in self._info(name)}
+        primary, keys = any(row[5] for row in columns.values()), dict[str, str]()
+        with self._guard.own():
+            found = [
+                (unique, [row[2] for row in self._rows(f"PRAGMA index_info({quote(index)})")])
+                for _, index, unique, origin, _ in reversed(self._rows(f"PRAGMA index_list({quote(name)})"))
+                if origin != "pk"
+            ]
+        for unique, of in found:
+            if unique and not primary and all(columns[each][3] for each in of):
+                keys |= dict.fromkeys(of, "PRI")  # MySQL takes it for the primary key
+                primary = True
+            elif keys.get(of[0]) != "PRI" and (unique and len(of) == 1):
+                keys[of[0]] = "UNI"
+            else:
+                keys.setdefault(of[0], "MUL")
+        return keys
 
     def columns(self, name: str) -> TableColumns:
         """Return the columns of a table or view."""
