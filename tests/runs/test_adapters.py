@@ -229,9 +229,17 @@ def test_the_kl_is_to_the_adapter_as_it_was(start_of, tmp_path):
     assert equal(adapter_of(resumed), now)
 
 
-def test_settings_of_another_shape_are_refused(start_of, tmp_path, monkeypatch):
-    monkeypatch.setitem(LORA, "r", 8)
-    message = r"an adapter keeps its shape, and '.*first' has another .*: r is 8 in the settings and 4 in the adapter\."
+@pytest.mark.parametrize(
+    ("setting", "given", "said"),
+    [
+        ("r", 8, "r is 8 in the settings and 4"),
+        ("modules_to_save", ["lm_head"], r"modules_to_save is \['lm_head'\]"),
+    ],
+)
+def test_settings_of_another_shape_are_refused(start_of, monkeypatch, setting, given, said):
+    """They would have no effect: the whole output layer, say, would not be trained."""
+    monkeypatch.setitem(LORA, setting, given)
+    message = rf"an adapter keeps its shape, and '.*first' has another .*: {said}.* in the adapter\."
     with pytest.raises(ConfigError, match=message):
         start_of("run", lora=True)
 

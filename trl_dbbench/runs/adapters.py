@@ -18,7 +18,10 @@ logger = logging.getLogger(__name__)
 
 ADAPTER_FILE, MODEL_FILE = "adapter_config.json", "config.json"
 
-SHAPE = ("r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora")
+SHAPE = (
+    *("r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora", "modules_to_save", "target_parameters"),
+    *("trainable_token_indices", "bias", "rank_pattern", "alpha_pattern"),
+)
 """Settings of an adapter's shape, which must agree with the adapter."""
 
 
@@ -142,7 +145,7 @@ def _check_shape(adapter: str, known: PeftConfig, given: PeftConfig) -> None:
     differ = [
         f"{name} is {getattr(given, name)!r} in the settings and {getattr(known, name)!r} in the adapter"
         for name in SHAPE
-        if getattr(given, name) != getattr(known, name)
+        if (getattr(given, name) or None) != (getattr(known, name) or None)
     ]
     wanted, has = given.target_modules, known.target_modules
     if isinstance(wanted, set) and isinstance(has, set) and wanted != has:
