@@ -87,6 +87,38 @@ def check_is_model(name_or_path: str, setting: str = "model_name_or_path") -> No
     )
 
 
+INTO_THE_BASE = ("pissa", "olora", "corda", "loftq")
+"""Beginnings of LoRA (`init_lora_weights`) that take what the adapter starts with out of the base."""
+
+
+def changes_base(config: PeftConfig) -> str | None:
+    """Return the setting by which an adapter changes the base's own weights, so that switched off it does not
+    leave the base model; `None` if it does not."""
+    begun, bias = getattr(config, "init_lora_weights", None), getattr(config, "bias", "none")
+    if isinstance(begun, str) and begun.lower().startswith(INTO_THE_BASE):
+        return f"init_lora_weights: {begun}"
+    return None if bias == "none" else f"bias: {bias}"
+
+
+def check_switched_off(config: PeftConfig, args: Any) -> None:
+    """Raise ConfigError if a training needs the base model alone, and the adapter changes it.
+
+    Args:
+        args: a `DBBenchGRPOConfig`.
+    """
+    needs_base = {
+        "beta": args.beta > 0 and args.kl_reference != "rollout" and not args.reference_model_name_or_path,
+        "advantage: prime": args.advantage == "prime",
+        f"stage_adapters: {args.stage_adapters}": args.stage_adapters != "one",
+    }
+    setting = changes_base(config)
+    for name in (name for name, given in needs_base.items() if given and setting):
+        raise ConfigError(
+            f"{name} needs the base model without its adapter, and an adapter with {setting} changes the "
+            "base's own weights. Leave one of the two out."
+        )
+
+
 def load_trainable(
     model: str | PreTrainedModel,
     args: Any,
@@ -111,6 +143,7 @@ def load_trainable(
         raise ConfigError(f"adapter_name_or_path: '{adapter}' is not an adapter: {one_line(error)}") from None
     if peft_config is not None:
         _check_shape(adapter, known, peft_config)
+    check_switched_off(known, args)
     if isinstance(model, str):
         # as TRL loads a model by its name; it is put on a device later
         given = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}

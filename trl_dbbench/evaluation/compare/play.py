@@ -31,6 +31,7 @@ from trl_dbbench.evaluation.evaluate import (
     within_context,
 )
 from trl_dbbench.rewards.registry import with_step_rewards
+from trl_dbbench.runs.adapters import changes_base
 from trl_dbbench.runs.few_shot import Example, with_examples
 from trl_dbbench.runs.journal import SAMPLES, Journal
 from trl_dbbench.runs.records import EpisodeRecord, episode_record
@@ -269,6 +270,12 @@ def _by_peft(model: Any, trained: Sequence[Trained]) -> Only:
             raise ConfigError(
                 f"the adapter '{other.adapter}' cannot be put on '{first.model}': {one_line(error)}"
             ) from None
+    for adapter, name in names.items():
+        if (setting := changes_base(model.peft_config[name])) is not None:
+            raise ConfigError(
+                f"the adapter '{adapter}' changes the weights of '{first.model}' itself ({setting}), so no "
+                "other can be played on it. Evaluate each with eval --json, and compare the files."
+            )
 
     @contextmanager
     def only(adapter: str | None) -> Iterator[None]:
