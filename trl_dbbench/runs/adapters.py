@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from transformers.utils.peft_utils import find_adapter_config_file
 from trl.trainer.utils import create_model_from_path
 
+from trl_dbbench.engines.policy import changes_base
 from trl_dbbench.errors import ConfigError, one_line
 
 logger = logging.getLogger(__name__)
@@ -85,19 +86,6 @@ def check_is_model(name_or_path: str, setting: str = "model_name_or_path") -> No
         f"{setting}: '{name_or_path}' is an adapter (on '{base}'), not a model. {instead}, or make a model "
         f"of it: trl-dbbench merge --adapter {name_or_path} --out MODEL."
     )
-
-
-INTO_THE_BASE = ("pissa", "olora", "corda", "loftq")
-"""Beginnings of LoRA (`init_lora_weights`) that take what the adapter starts with out of the base."""
-
-
-def changes_base(config: PeftConfig) -> str | None:
-    """Return the setting by which an adapter changes the base's own weights, so that switched off it does not
-    leave the base model; `None` if it does not."""
-    begun, bias = getattr(config, "init_lora_weights", None), getattr(config, "bias", "none")
-    if isinstance(begun, str) and begun.lower().startswith(INTO_THE_BASE):
-        return f"init_lora_weights: {begun}"
-    return None if bias == "none" else f"bias: {bias}"
 
 
 def check_switched_off(config: PeftConfig, args: Any) -> None:

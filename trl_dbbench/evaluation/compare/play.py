@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from trl.trainer.utils import get_callable_name
 
 from trl_dbbench.engines.base import Backend
-from trl_dbbench.engines.policy import Policy, ServedPolicy
+from trl_dbbench.engines.policy import Policy, ServedPolicy, changes_base
 from trl_dbbench.episode.plan import Plan
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.types import Episode, Status
@@ -31,7 +31,6 @@ from trl_dbbench.evaluation.evaluate import (
     within_context,
 )
 from trl_dbbench.rewards.registry import with_step_rewards
-from trl_dbbench.runs.adapters import changes_base
 from trl_dbbench.runs.few_shot import Example, with_examples
 from trl_dbbench.runs.journal import SAMPLES, Journal
 from trl_dbbench.runs.records import EpisodeRecord, episode_record
