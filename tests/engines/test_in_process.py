@@ -71,11 +71,16 @@ def test_what_a_run_changed_in_its_models_config_reaches_vllm(asked, tiny_model,
     ("config", "message"),
     [
         ({"r": 600}, "up to rank 512; the rank here is 600"),
-        ({"use_dora": True}, "takes no adapter with use_dora, as the adapter is"),
+        ({"use_dora": True}, "takes no adapter with use_dora, as the adapter is. Leave use_vllm out."),
         ({"modules_to_save": ["lm_head"]}, "takes no adapter with modules_to_save"),
         ({"rank_pattern": {"q_proj": 20}}, "takes no adapter with rank_pattern"),
         ({"alpha_pattern": {"q_proj": 20}}, "takes no adapter with alpha_pattern"),
         ({"bias": "lora_only"}, "takes no adapter with bias: lora_only"),
+        ({"trainable_token_indices": [5]}, "takes no adapter with trainable_token_indices"),
+        (
+            {"init_lora_weights": "pissa"},
+            "with init_lora_weights: pissa, as the adapter is. Leave use_vllm out.",
+        ),
     ],
 )
 def test_adapters_that_vllm_does_not_take(config: dict[str, Any], message: str):

@@ -270,12 +270,12 @@ def test_what_compare_refuses(
 
 
 @pytest.fixture(scope="module")
-def adapters(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, float], Path]:
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Makes an adapter of the tiny model: 0 changes nothing, more spoils it."""
     folder = tmp_path_factory.mktemp("adapters")
 
-    def make(name: str, change: float) -> Path:
-        config = LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"])
+    def make(name: str, change: float, **settings: Any) -> Path:
+        config = LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], **settings)
         model = get_peft_model(AutoModelForCausalLM.from_pretrained(TINY / "model"), config)
         torch.manual_seed(1)
         for parameter_name, parameter in model.named_parameters():
@@ -350,6 +350,19 @@ def test_adapters_of_two_models_are_refused(
     code, _ = command("compare", "--adapter", one, "--adapter", other, *tasks)
     assert f"'{one}' is an adapter of '{TINY / 'model'}', '{other}' of 'else/where'." in str(code)
     assert "name one of them by --model" in str(code)
+
+
+@pytest.mark.parametrize("settings", [{"init_lora_weights": "pissa"}, {"bias": "all"}], ids=str)
+def test_an_adapter_that_changes_its_base_is_refused(
+    command: Callable, adapters: Callable[..., Path], settings: dict[str, str]
+) -> None:
+    """Switched off it leaves another model than the base, which would be played for it."""
+    into_the_base = adapters("into_the_base", 0.0, **settings)
+    code, _ = command(
+        "compare", "--adapter", into_the_base, "--tasks", TINY / "test.jsonl", *AS_THE_QUICKSTART
+    )
+    [(name, value)] = settings.items()
+    assert f"changes the weights of '{TINY / 'model'}' itself ({name}: {value})" in str(code)
 
 
 # --- the document -----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from launching import QUICKSTART, RECIPE, ROOT, run_here
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from training import LORA, adapter_of, equal, make_trainer
 from transformers import AutoModelForCausalLM
@@ -108,6 +108,26 @@ def test_what_is_proved_of_it(run, tmp_path):
     assert rounded.dtype == torch.bfloat16
     weights = load_file(tmp_path / "bfloat16" / "model.safetensors")
     assert {weight.dtype for weight in weights.values()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    "trained", [{"modules_to_save": ["lm_head"]}, {"target_modules": ["q_proj", "lm_head"]}], ids=str
+)
+def test_an_output_layer_that_shared_the_weights_of_the_embeddings(tmp_path, trained):
+    """It has weights of its own in the merged model: those of the embeddings were not trained."""
+    torch.manual_seed(1)
+    base = AutoModelForCausalLM.from_pretrained(MODEL, dtype="float32")
+    assert base.config.tie_word_embeddings
+    embeddings = base.get_input_embeddings().weight.detach().clone()
+    model = get_peft_model(base, LoraConfig(r=4, **{"target_modules": ["q_proj"], **trained}))
+    for weight in (weight for weight in model.parameters() if weight.requires_grad):
+        weight.data += 0.1 * torch.randn_like(weight)
+    model.save_pretrained(tmp_path / "adapter")
+    merged = merge(find_trained(adapter=str(tmp_path / "adapter"), dtype="float32"), tmp_path / "merged")
+    assert merged.difference < 1e-4 * merged.scale < merged.effect
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    assert torch.equal(loaded.get_input_embeddings().weight, embeddings)
+    assert not torch.equal(loaded.get_output_embeddings().weight, embeddings)
 
 
 def test_a_merge_into_a_folder_that_is_there_and_empty(run, tmp_path, monkeypatch):
@@ -229,9 +249,17 @@ def test_the_kl_is_to_the_adapter_as_it_was(start_of, tmp_path):
     assert equal(adapter_of(resumed), now)
 
 
-def test_settings_of_another_shape_are_refused(start_of, tmp_path, monkeypatch):
-    monkeypatch.setitem(LORA, "r", 8)
-    message = r"an adapter keeps its shape, and '.*first' has another .*: r is 8 in the settings and 4 in the adapter\."
+@pytest.mark.parametrize(
+    ("setting", "given", "said"),
+    [
+        ("r", 8, "r is 8 in the settings and 4"),
+        ("modules_to_save", ["lm_head"], r"modules_to_save is \['lm_head'\]"),
+    ],
+)
+def test_settings_of_another_shape_are_refused(start_of, monkeypatch, setting, given, said):
+    """They would have no effect: the whole output layer, say, would not be trained."""
+    monkeypatch.setitem(LORA, setting, given)
+    message = rf"an adapter keeps its shape, and '.*first' has another .*: {said}.* in the adapter\."
     with pytest.raises(ConfigError, match=message):
         start_of("run", lora=True)
 

@@ -33,6 +33,7 @@ from trl_dbbench.engines.base import in_process_vllm
 from trl_dbbench.engines.policy import Policy
 from trl_dbbench.engines.transformers.backend import TransformersBackend
 from trl_dbbench.engines.transformers.models import check_model
+from trl_dbbench.runs.adapters import check_switched_off
 from trl_dbbench.training.unsupported import REFUSED_SETTINGS, TRACKERS, check_positions, default_of
 
 # Before you list a new field of TRL or transformers here, find out what it does to a rollout on a database.
@@ -323,6 +324,28 @@ def test_prompt_learning(trainer_with, tiny_model, adapter):
         trainer_with(model=model)
     with pytest.raises(ConfigError, match=message):  # an evaluation
         TransformersBackend(Policy(model, AutoTokenizer.from_pretrained(tiny_model)))
+
+
+@pytest.mark.parametrize("adapter", [{"init_lora_weights": "pissa_niter_4"}, {"bias": "lora_only"}])
+@pytest.mark.parametrize(
+    "settings", [{"beta": 0.1}, {"beta": 0.1, "kl_in_reward": True}, {"advantage": "prime"}], ids=str
+)
+def test_a_base_that_its_adapter_changes(trainer_with, tiny_model, adapter, settings):
+    """PiSSA takes the largest singular values out of the base's weights: without the adapter nothing is right."""
+    config = LoraConfig(r=4, target_modules=["q_proj"], **adapter)
+    message = f"^{'advantage: prime' if 'advantage' in settings else 'beta'} needs the base model without its adapter"
+    with pytest.raises(ConfigError, match=message):
+        trainer_with(
+            peft_config=config, args=DBBenchGRPOConfig(output_dir="unused", use_cpu=True, **settings)
+        )
+
+
+def test_a_base_that_its_adapter_changes_and_that_nothing_needs(tiny_model):
+    config = LoraConfig(init_lora_weights="olora", target_modules=["q_proj"])
+    for settings in ({}, {"beta": 0.1, "kl_reference": "rollout"}):
+        check_switched_off(config, DBBenchGRPOConfig(output_dir="unused", use_cpu=True, **settings))
+    config = LoraConfig(init_lora_weights="gaussian", target_modules=["q_proj"])
+    check_switched_off(config, DBBenchGRPOConfig(output_dir="unused", use_cpu=True, beta=0.1))
 
 
 STATE_SPACE = [MambaConfig, Mamba2Config, FalconMambaConfig, RwkvConfig, xLSTMConfig]

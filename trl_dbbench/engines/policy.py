@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
-from peft import PeftModel
+from peft import PeftConfig, PeftModel
 from torch import nn
 from transformers import AutoConfig, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from trl.models import unwrap_model_for_generation
@@ -63,6 +63,19 @@ def config_changes(given: Mapping[str, Any] | None, config: Any) -> dict[str, An
     `rope_parameters`."""
     kept = ((name, value) for name, value in (given or {}).items() if name not in NOT_OF_THE_MODEL)
     return {name: value for name, value in kept if hasattr(config, name)}
+
+
+INTO_THE_BASE = ("pissa", "olora", "corda", "loftq")
+"""Beginnings of LoRA (`init_lora_weights`) that take what the adapter starts with out of the base."""
+
+
+def changes_base(config: PeftConfig) -> str | None:
+    """Return the setting by which an adapter changes the base's own weights, so that switched off it does not
+    leave the base model; `None` if it does not."""
+    begun, bias = getattr(config, "init_lora_weights", None), getattr(config, "bias", "none")
+    if isinstance(begun, str) and begun.lower().startswith(INTO_THE_BASE):
+        return f"init_lora_weights: {begun}"
+    return None if bias == "none" else f"bias: {bias}"
 
 
 def keep_one_hook(model: nn.Module) -> None:

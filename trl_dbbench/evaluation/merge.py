@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
@@ -102,7 +103,9 @@ def merge(trained: Trained, out: Path, named_model: str | None = None) -> Merged
     adapted = with_adapter(base, trained.adapter).eval()
     wanted = _logits(adapted, tokenizer)
     with _made(out) as folder:
+        _part_output(base)
         merged = adapted.merge_and_unload(safe_merge=True)
+        _untie(merged)
         merged.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         settings = settings_apart(trained, folder, found_at=out)
@@ -148,6 +151,26 @@ def _made(out: Path) -> Iterator[Path]:
             folder.replace(out)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _part_output(base: Any) -> None:
+    """Give an output layer that LoRA adapts weights of its own: merged into those that it shares with the
+    embeddings, it would change these too."""
+    output = getattr(base.get_output_embeddings(), "base_layer", None)
+    if output is not None and _is_tied(base):
+        output.weight = torch.nn.Parameter(output.weight.detach().clone())
+
+
+def _untie(merged: Any) -> None:
+    """Have a model whose output layer or embeddings were trained alone saved with both."""
+    output, embeddings = merged.get_output_embeddings(), merged.get_input_embeddings()
+    if _is_tied(merged) and not torch.equal(output.weight, embeddings.weight):
+        merged.config.tie_word_embeddings = merged.config.get_text_config().tie_word_embeddings = False
+        merged.all_tied_weights_keys = {}
+
+
+def _is_tied(model: Any) -> bool:
+    return bool(getattr(model.config, "tie_word_embeddings", False))
 
 
 @torch.no_grad()

@@ -12,13 +12,17 @@ from transformers import PreTrainedModel
 from transformers.utils.peft_utils import find_adapter_config_file
 from trl.trainer.utils import create_model_from_path
 
+from trl_dbbench.engines.policy import changes_base
 from trl_dbbench.errors import ConfigError, one_line
 
 logger = logging.getLogger(__name__)
 
 ADAPTER_FILE, MODEL_FILE = "adapter_config.json", "config.json"
 
-SHAPE = ("r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora")
+SHAPE = (
+    *("r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora", "modules_to_save", "target_parameters"),
+    *("trainable_token_indices", "bias", "rank_pattern", "alpha_pattern"),
+)
 """Settings of an adapter's shape, which must agree with the adapter."""
 
 
@@ -84,6 +88,25 @@ def check_is_model(name_or_path: str, setting: str = "model_name_or_path") -> No
     )
 
 
+def check_switched_off(config: PeftConfig, args: Any) -> None:
+    """Raise ConfigError if a training needs the base model alone, and the adapter changes it.
+
+    Args:
+        args: a `DBBenchGRPOConfig`.
+    """
+    needs_base = {
+        "beta": args.beta > 0 and args.kl_reference != "rollout" and not args.reference_model_name_or_path,
+        "advantage: prime": args.advantage == "prime",
+        f"stage_adapters: {args.stage_adapters}": args.stage_adapters != "one",
+    }
+    setting = changes_base(config)
+    for name in (name for name, given in needs_base.items() if given and setting):
+        raise ConfigError(
+            f"{name} needs the base model without its adapter, and an adapter with {setting} changes the "
+            "base's own weights. Leave one of the two out."
+        )
+
+
 def load_trainable(
     model: str | PreTrainedModel,
     args: Any,
@@ -108,6 +131,7 @@ def load_trainable(
         raise ConfigError(f"adapter_name_or_path: '{adapter}' is not an adapter: {one_line(error)}") from None
     if peft_config is not None:
         _check_shape(adapter, known, peft_config)
+    check_switched_off(known, args)
     if isinstance(model, str):
         # as TRL loads a model by its name; it is put on a device later
         given = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
@@ -142,7 +166,7 @@ def _check_shape(adapter: str, known: PeftConfig, given: PeftConfig) -> None:
     differ = [
         f"{name} is {getattr(given, name)!r} in the settings and {getattr(known, name)!r} in the adapter"
         for name in SHAPE
-        if getattr(given, name) != getattr(known, name)
+        if (getattr(given, name) or None) != (getattr(known, name) or None)
     ]
     wanted, has = given.target_modules, known.target_modules
     if isinstance(wanted, set) and isinstance(has, set) and wanted != has:

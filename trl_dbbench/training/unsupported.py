@@ -28,7 +28,7 @@ from trl import GRPOConfig
 from trl_dbbench.engines.base import check_share, engine_of, in_process_vllm
 from trl_dbbench.engines.transformers.models import check_adapter, check_model
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.runs.adapters import check_is_model
+from trl_dbbench.runs.adapters import check_is_model, check_switched_off
 from trl_dbbench.utils.lookup import check_choice, unknown
 
 
@@ -364,6 +364,8 @@ def check_arguments(
             )
     for adapter in (peft_config, *getattr(model, "peft_config", {}).values()):
         check_adapter(adapter)
+        if adapter is not None:
+            check_switched_off(adapter, args)
     if isinstance(model, str):
         check_is_model(model)
     if engine_of(args) == "transformers":

@@ -16,7 +16,7 @@ import torch
 from peft import PeftConfig, PeftType
 from trl.generation.vllm_generation import VLLMGeneration
 
-from trl_dbbench.engines.policy import Policy, ServedPolicy, TrainedPolicy
+from trl_dbbench.engines.policy import Policy, ServedPolicy, TrainedPolicy, changes_base
 from trl_dbbench.engines.vllm.servers import VLLMServers
 from trl_dbbench.episode.types import Sampling
 from trl_dbbench.errors import ConfigError, EngineError
@@ -100,8 +100,11 @@ def way_of(
     return adapter
 
 
-NOT_IN_VLLM = ("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern")
-"""Settings of LoRA that vLLM refuses, or passes over without a word, as the last two."""
+NOT_IN_VLLM = (
+    *("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "trainable_token_indices", "lora_bias"),
+    *("alora_invocation_tokens", "layer_replication", "use_qalora", "use_bdlora"),
+)
+"""Settings of LoRA that vLLM refuses, some only when it gets the weights, or passes over without a word."""
 
 
 def check_lora(config: PeftConfig, name: str, setting: str) -> None:
@@ -113,9 +116,8 @@ def check_lora(config: PeftConfig, name: str, setting: str) -> None:
     """
     if config.peft_type != PeftType.LORA:
         raise ConfigError(f"vLLM takes LoRA adapters; {name} is one of {config.peft_type.value}.")
-    unknown = [each for each in NOT_IN_VLLM if getattr(config, each)]
-    if getattr(config, "bias", "none") != "none":
-        unknown.append(f"bias: {config.bias}")
+    unknown = [each for each in NOT_IN_VLLM if getattr(config, each, None)]
+    unknown += filter(None, [changes_base(config)])
     if unknown:
         raise ConfigError(f"vLLM takes no adapter with {unknown[0]}, as {name} is. Leave {setting} out.")
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from trl.trainer.utils import get_callable_name
 
 from trl_dbbench.engines.base import Backend
-from trl_dbbench.engines.policy import Policy, ServedPolicy
+from trl_dbbench.engines.policy import Policy, ServedPolicy, changes_base
 from trl_dbbench.episode.plan import Plan
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.types import Episode, Status
@@ -269,6 +269,12 @@ def _by_peft(model: Any, trained: Sequence[Trained]) -> Only:
             raise ConfigError(
                 f"the adapter '{other.adapter}' cannot be put on '{first.model}': {one_line(error)}"
             ) from None
+    for adapter, name in names.items():
+        if (setting := changes_base(model.peft_config[name])) is not None:
+            raise ConfigError(
+                f"the adapter '{adapter}' changes the weights of '{first.model}' itself ({setting}), so no "
+                "other can be played on it. Evaluate each with eval --json, and compare the files."
+            )
 
     @contextmanager
     def only(adapter: str | None) -> Iterator[None]:
