@@ -70,7 +70,8 @@ def test_a_temporary_table_is_not_the_table_that_it_hides(
 ) -> None:
     with database.sandbox(ONE_MORE) as sandbox:
         for sql in statements:
-            assert sandbox.execute(sql).error is None, sql
+            error = sandbox.execute(sql).error
+            assert error is None or ("READ ONLY" in sql and error.endswith("(embedded database)")), sql
         seen = sandbox.execute("SELECT * FROM medals").rows
         assert rows_of(sandbox) == {"medals": rows}
         assert Judge(database)(ONE_MORE, Answer("done"), sandbox, "text").right is (rows == AFTER)
