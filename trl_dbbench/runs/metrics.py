@@ -12,7 +12,7 @@ from accelerate.state import GradientState
 from trl import GRPOConfig
 
 from trl_dbbench.episode.types import Status
-from trl_dbbench.runs.records import EpisodeRecord, is_void
+from trl_dbbench.runs.records import EpisodeRecord, is_scored, is_void, total_reward
 
 
 def episode_metrics(episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]:
@@ -64,23 +64,19 @@ def refined_metrics(
     ended = [length for length, e in zip(lengths, played, strict=True) if not e["truncated"]]
     refined = {"completions/clipped_ratio": [float(episode["truncated"]) for episode in played] or [math.nan]}
     for name, each in (("length", lengths or [math.nan]), ("terminated_length", ended or [0.0])):
-        refined |= {f"completions/mean_{name}": each}
-        refined |= {f"completions/min_{name}": [min(each)], f"completions/max_{name}": [max(each)]}
+        refined |= {
+            f"completions/mean_{name}": each,
+            f"completions/min_{name}": [min(each)],
+            f"completions/max_{name}": [max(each)],
+        }
     by_group = args.multi_objective_aggregation == "sum_then_normalize" and args.scale_rewards != "batch"
     if by_group and (groups := alarms.get("alarm/groups_without_spread")):
         refined["frac_reward_zero_std"] = [*groups]
-    scored = [e["rewards"] for e in played if any(value is not None for value in e["rewards"].values())]
+    scored = [episode for episode in played if is_scored(episode)]
     if scored and episodes[0]["phase"] == "eval":
-        refined["reward"] = [
-            sum(
-                value * weight
-                for value, weight in zip(each.values(), weights, strict=True)
-                if value is not None
-            )
-            for each in scored
-        ]
-        for name in scored[0]:
-            given = [value for each in scored if (value := each[name]) is not None]
+        refined["reward"] = [total_reward(episode, weights) for episode in scored]
+        for name in scored[0]["rewards"]:
+            given = [value for e in scored if (value := e["rewards"][name]) is not None]
             refined[f"rewards/{name}/mean"] = given or [math.nan]
     return refined
 

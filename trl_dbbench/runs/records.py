@@ -262,6 +262,17 @@ def place_of_group(group: str) -> tuple[int, str]:
     return ("overall", "operation", "skill").index(group.partition("/")[0]), group
 
 
+def is_scored(record: EpisodeRecord) -> bool:
+    """Return whether a reward function has given the episode a value."""
+    return any(value is not None for value in record["rewards"].values())
+
+
+def total_reward(record: EpisodeRecord, weights: Sequence[float]) -> float:
+    """Return the weighted sum of the episode's rewards, without those that are not known."""
+    parts = zip(record["rewards"].values(), weights, strict=True)
+    return sum(value * weight for value, weight in parts if value is not None)
+
+
 def is_void(record: EpisodeRecord) -> bool:
     """Return whether the environment failed, so that the episode is not judged."""
     return record["status"] == Status.ENVIRONMENT_FAULT

@@ -21,7 +21,15 @@ from transformers.trainer_callback import ExportableState
 from trl_dbbench.database import Dialect
 from trl_dbbench.episode.types import Status
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.runs.records import EpisodeRecord, TurnRecord, commonest, is_void, void_reasons
+from trl_dbbench.runs.records import (
+    EpisodeRecord,
+    TurnRecord,
+    commonest,
+    is_scored,
+    is_void,
+    total_reward,
+    void_reasons,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +93,7 @@ def alarm_metrics(
     played = [episode for group in groups for episode in group]
     turns = [turn for episode in played for turn in episode["turns"]]
     answered = [episode for episode in played if episode["status"] == Status.ANSWERED]
-    totals = [[_total(e["rewards"], reward_weights) for e in group if _is_scored(e)] for group in groups]
+    totals = [[_rounded(total_reward(e, reward_weights)) for e in group if is_scored(e)] for group in groups]
     errors = [error_class(turn, dialect) for turn in turns if _executed(turn)]
     values = {
         "alarm/invalid_actions": [float(turn["action"] == "invalid") for turn in turns],
@@ -120,14 +128,9 @@ def _diversity(group: Sequence[EpisodeRecord]) -> float | None:
     return sum(differ) / len(differ) if differ else None
 
 
-def _is_scored(episode: EpisodeRecord) -> bool:
-    return any(value is not None for value in episode["rewards"].values())
-
-
-def _total(rewards: Mapping[str, float | None], weights: Sequence[float]) -> float:
-    """Return the weighted reward, rounded to the precision of TRL's fp32."""
-    parts = zip(rewards.values(), weights, strict=False)
-    return float(f"{sum(value * weight for value, weight in parts if value is not None):.6g}")
+def _rounded(reward: float) -> float:
+    """Return a reward in the precision of TRL's fp32."""
+    return float(f"{reward:.6g}")
 
 
 # --- alarms -------------------------------------------------------------------------------------------
