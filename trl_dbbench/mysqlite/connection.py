@@ -15,7 +15,7 @@ from trl_dbbench.mysqlite.checks import check_size, names_read
 from trl_dbbench.mysqlite.errors import SHOWN_DATABASE, StatementError, as_mysql, fail_if, refuse_if
 from trl_dbbench.mysqlite.guard import BROKEN, SHORTAGES, Guard, primary_code
 from trl_dbbench.mysqlite.kinds import UNKNOWN, Kind, Table, TableColumns, annotate, declared, kind_of, words
-from trl_dbbench.mysqlite.names import needed_tables
+from trl_dbbench.mysqlite.names import check_differ, needed_tables
 from trl_dbbench.mysqlite.parse import quote, text_of
 from trl_dbbench.mysqlite.statements import Statement, commits, creation, look, translated, translation
 from trl_dbbench.mysqlite.storage import numbered
@@ -222,12 +222,11 @@ class Connection:
             result = self._insert(tree, made.sql) if isinstance(tree, exp.Insert) else self._run(*made[:2])
         except sqlite3.IntegrityError as error:
             refuse_if(doubtful and str(error).startswith(doubtful), f"a change in which {error}")
-            column = str(error).rpartition(".")[2]
-            left_out = isinstance(tree.this, exp.Schema) and column.lower() not in map(
-                str.lower, (each.name for each in tree.this.expressions)
-            )
-            if str(error).startswith("NOT NULL") and isinstance(tree, exp.Insert) and left_out:
-                raise StatementError(1364, f"Field '{column}' doesn't have a default value") from None
+            if isinstance(tree, exp.Insert) and isinstance(tree.this, exp.Schema):
+                column = str(error).rpartition(".")[2]
+                left_out = column.lower() not in (each.name.lower() for each in tree.this.expressions)
+                if str(error).startswith("NOT NULL") and left_out:
+                    raise StatementError(1364, f"Field '{column}' doesn't have a default value") from None
             raise
         if not isinstance(tree, exp.Drop):
             self._known = known
@@ -235,7 +234,7 @@ class Connection:
 
     def _check_reopened(self, statement: Statement) -> None:
         """Refuse to read a temporary table twice in a statement, which MySQL cannot."""
-        temporary = self._schema.names(schemas=("temp",)).intersection(statement.tables)
+        temporary = self._schema.temporary().keys() & set(statement.tables)
         counts = Counter(table.name for table in statement.tree.find_all(exp.Table)) if temporary else {}
         twice = {name for name, count in counts.items() if count > 1}
         # a WITH that is read twice reads its tables twice
@@ -267,9 +266,8 @@ class Connection:
             raise
         inserted = result.affected or 0
         mixed = len(rows) > 1 and kinds not in ({True}, {False})
-        if mixed or (
-            not rows and inserted & (inserted + 1)
-        ):  # MySQL reserves 1, 2, 4, ... for a query's rows
+        reserved = not rows and inserted & (inserted + 1)  # MySQL reserves 1, 2, 4, ... for a query's rows
+        if mixed or reserved:
             self._miscounted.add(name)
         return result
 
@@ -345,14 +343,12 @@ class Connection:
 
     def _check_view(self, tree: exp.Create, names: Sequence[str]) -> None:
         fail_if(tree.find(exp.Parameter), 1351, "View's SELECT contains a variable or parameter")
-        temporary = self._schema.names(schemas=("temp",)).intersection(needed_tables(tree.expression))
+        temporary = self._schema.temporary().keys() & set(needed_tables(tree.expression))
         for name in temporary:
             raise StatementError(1352, f"View's SELECT refers to a temporary table '{name}'")
         if isinstance(tree.this, exp.Schema):
             names = [each.name for each in tree.this.expressions]
-        lowered = [name.lower() for name in names]
-        for name in names:
-            fail_if(lowered.count(name.lower()) > 1, 1060, f"Duplicate column name '{name}'")
+        check_differ(names)
 
     def _alter(self, statement: Statement) -> Result:
         tree = cast(exp.Alter, statement.tree)
@@ -402,7 +398,7 @@ class Connection:
             raise StatementError(1146, f"Table '{target.db}.{target.name}' doesn't exist")
         statements = [f"DELETE FROM {quote(target.name)}"]
         if self._described(statement.tables)[0].automatic:
-            schema = "temp" if target.name in self._schema.names(schemas=("temp",)) else "main"
+            schema = "temp" if target.name in self._schema.temporary() else "main"
             name = exp.Literal.string(target.name).sql()
             statements.append(f"DELETE FROM {schema}.sqlite_sequence WHERE name = {name}")
         self._together(statements)
@@ -485,7 +481,7 @@ class Connection:
 
     def _renaming(self, names: tuple[str, str]) -> str:
         old, new = names
-        refuse_if(old in self._schema.names(schemas=("temp",)), "RENAME of a temporary table")
+        refuse_if(old in self._schema.temporary(), "RENAME of a temporary table")
         self._check_new(new)
         return f"ALTER TABLE {quote(self._schema.table_name(old))} RENAME TO {quote(new)}"
 
@@ -501,9 +497,7 @@ class Connection:
         unknown = [f"{schema}.{name}" for schema, name in named if name not in found]
         fail_if(unknown and not tree.args.get("exists"), 1051, f"Unknown table '{','.join(unknown)}'")
         kept = (query for view, query in self._queries.items() if view not in found)
-        read = {name for query in kept for name in needed_tables(query)} - self._schema.names(
-            schemas=("temp",)
-        )
+        read = {name for query in kept for name in needed_tables(query)} - self._schema.temporary().keys()
         refuse_if(read.intersection(found), "DROP of what a view reads")
         twice = [name for name in found if found.count(name) > 1]
         fail_if(twice, 1066, f"Not unique table/alias: '{''.join(twice[:1])}'")

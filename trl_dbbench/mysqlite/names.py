@@ -428,5 +428,12 @@ def check_twice(tree: exp.Expr) -> None:
         names = [name.lower() for name, _ in node.this.meta.get("row", ()) if name.lower() not in once]
         if isinstance(node.this, exp.Select):
             names += [text_of(each).lower() for each in node.this.expressions if not each.alias_or_name]
-        for name in names if not (alias is not None and alias.columns) else ():
-            fail_if(name and names.count(name) > 1, 1060, f"Duplicate column name '{name}'")
+        if alias is None or not alias.columns:
+            check_differ(names)
+
+
+def check_differ(names: Sequence[str]) -> None:
+    """Raise StatementError for two columns of a name."""
+    lowered = [name.lower() for name in names]
+    for name in names:
+        fail_if(name and lowered.count(name.lower()) > 1, 1060, f"Duplicate column name '{name}'")
