@@ -112,7 +112,7 @@ def test_views_that_read_each_other_hold_nobody_up(sqlite_database: Database, as
 
 @pytest.mark.parametrize("asked", [NATIVE, EMULATED], ids=["native", "emulation"])
 def test_a_statement_after_one_that_was_stopped(sqlite_database: Database, asked) -> None:
-    """What is read of many views before it had met the time limit of the statement before."""
+    """Its views, when there were many, were read under the time limit of the stopped statement."""
     with sqlite_database.sandbox(asked) as sandbox:
         for number in range(DEPTH):
             sandbox.execute(f"CREATE VIEW v{number} AS SELECT 1 AS x")

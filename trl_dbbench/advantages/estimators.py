@@ -64,7 +64,7 @@ def rloo(batch: AdvantageBatch) -> torch.Tensor:
 def reinforce_pp(batch: AdvantageBatch) -> torch.Tensor:
     """Return rewards minus their group's mean, normalised over the batch (Hu, 2025, REINFORCE++).
 
-    The batch's mean is that of the groups' differences from their own means, so it is 0.
+    Within a group the differences from its mean add up to 0, so the batch's mean is 0 and is not subtracted.
     """
     centred = in_groups(batch.weighted, batch.groups, lambda own: own - own.mean())
     return in_groups(centred, torch.zeros_like(batch.groups), lambda own: own / (own.std() + EPSILON))

@@ -183,7 +183,7 @@ def _event_loop() -> asyncio.AbstractEventLoop:
 
 
 GIVEN = ("episode", "prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
-"""What a training gives to each reward function, beside the dataset's columns."""
+"""Keyword arguments that a training passes to each reward function, besides the dataset's columns."""
 
 
 def with_step_rewards(function: Any) -> Any:

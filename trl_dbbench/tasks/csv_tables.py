@@ -247,7 +247,7 @@ _DAY_AND_MONTH = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _SIGN = re.compile(r"(?<=^-)[$€£¥]\s?|^[$€£¥]\s?|\s?[$€£¥%]$")
-"""Of a currency or a percentage, before or behind a number."""
+"""A currency or percent sign before or behind a number."""
 
 
 def is_missing(text: str) -> bool:
