@@ -16,5 +16,5 @@ setup(
         ),
     ],
     package_dir=SHIPPED,
-    package_data={"": ["*.j2", "*.jinja", "*.json", "*.jsonl", "*.safetensors", "*.yaml"]},
+    package_data={"": ["*.j2", "*.jinja", "*.json", "*.jsonl", "*.safetensors", "*.txt", "*.yaml"]},
 )

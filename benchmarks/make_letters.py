@@ -1,15 +1,15 @@
-"""Write trl_dbbench/mysqlite/letters.py: the order of letters, as MySQL in Docker tells it.
+"""Write trl_dbbench/mysqlite/letters.json: the order of letters, as MySQL in Docker tells it.
 
     python benchmarks/make_letters.py
 
-Asks for the weight of each character of `RANGES` in utf8mb4_0900_ai_ci, and for its upper and lower case. What
-Unicode's own tables give in Python is left out.
+Asks for the weight of each character of `RANGES` in utf8mb4_0900_ai_ci, and for its upper and lower case.
+What Unicode's own tables give in Python is left out.
 """
 
 from __future__ import annotations
 
+import json
 import sys
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ from trl_dbbench.database import Database, open_database
 from trl_dbbench.mysqlite.collation import decomposed
 from trl_dbbench.tasks import Column, Gold, Table, Task
 
-TARGET = Path(__file__).parents[1] / "trl_dbbench/mysqlite/letters.py"
+TARGET = Path(__file__).parents[1] / "trl_dbbench/mysqlite/letters.json"
 RANGES = (
     *((0x0, 0x52F), (0x531, 0x58F), (0x5D0, 0x5EA), (0x621, 0x6D3), (0x10A0, 0x10FF), (0x1100, 0x11FF)),
     *((0x1E00, 0x1FFF), (0x2000, 0x27BF), (0x2C60, 0x2C7F), (0x3000, 0x30FF)),
@@ -58,27 +58,6 @@ def asked(mysql: Database, texts: list[str]) -> list[tuple[str, str, str]]:
     return found
 
 
-def literal(name: str, text: str) -> str:
-    """An assignment of a long text, in lines."""
-    lines = [text[start : start + 90] for start in range(0, len(text), 90)]
-    written = "\n".join(f"    {quoted(line)}" for line in lines)
-    return f"{name} = (\n{written}\n)\n"
-
-
-def quoted(text: str) -> str:
-    """A literal in which everything is escaped that an editor would not show in its place."""
-    return f'"{"".join(map(escaped, text))}"'
-
-
-def escaped(char: str) -> str:
-    moving = unicodedata.combining(char) or unicodedata.bidirectional(char) in ("R", "AL")
-    if char.isprintable() and not moving and char not in '"\\':
-        return char
-    if char in '"\\':
-        return f"\\{char}"
-    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
-
-
 def main() -> None:
     chars = list(characters())
     with open_database(sys.argv[1] if len(sys.argv) > 1 else "docker") as mysql:
@@ -105,27 +84,19 @@ def main() -> None:
         alike[char] = "".join(first[weight[at : at + 4]] for at in range(0, len(weight), 4))
     growing = [char for char in chars if len(told[char][1]) != 1 or len(told[char][2]) != 1]
     sure = [char for char in chars if char not in growing]
-    upper = "".join(char + told[char][1] for char in sure if plain(char, char.upper()) != told[char][1])
-    lower = "".join(char + told[char][2] for char in sure if plain(char, char.lower()) != told[char][2])
-    text = '"""The order of letters in utf8mb4_0900_ai_ci, written by benchmarks/make_letters.py."""\n\n'
-    text += literal("ORDER", order) + '"""One character of each weight, in ascending order."""\n\n'
-    text += literal("IGNORED", ignored) + '"""Characters without a weight."""\n\n'
-    text += 'ALIKE = dict(\n    each.split("=", 1)\n    for each in (\n'
-    words = [f"{char}={other}" for char, other in alike.items()]
-    for start in range(0, len(words), 14):
-        line = " ".join(words[start : start + 14])
-        text += f"        {quoted(line + ' ')}\n"
-    text += '    ).split()\n)\n"""Characters, and others that weigh the same together; Unicode does not tell it."""\n\n'
-    text += (
-        literal("UPPER", upper)
-        + '"""Pairs: characters and their upper case, where Python has another."""\n\n'
-    )
-    text += literal("LOWER", lower) + '"""The same for lower case."""\n\n'
-    text += literal("GROWING", "".join(growing))
-    text += '"""Characters whose other case takes more bytes: MySQL loses them in UPPER and LOWER."""\n\n'
-    text += f"RANGES = {RANGES}\n"
-    text += '"""The codes of the characters that were asked for, each with the last."""\n'
-    TARGET.write_text(text)
+    upper = {char: told[char][1] for char in sure if plain(char, char.upper()) != told[char][1]}
+    lower = {char: told[char][2] for char in sure if plain(char, char.lower()) != told[char][2]}
+    written = {
+        "order": order,
+        "ignored": ignored,
+        "alike": alike,
+        "upper": upper,
+        "lower": lower,
+        "growing": "".join(growing),
+        "ranges": RANGES,
+    }
+    lines = ",\n".join(f'"{name}": {json.dumps(each)}' for name, each in written.items())
+    TARGET.write_text(f"{{\n{lines}\n}}\n")
 
 
 def plain(char: str, changed: str) -> str:

@@ -271,8 +271,8 @@ def check_groups(tree: exp.Expr, tables: Sequence[TableColumns] = ()) -> None:
         aggregated = any(map(_is_aggregated, shown))
         if (group is None and not aggregated) or (not aggregated and _is_listed(select)):
             continue
-        single = _Single(select, tables)
-        certain = _Single(select, tables, follow=False) if _has_constant_condition(select) else single
+        doubtful = _has_constant_condition(select) and next(_equalities(select), None) is not None
+        single = _Single(select, tables, follow=not doubtful)
         for query in _outermost(having, exp.Query) if having is not None else ():
             if next(single.inside(query), None) is not None:
                 raise unsupported("a column of no single value in a subquery of HAVING")
@@ -283,10 +283,9 @@ def check_groups(tree: exp.Expr, tables: Sequence[TableColumns] = ()) -> None:
         for part, each in clauses:
             places[part] += 1
             loose = next(single.loose(each), None)
-            if loose is None and certain is not single and next(certain.loose(each), None) is not None:
-                raise unsupported("columns that depend on others, beside a constant condition")
             if loose is None:
                 continue
+            refuse_if(doubtful, "columns that depend on others, beside a constant condition")
             found = f"contains nonaggregated column '{loose}'"
             if group is None:
                 told = f"In aggregated query without GROUP BY, expression #{places[part]} of {part} {found}"

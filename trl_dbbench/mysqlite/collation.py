@@ -1,22 +1,29 @@
 """Texts as MySQL's collation utf8mb4_0900_ai_ci compares them, and its upper and lower case.
 
-A character weighs what `letters` says, or as much as its parts in Unicode: `ä` as `a`, `ø` as `o`, `ß` as
-`ss`. Accents weigh nothing. Ideographs come last, in the order of their codes.
+A character weighs what `letters.json` says, or as much as its parts in Unicode: `ä` as `a`, `ø` as `o`, `ß`
+as `ss`. Accents weigh nothing. Ideographs come last, in the order of their codes.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 import unicodedata
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-
-from trl_dbbench.mysqlite.letters import ALIKE, GROWING, IGNORED, LOWER, ORDER, RANGES, UPPER
+from pathlib import Path
+from typing import Any
 
 MAX_CACHED_KEY_CHARACTERS = 100
 MAX_CACHED_KEYS = 16_384
 MAX_CACHED_CHARACTERS = 16_384
 """The caches of all sandboxes together stay below 64 MB, whatever the texts: a character may become 18."""
+
+_LETTERS: dict[str, Any] = json.loads(Path(__file__).with_name("letters.json").read_text())
+"""MySQL's order of the characters in `ranges` (pairs of codes); benchmarks/make_letters.py writes it. `order`
+has one character of each weight, `ignored` those without one. Where Unicode says otherwise, `alike` has
+others that weigh the same together, `upper` and `lower` the other case. That of `growing` ones takes more
+bytes: MySQL loses them in UPPER and LOWER."""
 
 _IDEOGRAPHS = range(0x4E00, 0x9FD6)
 _UNKNOWN = "\U00100000"
@@ -61,7 +68,7 @@ def unknown_letters(texts: Iterable[str]) -> set[str]:
     """Return the characters of texts whose weight or case is not known: they are compared by their codes."""
     seen = {char for text in texts if not text.isascii() for char in text}
     unknown = {char for char in seen if ord(char) not in _IDEOGRAPHS and _UNKNOWN in _weights(char)}
-    return unknown | (seen & set(GROWING))
+    return unknown | (seen & set(_LETTERS["growing"]))
 
 
 def upper(text: str) -> str:
@@ -97,8 +104,9 @@ class _Table(dict[int, str]):
         return computed
 
 
-_KNOWN = {char: chr(0xF0000 + place) for place, char in enumerate(ORDER)} | dict.fromkeys(IGNORED, "")
-_KNOWN |= {char: "".join(map(_KNOWN.__getitem__, others)) for char, others in ALIKE.items()}
+_KNOWN = {char: chr(0xF0000 + place) for place, char in enumerate(_LETTERS["order"])}
+_KNOWN |= dict.fromkeys(_LETTERS["ignored"], "")
+_KNOWN |= {char: "".join(map(_KNOWN.__getitem__, others)) for char, others in _LETTERS["alike"].items()}
 
 
 def _weights(char: str) -> str:
@@ -108,7 +116,7 @@ def _weights(char: str) -> str:
 def _computed_weights(char: str) -> str:
     if (known := _KNOWN.get(char)) is not None:
         return known
-    if not any(first <= ord(char) <= last for first, last in RANGES):
+    if not any(first <= ord(char) <= last for first, last in _LETTERS["ranges"]):
         return _UNKNOWN + char
     return "".join(_KNOWN.get(part, _UNKNOWN + part) for part in decomposed(char))
 
@@ -125,14 +133,9 @@ def _one(changed: str, char: str) -> str:
     return changed if len(changed) == 1 else char
 
 
-def _pairs(text: str) -> dict[str, str]:
-    return dict(zip(text[::2], text[1::2], strict=True))
-
-
 _KEYS, _SYMBOLS = _Table(_computed_weights), _Table(_symbol)
-_UPPER_PAIRS, _LOWER_PAIRS = _pairs(UPPER), _pairs(LOWER)
-_UPPER = _Table(lambda char: _UPPER_PAIRS.get(char) or _one(char.upper(), char))
-_LOWER = _Table(lambda char: _LOWER_PAIRS.get(char) or _one(char.lower(), char))
+_UPPER = _Table(lambda char: _LETTERS["upper"].get(char) or _one(char.upper(), char))
+_LOWER = _Table(lambda char: _LETTERS["lower"].get(char) or _one(char.lower(), char))
 _SEVERAL: dict[str, str] = {}
 """Weights of characters that have none or several, and the symbol of each: some 30,000 in Unicode."""
 _lock = threading.Lock()

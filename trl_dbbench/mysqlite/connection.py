@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +15,7 @@ from trl_dbbench.mysqlite import errors, tables
 from trl_dbbench.mysqlite.checks import check_size, names_read
 from trl_dbbench.mysqlite.errors import SHOWN_DATABASE, StatementError, as_mysql, fail_if, refuse_if
 from trl_dbbench.mysqlite.guard import BROKEN, SHORTAGES, Guard, primary_code
-from trl_dbbench.mysqlite.kinds import UNKNOWN, Kind, Table, TableColumns, annotate, declared, kind_of, words
+from trl_dbbench.mysqlite.kinds import Kind, Table, TableColumns, annotate, declared, kind_of
 from trl_dbbench.mysqlite.names import check_differ, needed_tables
 from trl_dbbench.mysqlite.parse import quote, text_of
 from trl_dbbench.mysqlite.statements import Statement, commits, creation, look, translated, translation
@@ -22,14 +23,12 @@ from trl_dbbench.mysqlite.storage import numbered
 from trl_dbbench.mysqlite.tables import Schema, shown
 from trl_dbbench.mysqlite.values import COLLATION, OutOfTime
 
-_COMMANDS = words("ALTER CALL PREPARE EXECUTE GRANT REVOKE ANALYZE OPTIMIZE CHECK HANDLER LOAD LOCK UNLOCK")
-"""First words of MySQL's statements that this database does not have."""
-
-_SHOWN = (["FIELDS"], ["KEYS"], ["INDEXES"], ["EXTENDED"])
-"""Words behind SHOW that MySQL has, and the parser has not."""
-
-_CREATED = (["TRIGGER"], ["EVENT"], ["USER"], ["ROLE"], ["DEFINER"], ["OR"])
-"""Words behind CREATE that MySQL has, and the parser has not."""
+_MISSING = re.compile(
+    r"(ALTER|CALL|PREPARE|EXECUTE|GRANT|REVOKE|ANALYZE|OPTIMIZE|CHECK|HANDLER|LOAD|LOCK|UNLOCK"
+    r"|SHOW\s+(FIELDS|KEYS|INDEXES|EXTENDED)|CREATE\s+(TRIGGER|EVENT|USER|ROLE|DEFINER|OR))\b",
+    re.IGNORECASE,
+)
+"""Beginnings of MySQL's statements that this database does not have."""
 
 TIME_LIMIT = 3024
 """Number of the error for a statement that ran too long."""
@@ -83,6 +82,8 @@ class Connection:
         self._temporary = False
         self._miscounted: set[str] = set()
         """Tables whose next number of AUTO_INCREMENT may be another in MySQL."""
+        self._numbered: set[str] = set()
+        """Tables with AUTO_INCREMENT that got rows in the open transaction."""
         self._open = False
         self._raw = sqlite3.connect(
             ":memory:",
@@ -151,11 +152,11 @@ class Connection:
         """Return a table's columns, and as many of its rows as are wanted."""
         # of main: not the temporary table that may hide it
         sql = f"SELECT * FROM main.{quote(name)} LIMIT {most}"
-        kinds = self._schema.floats(name)
+        kinds = self._schema.kinds(name)
         with self._guard.reading():
             found = self._raw.execute(sql)
-            rows = shown(found, kinds) if any(kind.name != UNKNOWN.name for kind in kinds) else found
-            return tuple(column[0] for column in found.description), [tuple(row) for row in rows]
+            rows = [tuple(row) for row in shown(found, kinds)]
+            return tuple(column[0] for column in found.description), rows
 
     def close(self) -> None:
         """Remove the tables. May be called repeatedly."""
@@ -251,12 +252,16 @@ class Connection:
         (table,) = self._described((name,))
         if not table.automatic:
             return self._run(sql)
+        if self._raw.in_transaction:
+            self._numbered.add(name)
         rows = numbered(tree, table)
         kinds, passes_over = set(rows), tree.args.get("ignore") or tree.args.get("conflict")
         doubtful = name in self._miscounted or (passes_over and len(rows) != 1)
         refuse_if(doubtful and kinds != {False}, "the next number of AUTO_INCREMENT")
+        if len(rows) != 1 and kinds not in ({True}, {False}):  # MySQL reserves numbers that it does not give
+            self._miscounted.add(name)
         try:
-            result = self._run(sql)
+            return self._run(sql)
         except BaseException as error:
             duplicate = str(error).startswith("UNIQUE")
             if duplicate and kinds == {True}:  # MySQL has given all rows their numbers
@@ -264,12 +269,6 @@ class Connection:
             elif kinds != {False} and (duplicate or len(rows) != 1):
                 self._miscounted.add(name)
             raise
-        inserted = result.affected or 0
-        mixed = len(rows) > 1 and kinds not in ({True}, {False})
-        reserved = not rows and inserted & (inserted + 1)  # MySQL reserves 1, 2, 4, ... for a query's rows
-        if mixed or reserved:
-            self._miscounted.add(name)
-        return result
 
     def _read_early(self, constant: str) -> None:
         """Evaluate a constant that must be a date or a number: MySQL does before any row, if there is one."""
@@ -424,17 +423,17 @@ class Connection:
         return _DONE
 
     def _roll_back(self) -> None:
-        """Undo the transaction, but for what MySQL keeps: temporary tables, then empty, and the numbers that
-        AUTO_INCREMENT has given."""
-        made, numbers = self._schema.temporary(), self._schema.numbers()
+        """Undo the transaction. MySQL keeps its temporary tables, then empty, and its numbers."""
+        made = self._schema.temporary()
+        self._miscounted |= self._numbered
         self._run("ROLLBACK")
         with self._guard.own():
             for name in made.keys() - self._schema.temporary():
                 self._raw.execute(made[name])
-            self._schema.go_on_from(numbers)
 
     def _commit(self) -> None:
         self._open = False
+        self._numbered.clear()
         if self._raw.in_transaction:
             self._run("COMMIT")
 
@@ -471,12 +470,8 @@ class Connection:
             refuse_if(self._miscounted, "RENAME, and the next number of AUTO_INCREMENT")
             self._together(map(self._renaming, tables.renamed(rest.strip())))
             return _DONE
-        refuse_if(
-            word.split()[0] in _COMMANDS
-            or (word == "SHOW" and rest.split()[:1] in _SHOWN)
-            or (word == "CREATE" and rest.upper().split()[:1] in _CREATED),
-            f"{word} {rest.strip()}"[:40],
-        )
+        written = f"{word} {rest.strip()}"
+        refuse_if(_MISSING.match(written), written[:40])
         raise statement.not_executed()
 
     def _renaming(self, names: tuple[str, str]) -> str:

@@ -153,26 +153,22 @@ def _ordinal(day: int) -> str:
 
 def _week(at: datetime, mode: int) -> tuple[int, int]:
     """Return the year and week of a day in one of MySQL's eight ways to count them (its `calc_week`)."""
-    monday, of_year = mode & 1, not mode & 2
-    full = (mode & 4) // 4 ^ (not monday)  # the first week is the first one with its first day, not with four
-    year, first = at.year, date(at.year, 1, 1).toordinal()
-    place = (first + 370 + (not monday)) % 7
+    monday, of_four = bool(mode & 1), bool(mode & 4) != bool(mode & 1)
 
-    def short(place: int) -> bool:
-        return place != 0 if full else place >= 4
+    def first_day(year: int) -> int:
+        """Return the first day of week 1: the first one with its first day, or with four days in the year."""
+        new_year = date(year, 1, 1).toordinal()
+        passed = (new_year - monday) % 7  # days of its week that lie before
+        return new_year - passed + 7 * (passed > (3 if of_four else 0))
 
-    if at.month == 1 and at.day <= 7 - place:
-        if of_year and short(place):
+    year, day = at.year, at.toordinal()
+    if day < first_day(year):
+        if not mode & 2:
             return year, 0
-        of_year, year = False, year - 1
-        days = 366 if calendar.isleap(year) else 365
-        first, place = first - days, (place + 53 * 7 - days) % 7
-    passed = at.toordinal() - (first + 7 - place if short(place) else first - place)
-    if not of_year and passed >= 52 * 7:
-        place = (place + (366 if calendar.isleap(year) else 365)) % 7
-        if not short(place):
-            return year + 1, 1
-    return year, passed // 7 + 1
+        year -= 1
+    elif mode & 2 and at.month == 12 and day >= first_day(year + 1):
+        year += 1
+    return year, (day - first_day(year)) // 7 + 1
 
 
 _STRFTIME = {

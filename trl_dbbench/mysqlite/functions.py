@@ -39,7 +39,6 @@ from trl_dbbench.mysqlite.values import (
 LOWEST = "0000-00-00 00:00:00"
 """The date that MySQL compares in the place of a text that is not a date."""
 
-
 _LARGE = "whole numbers above 9223372036854775807"
 
 Test = Callable[[Value], Any]
@@ -471,14 +470,12 @@ def doubtful(check: Callable[..., Value]) -> Callable[..., Value]:
 EXACT_DIGITS = 15
 """Significant digits of a DECIMAL that SQLite gives back as they were."""
 
-_WRITTEN_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
-
 
 def amount_of(value: Value, column: str, type: str) -> int | float:
     """Return a number, or an error for a text that is none."""
     if isinstance(value, str | bytes):
         written = text(value).strip()
-        if not _WRITTEN_NUMBER.fullmatch(written):
+        if not _NUMBER.fullmatch(written):
             raise StatementError(1366, f"Incorrect {type} value: '{written}' for column '{column}' at row 1")
         return int(written) if written.lstrip("+-").isdecimal() else float(written)
     return value

@@ -33,14 +33,6 @@ _NAMED = frozenset(
 _MEANT = frozenset({"default", "dual", "utc_date", "utc_time", "utc_timestamp"})
 """Reserved words that may stand where a name does, without being one."""
 
-_CLAUSES: dict[type, str] = {
-    exp.Where: "where clause",
-    exp.Join: "on clause",
-    exp.Group: "group statement",
-    exp.Having: "having clause",
-    exp.Order: "order clause",
-}
-
 ADJACENT = words(
     """
     ADDDATE BIT_AND BIT_OR BIT_XOR CAST COUNT CURDATE CURTIME DATE_ADD DATE_SUB EXTRACT GROUP_CONCAT MAX MID
@@ -153,8 +145,7 @@ def check_aliases(tree: exp.Expr) -> None:
         fail_if(name and isinstance(column.this, exp.Star), 1051, f"Unknown table '{name}'")
         if name.lower() not in map(str.lower, known):
             continue
-        place = _CLAUSES.get(type(column.find_ancestor(*_CLAUSES, exp.Query)), "field list")
-        raise unknown_column(f"{name}.{column.name}", place)
+        raise unknown_column(f"{name}.{column.name}")
 
 
 def check_joins(tree: exp.Expr) -> None:

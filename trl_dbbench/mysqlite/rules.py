@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from sqlglot import exp
 from sqlglot.dialects.sqlite import SQLite
@@ -675,8 +676,6 @@ _INTERNAL = re.compile(r"sqlite_|pragma_|dbstat$", re.IGNORECASE)
 
 
 def _table(node: exp.Expr) -> exp.Expr:
-    if node.args.get("hints"):  # an error where there is no such index
-        raise unsupported("USE INDEX and the like")
     refuse_if(isinstance(node.this, exp.Func), "a function as a table")
     if _INTERNAL.match(node.name):
         raise errors.unknown_table(node.name)
@@ -783,7 +782,6 @@ def _select(node: exp.Expr) -> exp.Expr:
     turn_right_joins(node)
     node.set("locks", None)
     node.set("operation_modifiers", None)
-    refuse_if(node.args.get("into"), "SELECT ... INTO")
     source = node.args.get("from_")
     if source is not None and isinstance(source.this, exp.Table) and source.this.name.upper() == "DUAL":
         node.set("from_", None)
@@ -807,10 +805,6 @@ def _refuse(what: str) -> Callable[[exp.Expr], exp.Expr]:
         raise unsupported(what)
 
     return rule
-
-
-def _placeholder(node: exp.Expr) -> exp.Expr:
-    raise errors.syntax_error(text_of(node))
 
 
 def _call_of(name: str) -> Callable[[exp.Expr], exp.Expr]:
@@ -853,7 +847,6 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     exp.SessionParameter: _variable,
     exp.PropertyEQ: _refuse(":="),
     exp.BitString: _refuse("bits as bytes"),
-    exp.Placeholder: _placeholder,
     exp.Table: _table,
     exp.Column: _column,
     exp.Ordered: _order,
@@ -871,12 +864,17 @@ class _Target(SQLite):
         IDENTIFIERS = ["`"]  # noqa: RUF012
 
 
-def write(
-    tree: exp.Expr, columns: Sequence[TableColumns] = ()
-) -> tuple[str, tuple[Kind, ...], tuple[str, ...]]:
-    """Return the statement as SQLite understands it, the kinds of a query's columns, and the constants that
-    MySQL reads before any row. Changes the tree. `columns` are those of the tables and views that it
-    names."""
+class Translation(NamedTuple):
+    """A statement for SQLite, the kinds of a query's columns, and the constants that MySQL reads first."""
+
+    sql: str
+    kinds: tuple[Kind, ...]
+    constants: tuple[str, ...]
+
+
+def write(tree: exp.Expr, columns: Sequence[TableColumns] = ()) -> Translation:
+    """Return the statement as SQLite understands it. Changes the tree. `columns` are those of the tables and
+    views that it names."""
     try:
         if isinstance(tree, exp.Update | exp.Delete):
             tree = _one_table(tree)
@@ -908,7 +906,7 @@ def write(
             or (each.this == "my_FULL_MOMENT" and each.find(exp.Column, exp.Query) is None)
         ]
         constants += [_written(each) for each in tree.find_all(exp.Subquery) if each.meta.get("read_first")]
-        return _written(tree), shown, tuple(constants)
+        return Translation(_written(tree), shown, tuple(constants))
     except RecursionError:
         raise errors.nested_too_deeply() from None
     except SqlglotError as error:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 from sqlglot import exp
 
 from trl_dbbench.mysqlite import checks, names
 from trl_dbbench.mysqlite.errors import StatementError, refuse_if, syntax_error, unsupported
 from trl_dbbench.mysqlite.grammar import check_grammar
-from trl_dbbench.mysqlite.kinds import Kind, TableColumns
+from trl_dbbench.mysqlite.kinds import TableColumns
 from trl_dbbench.mysqlite.names import check_aliases, check_columns, check_derived, check_joins, check_words
 from trl_dbbench.mysqlite.parse import parse, tokenize
-from trl_dbbench.mysqlite.rules import write
+from trl_dbbench.mysqlite.rules import Translation, write
 from trl_dbbench.mysqlite.storage import check_recursion
 from trl_dbbench.mysqlite.tables import CATALOG, create
 
@@ -45,14 +44,6 @@ class Statement:
         return unsupported("a statement of this form") if self.certain else syntax_error(self.sql.strip())
 
 
-class Translation(NamedTuple):
-    """A statement for SQLite, the kinds of a query's columns, and the constants that MySQL reads first."""
-
-    sql: str
-    kinds: tuple[Kind, ...]
-    constants: tuple[str, ...]
-
-
 def look(sql: str) -> Statement:
     """Read a statement; raise StatementError if MySQL refuses it whatever its tables are."""
     return _looks.look(sql) if len(sql) <= MAX_CACHED_CHARACTERS else _look(sql)
@@ -75,7 +66,6 @@ def _look(sql: str) -> Statement:
             raise unsupported("a statement of this form") from None
         raise
     _tidy(tree)
-    refuse_if(tree.find(exp.Into), "SELECT ... INTO")
     of_tables = not isinstance(tree, exp.Create) or tree.kind in ("TABLE", "INDEX", "VIEW")
     refuse_if(not of_tables, f"CREATE {tree.text('kind')}")
     for check in (
@@ -148,7 +138,7 @@ def translated(tree: exp.Expr, tables: tuple[TableColumns, ...]) -> Translation:
     checks.check_target(tree)
     checks.check_groups(tree, tables)
     check_columns(tree, tables)
-    return Translation(*write(tree, tables))
+    return write(tree, tables)
 
 
 def commits(tree: exp.Expr) -> bool:

@@ -10,7 +10,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
-from decimal import Context, Decimal, InvalidOperation
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from sqlglot import exp
@@ -36,7 +36,16 @@ from trl_dbbench.mysqlite.parse import quote, text_of
 from trl_dbbench.mysqlite.patterns import like
 from trl_dbbench.mysqlite.rules import write
 from trl_dbbench.mysqlite.storage import stored_cell
-from trl_dbbench.mysqlite.values import COLLATION, decimal, shown_single, single, single_text, text, written
+from trl_dbbench.mysqlite.values import (
+    COLLATION,
+    DECIMAL_DIGITS,
+    decimal,
+    shown_single,
+    single,
+    single_text,
+    text,
+    written,
+)
 
 _CONVERTED = ("text", "date", "datetime", "time", "decimal", "fixed")
 
@@ -99,9 +108,6 @@ _TEXTS = _types("CHAR NCHAR VARCHAR NVARCHAR TEXT TINYTEXT MEDIUMTEXT LONGTEXT")
 _AS_TEXT = _types("DATE DATETIME DATETIME64 TIMESTAMP TIMESTAMPTZ TIMESTAMPNTZ TIME JSON ENUM SET")
 _NUMBERS = _REALS | _types("INT UINT BIGINT UBIGINT SMALLINT TINYINT MEDIUMINT FLOAT DOUBLE")
 
-_DIGITS = Context(prec=65)
-"""As many digits as MySQL's DECIMAL has."""
-
 
 def _decimal_converter(places: int) -> Callable[[bytes], Any]:
     unit = Decimal(1).scaleb(-places)
@@ -109,31 +115,11 @@ def _decimal_converter(places: int) -> Callable[[bytes], Any]:
     def convert(value: bytes) -> Decimal | str:
         written = value.decode("utf-8", "replace")
         try:
-            return Decimal(written).quantize(unit, context=_DIGITS)
+            return Decimal(written).quantize(unit, context=DECIMAL_DIGITS)
         except InvalidOperation:
             return written
 
     return convert
-
-
-def _or_text(read: Callable[[str], Any]) -> Callable[[bytes], Any]:
-    """Return a converter that leaves a text as it is where `read` fails."""
-
-    def convert(value: bytes) -> Any:
-        written = value.decode("utf-8", "replace")
-        try:
-            return read(written)
-        except (ValueError, OverflowError):
-            return written
-
-    return convert
-
-
-# under names of our own, as the process may hold other databases
-sqlite3.register_converter("my_date", _or_text(date.fromisoformat))
-sqlite3.register_converter("my_datetime", _or_text(datetime.fromisoformat))
-sqlite3.register_converter("my_timestamp", _or_text(datetime.fromisoformat))
-sqlite3.register_converter("my_time", _or_text(duration))
 
 
 _CREATED = words(
@@ -264,10 +250,9 @@ def written_out(name: str, columns: list[tuple], temporary: str) -> str:
 def _shown_type(kind: str) -> str:
     if kind == "INTEGER":
         return "int"
-    decimal = re.fullmatch(r"my_decimal_(\d+)_(\d+) REAL", kind)
-    if decimal:
-        return f"decimal({decimal[1]},{decimal[2]})"
-    if (found := declared(kind)).members:
+    if (found := declared(kind)).name == "decimal":
+        return f"decimal({found.size},{found.places})"
+    if found.members:
         return f"{found.name}({','.join(exp.Literal.string(each).sql() for each in found.members)})"
     return kind.lower().removeprefix("my_").removesuffix(" text") if kind.startswith("my_") else kind.lower()
 
@@ -513,23 +498,6 @@ class Schema:
             if not name.startswith(("sqlite_", "information_schema."))
         }
 
-    def numbers(self) -> dict[str, list[tuple[str, int]]]:
-        """Return the tables and their last numbers of AUTO_INCREMENT, by schema."""
-        counts = "SELECT 1 FROM {}.sqlite_master WHERE name = 'sqlite_sequence'"
-        return {
-            schema: self._rows(f"SELECT name, seq FROM {schema}.sqlite_sequence")
-            for schema in ("temp", "main")
-            if self._rows(counts.format(schema))
-        }
-
-    def go_on_from(self, numbers: dict[str, list[tuple[str, int]]]) -> None:
-        """Make these the last numbers of AUTO_INCREMENT."""
-        for schema in self.numbers():
-            self._connection.execute(f"DELETE FROM {schema}.sqlite_sequence")
-            self._connection.executemany(
-                f"INSERT INTO {schema}.sqlite_sequence VALUES (?, ?)", numbers[schema]
-            )
-
     def skip_numbers(self, name: str, count: int) -> None:
         """Skip these many numbers of AUTO_INCREMENT of a table that has given some."""
         schema = "temp" if name in self.temporary() else "main"
@@ -584,10 +552,9 @@ class Schema:
         automatic = next((row[1] for row in info if row[2] == "INTEGER"), "")
         return TableColumns(name, columns, tuple(key), tuple(filled), automatic)
 
-    def floats(self, name: str) -> list[Kind]:
-        """Return the kinds of the columns that show fewer digits than they hold; of others, unknown ones."""
-        kinds = [declared(row[2]) for row in self._info(name, "main.")]
-        return [kind if kind.is_single or kind.name == "fixed" else UNKNOWN for kind in kinds]
+    def kinds(self, name: str) -> list[Kind]:
+        """Return the kinds of a table's columns, also if a temporary table hides it."""
+        return [declared(row[2]) for row in self._info(name, "main.")]
 
     def offer_catalog(self, wanted: frozenset[str]) -> None:
         """Make these information_schema tables, with what they say now."""

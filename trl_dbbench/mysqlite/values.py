@@ -157,7 +157,7 @@ def number(value: Value) -> int | float:
     return found if math.isfinite(found) else math.copysign(sys.float_info.max, found)
 
 
-_DIGITS = Context(prec=65)
+DECIMAL_DIGITS = Context(prec=65)
 """As many digits as MySQL's DECIMAL has."""
 
 
@@ -166,7 +166,7 @@ def decimal(value: Value, places: int) -> int | float:
     amount = number(value)
     if isinstance(amount, int) or not math.isfinite(amount) or abs(amount) >= 1e22:
         return amount
-    rounded = Decimal(repr(amount)).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP, _DIGITS)
+    rounded = Decimal(repr(amount)).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP, DECIMAL_DIGITS)
     return float(rounded) + 0.0  # no -0
 
 
