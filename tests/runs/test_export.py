@@ -7,12 +7,13 @@ import re
 import runpy
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from datasets import Dataset, load_dataset
-from fakes import play_script
+from fakes import RULES, play_script
 from launching import ROOT
 from saved_runs import FORGOT_WHERE, LOOK, answer, count_scripts, count_task, save_episodes, save_run
 from test_rollout import call
@@ -317,6 +318,22 @@ def test_the_same_actions_count_once(
     scripts = [(count_task(2), turns) for turns in (right, thinks, right, wrong)]
     run = save_run(tmp_path / "run", sqlite_database, tokenizer, scripts)
     assert contents(export(run, "kto")) == [right, wrong]
+
+
+def test_a_cut_off_episode_does_not_hide_a_whole_one(
+    tmp_path: Path, sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """The first one gave the same answer, and talked on until its tokens ran out."""
+    whole = play_script(count_task(2), [LOOK, answer("[(2,)]")], tokenizer, sqlite_database)
+    limit = max(turn.tokens for turn in whole.turns)
+    rules = replace(RULES, max_turn_tokens=limit)
+    talks = [LOOK, answer("[(2,)]") + "\nI am sure of it." * limit]
+    cut = play_script(count_task(2), talks, tokenizer, sqlite_database, rules=rules)
+    assert (cut.right, cut.truncated, whole.right, whole.truncated) == (True, True, True, False)
+    known = {"model": tokenizer.name_or_path, "max_turn_tokens": limit + 1}
+    run = save_episodes(tmp_path / "run", sqlite_database, [cut, whole], **known)
+    (row,) = export(run, "sft")
+    assert row["input_ids"] == [*whole.prompt_ids, *whole.completion_ids]
 
 
 def test_evaluation_and_greedy_episodes_are_left_out_unless_asked_for(
