@@ -232,6 +232,17 @@ def test_a_turn_that_was_cut_off_gets_no_end(
     assert row["input_ids"] == [*episode.prompt_ids, *episode.completion_ids]
 
 
+def test_an_answer_that_just_fits_keeps_its_end(
+    tmp_path: Path, sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Its end is the last token that the limit allows."""
+    episode = play_script(count_task(2), [answer("[(2,)]")], tokenizer, sqlite_database)
+    known = {"model": tokenizer.name_or_path, "max_turn_tokens": episode.turns[0].tokens}
+    run = save_episodes(tmp_path / "run", sqlite_database, [episode], **known)
+    (row,) = export(run, "sft")
+    assert row["input_ids"] == [*episode.prompt_ids, *episode.completion_ids]
+
+
 def test_a_turn_keeps_its_end_whatever_another_tokenizer_makes_of_it(
     tmp_path: Path, sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
 ) -> None:
@@ -330,7 +341,7 @@ def test_a_cut_off_episode_does_not_hide_a_whole_one(
     talks = [LOOK, answer("[(2,)]") + "\nI am sure of it." * limit]
     cut = play_script(count_task(2), talks, tokenizer, sqlite_database, rules=rules)
     assert (cut.right, cut.truncated, whole.right, whole.truncated) == (True, True, True, False)
-    known = {"model": tokenizer.name_or_path, "max_turn_tokens": limit + 1}
+    known = {"model": tokenizer.name_or_path, "max_turn_tokens": limit}
     run = save_episodes(tmp_path / "run", sqlite_database, [cut, whole], **known)
     (row,) = export(run, "sft")
     assert row["input_ids"] == [*whole.prompt_ids, *whole.completion_ids]
