@@ -35,6 +35,7 @@ from trl_dbbench.cli.start import RecipeParser
 from trl_dbbench.database import Database, open_database
 from trl_dbbench.episode.types import Status
 from trl_dbbench.runs.export import export, sft_dataset, told_by_rows
+from trl_dbbench.runs.few_shot import good_episodes
 
 MODEL = ROOT / "recipes" / "tiny" / "model"
 TASKS = ROOT / "recipes" / "tiny" / "train.jsonl"
@@ -329,6 +330,27 @@ def test_the_same_actions_count_once(
     scripts = [(count_task(2), turns) for turns in (right, thinks, right, wrong)]
     run = save_run(tmp_path / "run", sqlite_database, tokenizer, scripts)
     assert contents(export(run, "kto")) == [right, wrong]
+
+
+def test_pairs_of_a_prompt_though_another_one_had_the_same_right_episode(
+    tmp_path: Path, sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """At first the memory was empty; later the prompt showed an earlier episode."""
+    earlier, first, right, wrong = (
+        play_script(count_task(number), turns, tokenizer, sqlite_database)
+        for number, turns in (
+            (3, [LOOK, answer("[(3,)]")]),
+            *[(2, [LOOK, answer("[(2,)]")])] * 2,
+            (2, [FORGOT_WHERE, answer("[(3,)]")]),
+        )
+    )
+    (example,) = good_episodes([earlier])
+    right.shots = wrong.shots = [example.id]
+    run = save_episodes(tmp_path, sqlite_database, [first, right, wrong])
+    (run / "shots.jsonl").write_text(f"{example.line}\n")
+    (row,) = export(run, "preference")
+    assert len(row["prompt"]) == 6
+    assert len(export(run, "kto")) == 2, "the same actions count once"
 
 
 def test_a_cut_off_episode_does_not_hide_a_whole_one(
