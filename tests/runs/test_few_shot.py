@@ -484,6 +484,19 @@ def test_no_room_for_any_is_refused(player, memory, trained_tasks):
     Shots(with_room(player, 150), memory, 1).check_room(prompts)
 
 
+def test_what_was_shown_is_written_again_once_its_file_is_set_aside(
+    player, memory, late_orders, tmp_path
+):
+    """As where a trainer evaluates, and then begins a training in the folder."""
+    shots = Shots(player, memory, 1, folder=tmp_path)
+    shown_for(shots, late_orders)
+    (line,) = shots.drawn().values()
+    for folder in ("evaluated", "trained"):
+        shots.record([{"shots": [*shots.drawn()]}], [], train=False)
+        shutil.move(tmp_path / "shots.jsonl", tmp_path / folder)
+        assert (tmp_path / folder).read_text() == f"{line}\n"
+
+
 # --- in a training --------------------------------------------------------------------------------
 
 REPLAY = {"few_shot": 2, "few_shot_update": True, "num_generations": 4, "per_device_train_batch_size": 8}

@@ -20,6 +20,8 @@ from trl_dbbench.utils.console import printable
 EPISODES_FILE = "episodes.jsonl"
 TASKS_FILE = "tasks.jsonl"
 METRICS_FILE = "metrics.jsonl"
+SHOTS_FILE = "shots.jsonl"
+"""Every earlier episode that prompts showed, each once; it can be used as a memory."""
 
 MAX_REASON_CHARACTERS = 120
 """Characters of a fault that are compared when void episodes are counted by reason."""
