@@ -244,6 +244,22 @@ def test_an_answer_that_just_fits_keeps_its_end(
     assert row["input_ids"] == [*episode.prompt_ids, *episode.completion_ids]
 
 
+@pytest.mark.parametrize("first", ["", LOOK])
+def test_a_turn_whose_observation_does_not_fit_keeps_its_end(
+    first: str, tmp_path: Path, sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Also one that is nothing but an end."""
+    length = len(tokenizer(first, add_special_tokens=False)["input_ids"]) + 1
+    rules = replace(RULES, max_completion_length=length + 1)
+    episode = play_script(count_task(2), [first], tokenizer, sqlite_database, "tools", rules)
+    assert (episode.status, episode.turns[0].tokens) == (Status.OUT_OF_TOKENS, length)
+    known = {"model": tokenizer.name_or_path, "protocol": "tools"}
+    run = save_episodes(tmp_path / "run", sqlite_database, [episode], **known)
+    (row,) = export(run, "prm")
+    text = row["input"].replace(row["placeholder_token"], "")
+    assert text == tokenizer.decode([*episode.prompt_ids, *episode.completion_ids])
+
+
 def test_a_turn_keeps_its_end_whatever_another_tokenizer_makes_of_it(
     tmp_path: Path, sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
 ) -> None:

@@ -131,7 +131,9 @@ class _Again:
         for number, turn in enumerate(record["turns"], 1):
             ids = chat.ids_of(turn["text"])
             cut = turn["tokens"] >= settings.rules.max_turn_tokens
-            if number == len(record["turns"]):
+            # an episode also runs out of tokens where what the database said no longer fits
+            full = record["status"] == Status.OUT_OF_TOKENS and turn.get("observation") is not None
+            if number == len(record["turns"]) and not full:
                 cut = record.get("truncated", cut)
             if cut:
                 ids.pop()  # nothing ended it
