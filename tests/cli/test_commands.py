@@ -93,6 +93,7 @@ def test_options_without_effect_are_refused(command: Callable, words: str, said:
         "eval run --json run/episodes.jsonl",
         "replay run --out run/episodes.jsonl",
         "export run --to sft --out run/episodes.jsonl",
+        "export run --to sft --out run/shots.jsonl",
     ],
 )
 def test_what_a_run_has_recorded_is_not_replaced(
@@ -101,6 +102,8 @@ def test_what_a_run_has_recorded_is_not_replaced(
     monkeypatch.chdir(tmp_path)
     Path("run/checkpoint-5").mkdir(parents=True)
     Path("run2").mkdir()
-    Path("run/episodes.jsonl").write_text("{}\n")
-    assert "'run/episodes.jsonl' is the file to read; write to another." in command(*words.split())[0]
-    assert Path("run/episodes.jsonl").read_text() == "{}\n"
+    for name in ("episodes.jsonl", "shots.jsonl"):
+        Path("run", name).write_text("{}\n")
+    out = words.split()[-1]
+    assert f"'{out}' is the file to read; write to another." in command(*words.split())[0]
+    assert Path(out).read_text() == "{}\n"

@@ -63,7 +63,7 @@ def test_earlier_episodes_stand_in_the_prompt(tmp_path, tokenizer, sqlite_databa
     settings, notes = RunSettings.read(run), []
     assert [record["turns"][0]["text"] for record, _ in saved_episodes(run, notes)] == ["I give up."]
     assert notes == [f"{run}: 2 episodes left out: what the prompt showed is not in shots.jsonl."]
-    (run / "shots.jsonl").write_text(f"{example.line}\n")
+    (run / "shots.jsonl").write_text(f"\0\0\0\n{example.line}\n")  # a crash of the machine leaves zeros
     (right, task), _, (bare, _) = saved_episodes(run, [])
     assert prompt_messages(right, task, settings) == [
         {"role": "system", "content": "Rules."},

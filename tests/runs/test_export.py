@@ -7,12 +7,13 @@ import re
 import runpy
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from datasets import Dataset, load_dataset
-from fakes import play_script
+from fakes import RULES, play_script
 from launching import ROOT
 from saved_runs import FORGOT_WHERE, LOOK, answer, count_scripts, count_task, save_episodes, save_run
 from test_rollout import call
@@ -34,6 +35,7 @@ from trl_dbbench.cli.start import RecipeParser
 from trl_dbbench.database import Database, open_database
 from trl_dbbench.episode.types import Status
 from trl_dbbench.runs.export import export, sft_dataset, told_by_rows
+from trl_dbbench.runs.few_shot import good_episodes
 
 MODEL = ROOT / "recipes" / "tiny" / "model"
 TASKS = ROOT / "recipes" / "tiny" / "train.jsonl"
@@ -231,6 +233,33 @@ def test_a_turn_that_was_cut_off_gets_no_end(
     assert row["input_ids"] == [*episode.prompt_ids, *episode.completion_ids]
 
 
+def test_an_answer_that_just_fits_keeps_its_end(
+    tmp_path: Path, sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Its end is the last token that the limit allows."""
+    episode = play_script(count_task(2), [answer("[(2,)]")], tokenizer, sqlite_database)
+    known = {"model": tokenizer.name_or_path, "max_turn_tokens": episode.turns[0].tokens}
+    run = save_episodes(tmp_path / "run", sqlite_database, [episode], **known)
+    (row,) = export(run, "sft")
+    assert row["input_ids"] == [*episode.prompt_ids, *episode.completion_ids]
+
+
+@pytest.mark.parametrize("first", ["", LOOK])
+def test_a_turn_whose_observation_does_not_fit_keeps_its_end(
+    first: str, tmp_path: Path, sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Also one that is nothing but an end."""
+    length = len(tokenizer(first, add_special_tokens=False)["input_ids"]) + 1
+    rules = replace(RULES, max_completion_length=length + 1)
+    episode = play_script(count_task(2), [first], tokenizer, sqlite_database, "tools", rules)
+    assert (episode.status, episode.turns[0].tokens) == (Status.OUT_OF_TOKENS, length)
+    known = {"model": tokenizer.name_or_path, "protocol": "tools"}
+    run = save_episodes(tmp_path / "run", sqlite_database, [episode], **known)
+    (row,) = export(run, "prm")
+    text = row["input"].replace(row["placeholder_token"], "")
+    assert text == tokenizer.decode([*episode.prompt_ids, *episode.completion_ids])
+
+
 def test_a_turn_keeps_its_end_whatever_another_tokenizer_makes_of_it(
     tmp_path: Path, sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
 ) -> None:
@@ -317,6 +346,43 @@ def test_the_same_actions_count_once(
     scripts = [(count_task(2), turns) for turns in (right, thinks, right, wrong)]
     run = save_run(tmp_path / "run", sqlite_database, tokenizer, scripts)
     assert contents(export(run, "kto")) == [right, wrong]
+
+
+def test_pairs_of_a_prompt_though_another_one_had_the_same_right_episode(
+    tmp_path: Path, sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """At first the memory was empty; later the prompt showed an earlier episode."""
+    earlier, first, right, wrong = (
+        play_script(count_task(number), turns, tokenizer, sqlite_database)
+        for number, turns in (
+            (3, [LOOK, answer("[(3,)]")]),
+            *[(2, [LOOK, answer("[(2,)]")])] * 2,
+            (2, [FORGOT_WHERE, answer("[(3,)]")]),
+        )
+    )
+    (example,) = good_episodes([earlier])
+    right.shots = wrong.shots = [example.id]
+    run = save_episodes(tmp_path, sqlite_database, [first, right, wrong])
+    (run / "shots.jsonl").write_text(f"{example.line}\n")
+    (row,) = export(run, "preference")
+    assert len(row["prompt"]) == 6
+    assert len(export(run, "kto")) == 2, "the same actions count once"
+
+
+def test_a_cut_off_episode_does_not_hide_a_whole_one(
+    tmp_path: Path, sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """The first one gave the same answer, and talked on until its tokens ran out."""
+    whole = play_script(count_task(2), [LOOK, answer("[(2,)]")], tokenizer, sqlite_database)
+    limit = max(turn.tokens for turn in whole.turns)
+    rules = replace(RULES, max_turn_tokens=limit)
+    talks = [LOOK, answer("[(2,)]") + "\nI am sure of it." * limit]
+    cut = play_script(count_task(2), talks, tokenizer, sqlite_database, rules=rules)
+    assert (cut.right, cut.truncated, whole.right, whole.truncated) == (True, True, True, False)
+    known = {"model": tokenizer.name_or_path, "max_turn_tokens": limit}
+    run = save_episodes(tmp_path / "run", sqlite_database, [cut, whole], **known)
+    (row,) = export(run, "sft")
+    assert row["input_ids"] == [*whole.prompt_ids, *whole.completion_ids]
 
 
 def test_evaluation_and_greedy_episodes_are_left_out_unless_asked_for(

@@ -169,6 +169,22 @@ def test_its_tokens_are_those_of_the_episode(player, trained_tasks, sqlite_datab
     )
 
 
+def test_messages_have_no_thoughts_as_the_prompt_has_none(player, late_orders):
+    """Exports, reward functions and reports read the messages, the policy their tokens."""
+    look = "Action: Operation\n```sql\nSELECT id FROM orders WHERE late\n```"
+    turns = [
+        (f"<think>\nThe late ones.\n</think>\n\n{look}", "[('2',)]"),
+        ("<think>\nJust one.\n</think>\n\nAction: Answer\nFinal Answer: 2", None),
+    ]
+    shots = Shots(player, Memory([example(task("a", "Which orders are late?"), *turns)]), 1)
+    ((messages, _),) = shots.show([late_orders], [player.chat.protocol.messages(late_orders, "Rules.")], 0)
+    said = [message["content"] for message in messages if message["role"] == "assistant"]
+    assert said == [look, "Action: Answer\nFinal Answer: 2"]
+    tokenizer = player.chat.tokenizer
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert text == tokenizer.decode(player.chat.prompt_ids(messages))
+
+
 def test_tool_calls_stand_in_the_form_of_the_template(tokenizer, sqlite_database, demo_tasks):
     """Marks in what the agent wrote are text in an observation, and here a call again. Cells stay data."""
     player = Player.of(tokenizer, sqlite_database, protocol="tools")
@@ -466,6 +482,19 @@ def test_no_room_for_any_is_refused(player, memory, trained_tasks):
     ):
         Shots(with_room(player, 20), Memory(), 1, update=True).check_room(prompts)
     Shots(with_room(player, 150), memory, 1).check_room(prompts)
+
+
+def test_what_was_shown_is_written_again_once_its_file_is_set_aside(
+    player, memory, late_orders, tmp_path
+):
+    """As where a trainer evaluates, and then begins a training in the folder."""
+    shots = Shots(player, memory, 1, folder=tmp_path)
+    shown_for(shots, late_orders)
+    (line,) = shots.drawn().values()
+    for folder in ("evaluated", "trained"):
+        shots.record([{"shots": [*shots.drawn()]}], [], train=False)
+        shutil.move(tmp_path / "shots.jsonl", tmp_path / folder)
+        assert (tmp_path / folder).read_text() == f"{line}\n"
 
 
 # --- in a training --------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.runs.records import EPISODES_FILE, METRICS_FILE, TASKS_FILE
+from trl_dbbench.runs.records import EPISODES_FILE, METRICS_FILE, SHOTS_FILE, TASKS_FILE
 from trl_dbbench.runs.settings import SETTINGS_FILE
 from trl_dbbench.runs.stream import STREAM_FILE
 from trl_dbbench.tasks import Task, load_tasks
@@ -237,7 +237,7 @@ def files_of(path: Path | None) -> list[Path]:
     """
     if path is None:
         return []
-    names = (EPISODES_FILE, TASKS_FILE, SETTINGS_FILE, METRICS_FILE, STREAM_FILE)
+    names = (EPISODES_FILE, TASKS_FILE, SETTINGS_FILE, METRICS_FILE, SHOTS_FILE, STREAM_FILE)
     folders = (path, path.parent) if path.is_dir() else ()
     return [folder / name for folder in folders for name in names] or [path]
 

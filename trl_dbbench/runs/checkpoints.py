@@ -26,7 +26,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from trl_dbbench.errors import ConfigError, DBBenchError, StorageError
-from trl_dbbench.runs.records import EPISODES_FILE, METRICS_FILE, TASKS_FILE
+from trl_dbbench.runs.records import EPISODES_FILE, METRICS_FILE, SHOTS_FILE, TASKS_FILE
 from trl_dbbench.runs.settings import SETTINGS_FILE
 from trl_dbbench.runs.stream import STAGES_FOLDER, STREAM_FILE
 from trl_dbbench.utils.files import free_space, is_full, locked, write_through
@@ -47,7 +47,7 @@ _WEIGHTS = (
 )
 _STAGES = (STREAM_FILE, STAGES_FOLDER)
 """What a stream's stages were measured at, and their adapters."""
-_LOGS = (EPISODES_FILE, TASKS_FILE, METRICS_FILE)
+_LOGS = (EPISODES_FILE, TASKS_FILE, METRICS_FILE, SHOTS_FILE)
 
 
 def find_checkpoint(output_dir: str | Path, asked: str | bool | None) -> str | None:

@@ -24,11 +24,12 @@ from typing import Any
 
 from trl_dbbench.episode.protocol import AgentProtocol, get_protocol
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.runs.few_shot import SHOTS_FILE, shown_in, with_examples
+from trl_dbbench.runs.few_shot import shown_in, with_examples
 from trl_dbbench.runs.read import find_tasks, read_episodes, read_tasks, tasks_by_digest_and_id
 from trl_dbbench.runs.records import (
     EPISODES_FILE,
     OF_TRAINING_TASKS,
+    SHOTS_FILE,
     TASKS_FILE,
     EpisodeRecord,
     Phase,

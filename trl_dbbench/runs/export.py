@@ -89,7 +89,7 @@ def export(
     settings = RunSettings.read(run)
     chat = None if model is None else chat_of(settings, model)
     export = _Export(settings, notes, max_per_task, label_by, chat)
-    episodes = list(distinct(saved_episodes(run, notes, phases)))
+    episodes = list(distinct(saved_episodes(run, notes, phases), by_prompt=kind == "preference"))
     rows = getattr(export, kind)(episodes)
     if not rows:
         right = sum(record["right"] for record, _ in episodes)
@@ -117,11 +117,12 @@ def check_suffix(path: Path) -> None:
         raise ConfigError(f"'{path}' must end in {' or '.join(SUFFIXES)}.")
 
 
-def distinct(episodes: Iterable[Played]) -> Iterator[Played]:
-    """Yield the first of a task's episodes with the same actions."""
+def distinct(episodes: Iterable[Played], by_prompt: bool = False) -> Iterator[Played]:
+    """Yield the first of a task's episodes with the same actions; `by_prompt`, the first of each prompt."""
     seen = set()
     for record, task in episodes:
-        if (key := (task.digest, said_in(record))) not in seen:
+        shown = tuple(record.get("shots", ())) if by_prompt else ()
+        if (key := (task.digest, shown, said_in(record))) not in seen:
             seen.add(key)
             yield record, task
 

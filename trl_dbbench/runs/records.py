@@ -20,6 +20,8 @@ from trl_dbbench.utils.console import printable
 EPISODES_FILE = "episodes.jsonl"
 TASKS_FILE = "tasks.jsonl"
 METRICS_FILE = "metrics.jsonl"
+SHOTS_FILE = "shots.jsonl"
+"""Every earlier episode that prompts showed, each once; it can be used as a memory."""
 
 MAX_REASON_CHARACTERS = 120
 """Characters of a fault that are compared when void episodes are counted by reason."""
@@ -174,10 +176,14 @@ def worth_learning(record: EpisodeRecord) -> bool:
 def said_in(record: EpisodeRecord) -> tuple[str, ...]:
     """Return the agent's actions, turn by turn: episodes of a task with equal actions are duplicates.
 
-    Thoughts and layout do not count in turns that the protocol could read.
+    Thoughts and layout do not count in turns that the protocol could read. An episode that was cut off is no
+    duplicate of one that was not.
     """
     actions = [(action_in(turn), turn["text"]) for turn in record["turns"]]
-    return tuple(text if isinstance(action, Invalid) else repr(action) for action, text in actions)
+    said = [text if isinstance(action, Invalid) else repr(action) for action, text in actions]
+    if said and record.get("truncated"):
+        said[-1] += " (cut off)"
+    return tuple(said)
 
 
 def turn_record(turn: Turn) -> TurnRecord:

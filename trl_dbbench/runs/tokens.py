@@ -130,9 +130,13 @@ class _Again:
         parts = []
         for number, turn in enumerate(record["turns"], 1):
             ids = chat.ids_of(turn["text"])
-            last = number == len(record["turns"]) and record.get("truncated", False)
-            if last or turn["tokens"] >= settings.rules.max_turn_tokens:
-                ids.pop()  # it was cut off: nothing ended it
+            cut = turn["tokens"] >= settings.rules.max_turn_tokens
+            # an episode also runs out of tokens where what the database said no longer fits
+            full = record["status"] == Status.OUT_OF_TOKENS and turn.get("observation") is not None
+            if number == len(record["turns"]) and not full:
+                cut = record.get("truncated", cut)
+            if cut:
+                ids.pop()  # nothing ended it
             ended = ids[-1] if ids and ids[-1] in chat.eos_token_ids else None
             read = turn["observation"] if turn["observation_tokens"] else None
             after = [] if read is None else chat.observation_ids(read, end=ended)

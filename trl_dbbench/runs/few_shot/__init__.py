@@ -16,9 +16,9 @@ question or gold SQL on the same schema, are never shown.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,11 @@ from trl_dbbench.episode.player import TEMPLATE_TOKENS, Player
 from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.protocol import AgentProtocol
 from trl_dbbench.episode.types import Episode
-from trl_dbbench.errors import ConfigError
+from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.runs.few_shot.choice import WAYS
 from trl_dbbench.runs.few_shot.memory import Example, Memory, Query, good_episodes, load_memory
 from trl_dbbench.runs.read import read_episodes, read_tasks
-from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE, EpisodeRecord, episode_record
+from trl_dbbench.runs.records import EPISODES_FILE, SHOTS_FILE, TASKS_FILE, EpisodeRecord, episode_record
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.files import whole_lines
 from trl_dbbench.utils.lookup import check_choice
@@ -55,9 +55,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-
-SHOTS_FILE = "shots.jsonl"
-"""File in a run's folder with every example shown, each once; it can be used as a memory."""
 
 TURN_TOKENS = 50
 """Upper bound on the tokens that a chat template adds to a turn."""
@@ -299,9 +296,10 @@ class Shots:
     def _write(self, ids: Iterable[str]) -> None:
         if self._file is None:
             return
-        if self._written is None:
+        if self._written is None or not self._file.exists():  # a new run has set that of another aside
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            self._written = {json.loads(line)["id"] for line in whole_lines(self._file, cut=True)}
+            whole_lines(self._file, cut=True)
+            self._written = {*shown_in(self._file.parent)}
         new = [id for id in dict.fromkeys(ids) if id not in self._written]
         self._written.update(new)
         if new:
@@ -315,8 +313,16 @@ def with_examples(prompt: Messages, examples: Iterable[Example], protocol: Agent
 
 
 def shown_in(run: str | Path) -> dict[str, Example]:
-    """Return the examples that a run has shown, by the ids that its episodes' records name in `shots`."""
-    return {each.id: each for each in map(Example.from_line, whole_lines(Path(run) / SHOTS_FILE))}
+    """Return the examples that a run has shown, by the ids that its episodes' records name in `shots`.
+
+    Unreadable lines are left out.
+    """
+    found = {}
+    for line in whole_lines(Path(run) / SHOTS_FILE):
+        with suppress(ValueError, KeyError, TypeError, TaskError):
+            example = Example.from_line(line)
+            found[example.id] = example
+    return found
 
 
 def prompts_of(

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.episode.protocol import AgentProtocol, Answer, Operation
+from trl_dbbench.episode.tool_calls import after_thoughts
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.runs.read import read_episodes, read_tasks
@@ -127,10 +128,13 @@ class Example:
         )
 
     def messages(self, protocol: AgentProtocol) -> list[dict[str, str]]:
-        """Return the episode as earlier turns of a prompt: its question, then turns and observations."""
+        """Return the episode as earlier turns of a prompt: its question, then turns and observations.
+
+        Thoughts are left out, as in `ChatFormat.prompt_ids`.
+        """
         messages = [each for each in protocol.messages(self.task) if each["role"] != "system"]
         for text, seen in self.turns:
-            messages.append({"role": "assistant", "content": text})
+            messages.append({"role": "assistant", "content": after_thoughts(text).strip() or text})
             if seen is not None:
                 messages.append({"role": protocol.observation_role, "content": seen})
         return messages
