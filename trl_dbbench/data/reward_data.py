@@ -153,7 +153,8 @@ def _messages(field: str, said: Any, role: str) -> list[dict[str, Any]]:
         return [{"role": role, "content": said}]
     if not isinstance(said, list) or not all(isinstance(each, dict) and "role" in each for each in said):
         raise TaskError(
-            f"'{field}' must be a text or a list of messages with 'role' and 'content', is {str(said)[:80]!r}."
+            f"'{field}' must be a text or a list of messages with 'role' and 'content', is "
+            f"{str(said)[:80]!r}."
         )
     return said
 
