@@ -118,6 +118,25 @@ def test_faults_of_the_gold_sql(database: Database, task: Task, kind: str) -> No
     assert kind in [name for name, _ in found(task, database)]
 
 
+@pytest.mark.parametrize(
+    ("sql", "changes"),
+    [
+        ("SELECT date('now', '-1 day')", True),
+        ("SELECT CAST(strftime('%Y', 'NOW') AS INT) - 1", True),
+        ("SELECT strftime('%Y', 'now', '-1 year') - 1", True),
+        ("SELECT julianday()", True),
+        ("SELECT hex(randomblob(4))", True),
+        ("SELECT date('2024-01-01', '-1 day')", False),
+        ("SELECT strftime('%Y', '2024-01-01')", False),
+        ("SELECT 'now' AS n WHERE upper('now') = 'NOW'", False),
+    ],
+)
+def test_sqlites_own_times_depend_on_the_present(sqlite_database: Database, sql: str, changes: bool) -> None:
+    task = replace(question("When?", sql), gold=Gold(sql=sql), grader="strict", dialect="sqlite")
+    kinds = [name for name, _ in found(task, sqlite_database)]
+    assert ("unstable" in kinds) is changes
+
+
 def test_a_published_state_that_the_gold_sql_does_not_leave(sqlite_database: Database) -> None:
     task = change("Ann is 31 now.", "UPDATE people SET age = 31 WHERE name = 'Ann'")
     task = replace(task, gold=replace(task.gold, state_md5="0" * 32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -220,6 +221,14 @@ def test_numbers_stay_within_what_their_type_holds() -> None:
     lowered = [sql for sql in changes if "age - " in sql]
     assert all("age - 1" in sql and "age - 1" + digit not in sql for sql in lowered for digit in "0123456789")
     assert any("age + " in sql for sql in changes)
+
+
+def test_large_floats_are_written_with_an_exponent() -> None:
+    """MySQL reads 1 and 200 zeros as the largest of its DECIMALs, which has 65 digits."""
+    stars = table("stars", "name TEXT, mass DOUBLE", *((f"N{n}", n * 1e200) for n in range(1, 9)))
+    tasks = list(Drafts([stars], 40))
+    assert any("e+200" in (task.gold.sql or "") and "e+200" in task.question for task in tasks)
+    assert not any(re.search(r"\d{66}", f"{task.question} {task.gold.sql}") for task in tasks)
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,29 @@ def test_pairs_of_others_as_texts_and_as_messages(tmp_path, tokenizer):
         list(pairs_of_files([str(file)], Reader(tokenizer)))
 
 
+@pytest.mark.parametrize("prompt", ["How many?", [{"role": "user", "content": "How many?"}]])
+@pytest.mark.parametrize("repeats_the_prompt", [False, True])
+def test_pairs_of_texts_and_messages_mixed_and_of_whole_conversations(
+    tmp_path, tokenizer, prompt, repeats_the_prompt
+):
+    asked = [{"role": "user", "content": "How many?"}] if repeats_the_prompt else []
+    row = {"prompt": prompt, "chosen": [*asked, {"role": "assistant", "content": "Two."}]}
+    row["rejected"] = row["chosen"] if isinstance(prompt, str) else "Two."
+    file = tmp_path / "pairs.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    [(_, ids)] = pairs_of_files([str(file)], Reader(tokenizer))
+    told = "<|im_start|>user\nHow many?<|im_end|>\n<|im_start|>assistant\nTwo.<|im_end|>\n"
+    assert [tokenizer.decode(each) for each in ids.values()] == [told, told]
+
+
+@pytest.mark.parametrize("chosen", [None, 5, ["a"], [{"from": "gpt", "value": "a"}], {"role": "assistant"}])
+def test_a_pair_that_is_neither_text_nor_messages_is_refused(tmp_path, tokenizer, chosen):
+    file = tmp_path / "pairs.jsonl"
+    file.write_text(json.dumps({"chosen": chosen, "rejected": "b"}) + "\n")
+    with pytest.raises(ConfigError, match=r"line 1: 'chosen' must be a text or a list of messages"):
+        list(pairs_of_files([str(file)], Reader(tokenizer)))
+
+
 # --- as a reward --------------------------------------------------------------------------------------
 
 

@@ -116,26 +116,47 @@ def pairs_of_files(files: Sequence[str], reader: Reader) -> Iterator[Row]:
             )
         prompt = fields.get("prompt")
         task = fields.get("task_id") or prompt or _opening(fields["chosen"])
-        yield str(task), _pair_row(reader, fields)
+        try:
+            yield str(task), _pair_row(reader, fields)
+        except TaskError as error:
+            raise ConfigError(f"{place}: {error}") from None
 
 
 def _opening(chosen: Any) -> Any:
     """Return what a conversation begins with: its first message, or the first line of its text."""
-    return chosen.lstrip().partition("\n")[0] if isinstance(chosen, str) else chosen[:1]
+    if isinstance(chosen, str):
+        return chosen.lstrip().partition("\n")[0]
+    return chosen[:1] if isinstance(chosen, list) else chosen
 
 
 def _pair_row(reader: Reader, pair: dict[str, Any]) -> dict[str, list[int]]:
     ids = {}
     for side in ("chosen", "rejected"):
         prompt, said = pair.get("prompt"), pair[side]
-        if isinstance(said, str):
-            text = (prompt or "") + said
-            end = str(reader.tokenizer.eos_token)
+        if isinstance(said, str) and isinstance(prompt, str | None):
+            text, end = (prompt or "") + said, str(reader.tokenizer.eos_token)
             ids[f"{side}_ids"] = reader.ids_of(text if text.endswith(end) else text + end)
         else:
-            messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-            ids[f"{side}_ids"] = reader.conversation_ids(messages or [], said)
+            before, messages = _messages("prompt", prompt or [], "user"), _messages(side, said, "assistant")
+            whole = messages[: len(before)] == before  # UltraFeedback's sides begin with the prompt
+            ids[f"{side}_ids"] = reader.conversation_ids([] if whole else before, messages)
     return ids
+
+
+def _messages(field: str, said: Any, role: str) -> list[dict[str, Any]]:
+    """Return what a field says as messages; a text alone is one of this role.
+
+    Raises:
+        TaskError: if it is neither.
+    """
+    if isinstance(said, str):
+        return [{"role": role, "content": said}]
+    if not isinstance(said, list) or not all(isinstance(each, dict) and "role" in each for each in said):
+        raise TaskError(
+            f"'{field}' must be a text or a list of messages with 'role' and 'content', is "
+            f"{str(said)[:80]!r}."
+        )
+    return said
 
 
 # --- steps --------------------------------------------------------------------------------------------

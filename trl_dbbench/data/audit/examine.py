@@ -189,7 +189,11 @@ _CHANGING = (
     *(exp.Rand, exp.Randn, exp.Uuid, exp.CurrentDate, exp.CurrentTime, exp.CurrentTimestamp),
     *(exp.Localtime, exp.Localtimestamp, exp.UtcDate, exp.UtcTime, exp.UtcTimestamp),
 )
-_CHANGING_NAMES = frozenset({"NOW", "SYSDATE", "UUID_SHORT", "RANDOM", "RANDOM_BYTES", "CONNECTION_ID"})
+_CHANGING_NAMES = frozenset(
+    {"NOW", "SYSDATE", "UUID_SHORT", "RANDOM", "RANDOM_BYTES", "RANDOMBLOB", "CONNECTION_ID"}
+)
+_SQLITES_TIMES = frozenset({"DATE", "TIME", "DATETIME", "JULIANDAY", "UNIXEPOCH", "STRFTIME", "TIMEDIFF"})
+"""Names of functions; sqlglot knows DATE of one argument and STRFTIME of two by classes of its own."""
 
 Ending = Result | State
 """Result of a statement: the rows of a question, the tables that a change leaves."""
@@ -361,7 +365,18 @@ def _changing(task: Task) -> str | None:
             or (node.name.upper() == "UNIX_TIMESTAMP" and not node.expressions)
         ):
             return node.sql(dialect=task.dialect)
+        if task.dialect == "sqlite" and _is_of_now(node):
+            return node.sql(dialect=task.dialect)
     return None
+
+
+def _is_of_now(node: exp.Expr) -> bool:
+    """Return whether it is a time function of SQLite's with the argument `now`, which is also its default."""
+    named = isinstance(node, exp.Anonymous) and node.name.upper() in _SQLITES_TIMES
+    if not named and not isinstance(node, exp.Date | exp.TsOrDsToTimestamp):
+        return False
+    given = [*node.iter_expressions()]
+    return not given or any(isinstance(each, exp.Literal) and each.name.lower() == "now" for each in given)
 
 
 def _same(a: Ending, b: Ending) -> bool:

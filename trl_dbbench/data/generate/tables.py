@@ -162,7 +162,8 @@ def literal(value: Cell) -> str:
         return "NULL"
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
-    return str(int(value)) if float(value).is_integer() else str(value)
+    # a float beyond 65 digits, written out, is another number to MySQL: none of its DECIMALs is longer
+    return str(int(value)) if abs(value) < 10**15 and float(value).is_integer() else str(value)
 
 
 def said(value: Cell) -> str:
