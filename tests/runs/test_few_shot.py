@@ -484,9 +484,7 @@ def test_no_room_for_any_is_refused(player, memory, trained_tasks):
     Shots(with_room(player, 150), memory, 1).check_room(prompts)
 
 
-def test_what_was_shown_is_written_again_once_its_file_is_set_aside(
-    player, memory, late_orders, tmp_path
-):
+def test_what_was_shown_is_written_again_once_its_file_is_set_aside(player, memory, late_orders, tmp_path):
     """As where a trainer evaluates, and then begins a training in the folder."""
     shots = Shots(player, memory, 1, folder=tmp_path)
     shown_for(shots, late_orders)
