@@ -417,14 +417,18 @@ def error_text(error: SQLAlchemyError) -> str:
     return str(error.orig)
 
 
-def as_fault(error: SQLAlchemyError, dialect: Dialect) -> EnvironmentFault:
-    """The fault that an error of the database means."""
+def as_fault(error: SQLAlchemyError, dialect: Dialect, *, down: bool = False) -> EnvironmentFault:
+    """The fault that an error of the database means.
+
+    Args:
+        down: a statement or a connection of our own failed, so that no agent can be at fault.
+    """
     code, text = error_code(error), error_text(error)
     what = dialect.what_failed(code, text)
     said = f"{what[0].upper()}{what[1:]}: {text}"
     if code == 0:  # PyMySQL's own, of a connection that it found closed; no server has such a number
         code, text = LOST, message(LOST, "Lost connection to MySQL server during query")
-    return EnvironmentFault(said, observation=text, error_code=code)
+    return EnvironmentFault(said, observation=text, error_code=code, down=down)
 
 
 def connect_advice(error: DBAPIError) -> str:
