@@ -542,7 +542,10 @@ def test_an_account_with_few_connections(server: Server, caplog: pytest.LogCaptu
     with pymysql.connect(**connect_arguments(server.url)) as admin, admin.cursor() as cursor:
         cursor.execute("CREATE USER few@localhost IDENTIFIED BY 'word' WITH MAX_USER_CONNECTIONS 12")
         cursor.execute("GRANT ALL ON *.* TO few@localhost WITH GRANT OPTION")
-    with open_database(server.url.replace("root@", "few:word@")) as database, database.sandbox(CHANGE) as sandbox:
+    with (
+        open_database(server.url.replace("root@", "few:word@")) as database,
+        database.sandbox(CHANGE) as sandbox,
+    ):
         assert "max_user_connections = 12. Raise it" in caplog.text
         assert database.statements_at_once == 1
         sandbox.execute("DELETE FROM medals WHERE gold = 2")

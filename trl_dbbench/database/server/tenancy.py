@@ -369,9 +369,7 @@ class Tenancy:
                 self._shown(),
                 max(share, MIN_CONNECTIONS),
                 ranks,
-                files_advice()
-                if by_process < by_server
-                else f"{limit}. Raise it on the server.",
+                files_advice() if by_process < by_server else f"{limit}. Raise it on the server.",
             )
         return max(share, MIN_CONNECTIONS)
 
