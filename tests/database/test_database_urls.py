@@ -101,7 +101,7 @@ def test_a_password_may_have_any_characters(docker_database: Database, word: str
 
 def test_a_host_or_an_option_file_that_cannot_be_read(tmp_path: Path) -> None:
     file = tmp_path / "client.cnf"
-    with pytest.raises(DatabaseError, match="read_default_file: there is no file '.*client.cnf'"):
+    with pytest.raises(DatabaseError, match=r"read_default_file: there is no file '.*client\.cnf'"):
         parse_url(f"mysql://me:secret@db1/?read_default_file={file}")
     file.write_text("password = secret\n")
     for url in (f"mysql://me:secret@db1/?read_default_file={file}", "mysql://me:secret@db..1/"):

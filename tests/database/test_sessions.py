@@ -241,10 +241,12 @@ def test_one_that_outlived_its_connection_ends_on_a_server_of_our_own(kind: str)
 
 def test_a_database_that_its_agent_made_read_only_is_dropped(docker_database: Database) -> None:
     before = owned(docker_database.url)
-    with open_database(docker_database.url, limits=LIMITS) as database:
-        with database.sandbox(CHANGE) as sandbox:
-            assert sandbox.execute("ALTER DATABASE dbbench READ ONLY = 1").error is None
-            assert sandbox.execute("DELETE FROM medals").error_code == 3989
+    with (
+        open_database(docker_database.url, limits=LIMITS) as database,
+        database.sandbox(CHANGE) as sandbox,
+    ):
+        assert sandbox.execute("ALTER DATABASE dbbench READ ONLY = 1").error is None
+        assert sandbox.execute("DELETE FROM medals").error_code == 3989
     assert owned(docker_database.url) <= before
 
 
