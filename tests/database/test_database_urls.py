@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import certifi
+import pymysql
 import pytest
-from databases import table, task
+from databases import connect_arguments, table, task
 from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
@@ -46,7 +48,15 @@ def test_a_wrong_url_is_named_without_its_password(
 
 
 @pytest.mark.parametrize(
-    "option", ["ssl-mode=REQUIRED", "sslmode=require", "useSSL=false", "ssl=true", "compress=true"]
+    "option",
+    [
+        "ssl-mode=REQUIRED",
+        "sslmode=require",
+        "useSSL=false",
+        "ssl=true",
+        "compress=true",
+        "collation=utf8mb4_bin",
+    ],
 )
 def test_options_of_other_clients_are_refused(option: str) -> None:
     """JDBC's, libpq's and the mysql client's, and what PyMySQL does not support. It would take them for arguments."""
@@ -75,6 +85,32 @@ def test_agents_do_not_run_under_an_account_among_the_options(server: Server) ->
     ):
         assert sandbox.execute("SELECT CURRENT_USER()").rows == [("agent@localhost",)]
         assert sandbox.execute("SELECT User FROM mysql.user").error_code == 1142
+
+
+@pytest.mark.parametrize("word", ["пароль", "Grüße", "a b@/?#%:&=+;'\"\\"])
+def test_a_password_may_have_any_characters(docker_database: Database, word: str) -> None:
+    with pymysql.connect(**connect_arguments(docker_database.url)) as admin, admin.cursor() as cursor:
+        cursor.execute("CREATE USER IF NOT EXISTS odd")
+        cursor.execute("ALTER USER odd IDENTIFIED BY %s", (word,))
+    url = make_url(docker_database.url).set(username="odd", password=word)
+    engine = make_engine(parse_url(url.render_as_string(hide_password=False)), 60)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT 1").scalar() == 1
+    engine.dispose()
+
+
+def test_a_host_or_an_option_file_that_cannot_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "client.cnf"
+    with pytest.raises(DatabaseError, match=r"read_default_file: there is no file '.*client\.cnf'"):
+        parse_url(f"mysql://me:secret@db1/?read_default_file={file}")
+    file.write_text("password = secret\n")
+    for url in (f"mysql://me:secret@db1/?read_default_file={file}", "mysql://me:secret@db..1/"):
+        with (
+            pytest.raises(DatabaseError, match="host or option file cannot be used") as caught,
+            open_database(url),
+        ):
+            pass
+        assert "secret" not in str(caught.value)
 
 
 def test_a_database_in_the_url_is_left_out() -> None:

@@ -8,12 +8,18 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from databases import table, task
+from sqlalchemy.engine import Connection
 
+from trl_dbbench.database import Database
+from trl_dbbench.database.server.connections import make_engine, parse_url
+from trl_dbbench.database.server.pulse import Pulse
 from trl_dbbench.database.server.start import Server
+from trl_dbbench.errors import DatabaseError
 from trl_dbbench.tasks import Gold
 
 CHANGE = dataclasses.replace(
@@ -99,3 +105,25 @@ except DatabaseError as error:
 """,
     )
     assert "too few connections: this process may have" in said and "`ulimit -n 4096`" in said
+
+
+def test_the_pulse_outlives_too_many_open_files(docker_database: Database) -> None:
+    """Without it, no statement would ever reach its time limit: the server would seem to stand still for ever."""
+
+    class Full:
+        tries = 0
+        engine = make_engine(parse_url(docker_database.url), 5)
+
+        def connect(self) -> Connection:
+            self.tries += 1
+            if self.tries == 1:
+                raise DatabaseError("too many open files")
+            return self.engine.connect()
+
+        def dispose(self) -> None:
+            self.engine.dispose()
+
+    began, pulse = time.monotonic(), Pulse(Full(), docker_database.dialect)  # type: ignore[arg-type]
+    time.sleep(2)
+    assert pulse.stood_still(began) < 1
+    pulse.close()

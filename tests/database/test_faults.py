@@ -536,6 +536,28 @@ def test_a_connection_is_waited_for(server: Server) -> None:
             assert sandbox.retries == 0
 
 
+def test_an_account_with_few_connections(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    """While others have them all, the agent reads no error, and its tables do not look as if it had dropped them."""
+    few = {**connect_arguments(server.url), "user": "few", "password": "word"}
+    with pymysql.connect(**connect_arguments(server.url)) as admin, admin.cursor() as cursor:
+        cursor.execute("CREATE USER few@localhost IDENTIFIED BY 'word' WITH MAX_USER_CONNECTIONS 12")
+        cursor.execute("GRANT ALL ON *.* TO few@localhost WITH GRANT OPTION")
+    with (
+        open_database(server.url.replace("root@", "few:word@")) as database,
+        database.sandbox(CHANGE) as sandbox,
+    ):
+        assert "max_user_connections = 12. Raise it" in caplog.text
+        assert database.statements_at_once == 1
+        sandbox.execute("DELETE FROM medals WHERE gold = 2")
+        taken = []
+        with pytest.raises(pymysql.err.OperationalError, match="max_user_connections"):
+            while True:
+                taken.append(pymysql.connect(**few))
+        threading.Timer(2.0, lambda: [each.close() for each in taken]).start()
+        assert rows_of(sandbox) == {"medals": [("Chad", 1)]}
+        assert sandbox.retries > MAX_TRIES
+
+
 # --- accounts ---------------------------------------------------------------------------------------------
 
 

@@ -172,3 +172,18 @@ def test_what_only_a_server_of_old_takes_becomes_what_any_server_takes(
         *("INT NOT NULL PRIMARY KEY", "TEXT", "SET('x','y')", "DECIMAL(6,2)", "VARCHAR(9)", "INT unsigned"),
     ]
     assert [each.problem for each in validate(tasks, server_database) if each.problem] == []
+
+
+def test_a_table_whose_rows_are_too_large_is_left_out_alone(
+    docker_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trl_dbbench.database.server.connections.MAX_ROW_BYTES", 100_000)
+    large = (
+        "CREATE TABLE docs (id INT PRIMARY KEY, body LONGTEXT)",
+        "INSERT INTO docs SELECT 1, REPEAT('x', 200000)",
+    )
+    after = ("CREATE TABLE words (word TEXT)", "INSERT INTO words VALUES ('one')")
+    with database_on(docker_database.url, "large", (*large, *after)):
+        read = read_tables(docker_database.url, "large")
+    assert [each.name for each in read.tables] == ["words"]
+    assert read.notes == ["docs: left out, it cannot be read (it has rows of more than 4,194,304 bytes)"]

@@ -239,6 +239,17 @@ def test_one_that_outlived_its_connection_ends_on_a_server_of_our_own(kind: str)
         assert names_of_prepared(database.url) == [] and owned(database.url) <= before
 
 
+def test_a_database_that_its_agent_made_read_only_is_dropped(docker_database: Database) -> None:
+    before = owned(docker_database.url)
+    with (
+        open_database(docker_database.url, limits=LIMITS) as database,
+        database.sandbox(CHANGE) as sandbox,
+    ):
+        assert sandbox.execute("ALTER DATABASE dbbench READ ONLY = 1").error is None
+        assert sandbox.execute("DELETE FROM medals").error_code == 3989
+    assert owned(docker_database.url) <= before
+
+
 def test_what_cannot_be_dropped_keeps_nobody(
     server_database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import contextlib
 import errno
 import functools
@@ -67,7 +68,7 @@ _ACCOUNT_REFUSED = frozenset({1045, 1698})
 
 _OPTIONS = OPTIONS | {
     *("user", "password", "passwd", "unix_socket", "bind_address", "read_default_file"),
-    *("read_default_group", "program_name", "charset", "collation"),
+    *("read_default_group", "program_name", "charset"),
 }
 """Options of a URL."""
 
@@ -100,6 +101,9 @@ def parse_url(url: str) -> URL:
     if repeated := [name for name, value in parsed.query.items() if not isinstance(value, str)]:
         raise DatabaseError(f"the database URL has the option {repeated[0]!r} twice. Give it once.")
     tls_arguments(parsed.query)
+    file = str(parsed.query.get("read_default_file", ""))
+    if file and not Path(file).expanduser().is_file():
+        raise DatabaseError(f"the database URL's read_default_file: there is no file '{file}'.")
     query: dict[str, Any] = dict(parsed.query)
     account = {"username": query.pop("user", None)}
     account["password"] = query.pop("passwd", query.pop("password", None))
@@ -321,6 +325,7 @@ def make_engine(
         isolation_level="AUTOCOMMIT",
         connect_args={
             "charset": "utf8mb4",
+            "password": str(url.password or "").encode(),  # PyMySQL would send a text as latin-1
             "connect_timeout": CONNECT_SECONDS,
             "read_timeout": read_seconds,
             "write_timeout": read_seconds,
@@ -370,6 +375,10 @@ def _connect(*args: Any, **kwargs: Any) -> BoundedConnection:
                 ) from None
             if error.args[0] != _TOO_MANY_CONNECTIONS or pause is None:
                 raise
+        except (ValueError, configparser.Error) as error:
+            raise DatabaseError(
+                f"the database URL's host or option file cannot be used: {str(error).splitlines()[0]}"
+            ) from None
         time.sleep(pause)
     raise AssertionError
 
@@ -417,14 +426,18 @@ def error_text(error: SQLAlchemyError) -> str:
     return str(error.orig)
 
 
-def as_fault(error: SQLAlchemyError, dialect: Dialect) -> EnvironmentFault:
-    """The fault that an error of the database means."""
+def as_fault(error: SQLAlchemyError, dialect: Dialect, *, down: bool = False) -> EnvironmentFault:
+    """The fault that an error of the database means.
+
+    Args:
+        down: a statement or a connection of our own failed, so that no agent can be at fault.
+    """
     code, text = error_code(error), error_text(error)
     what = dialect.what_failed(code, text)
     said = f"{what[0].upper()}{what[1:]}: {text}"
     if code == 0:  # PyMySQL's own, of a connection that it found closed; no server has such a number
         code, text = LOST, message(LOST, "Lost connection to MySQL server during query")
-    return EnvironmentFault(said, observation=text, error_code=code)
+    return EnvironmentFault(said, observation=text, error_code=code, down=down)
 
 
 def connect_advice(error: DBAPIError) -> str:

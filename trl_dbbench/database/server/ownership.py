@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from trl_dbbench.database.dialect import ServerDialect
-from trl_dbbench.database.server.connections import text_of
+from trl_dbbench.database.server.connections import error_code, text_of
 from trl_dbbench.errors import EnvironmentFault
 
 logger = logging.getLogger("trl_dbbench.database")
@@ -33,6 +33,9 @@ SWEEP_SECONDS = 2
 
 IDLE_SECONDS = 31_536_000
 """Seconds the server keeps connections open that are to outlive an idle day."""
+
+_DATABASE_READ_ONLY = 3989
+"""MySQL's error for a database in which an agent has forbidden changes (ALTER DATABASE ... READ ONLY = 1)."""
 
 _OWNED = re.compile(r"(dbb_[0-9a-f]{8}_r\d{1,5})_[st]\d{1,9}")
 # not EVENT: what an event does happens outside of any turn and under no time limit
@@ -135,7 +138,13 @@ def drop_database(connection: Connection, name: str, seconds: float = DROP_SECON
     """
     wait = max(1, round(seconds))
     connection.exec_driver_sql(f"SET SESSION lock_wait_timeout = {wait}, innodb_lock_wait_timeout = {wait}")
-    connection.exec_driver_sql(f"DROP DATABASE IF EXISTS `{name}`")
+    try:
+        connection.exec_driver_sql(f"DROP DATABASE IF EXISTS `{name}`")
+    except DBAPIError as error:
+        if error_code(error) != _DATABASE_READ_ONLY:
+            raise
+        connection.exec_driver_sql(f"ALTER DATABASE `{name}` READ ONLY = 0")
+        connection.exec_driver_sql(f"DROP DATABASE `{name}`")
 
 
 def prepared_transactions(connection: Connection, dialect: ServerDialect) -> list[str]:

@@ -78,7 +78,7 @@ class Pulse:
                 connection = connection or self._engine.connect()
                 connection.exec_driver_sql("DO 0")
                 answered = True
-            except SQLAlchemyError as error:
+            except (SQLAlchemyError, DatabaseError) as error:  # the latter: too many open files
                 # a server that refuses is there
                 answered = isinstance(error, DBAPIError) and not self._dialect.is_silence(error_code(error))
                 if connection is not None:

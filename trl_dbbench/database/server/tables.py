@@ -16,8 +16,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from trl_dbbench.database.error_numbers import TOO_LARGE
 from trl_dbbench.database.server.connections import (
+    MAX_ROW_BYTES,
     connect_advice,
+    error_code,
     error_text,
     make_engine,
     parse_url,
@@ -332,6 +335,10 @@ class _Reader:
                         ) from None
                     raise
                 reason = error_text(error) if isinstance(error, DBAPIError) else "its texts are no UTF-8"
+                if isinstance(error, DBAPIError) and error_code(error) == TOO_LARGE:
+                    reason = f"it has rows of more than {MAX_ROW_BYTES:,} bytes"
+                    self._connection.invalidate()  # it hung up; the next statement connects again
+                    self._connection.rollback()
                 self.notes.append(f"{name}: left out, it cannot be read ({reason})")
         chosen = [name for name in chosen if name in rows]
         references = [each for each in references if each.table in rows and each.target in rows]

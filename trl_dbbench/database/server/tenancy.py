@@ -177,14 +177,14 @@ class Tenancy:
         self.pristine = PristineDatabases(self._admin, self.loader, owner, numbers)
         self.readers = None
         if self._reader is not None:
-            connect = partial(self._connect, self._reader)
+            connect = partial(self._session, self._reader)
             self.readers = Readers(connect, dialect, self.statements + SPARE_READERS)
-        self.observers = Readers(lambda: self._connect(None), dialect, OBSERVERS)
+        self.observers = Readers(lambda: self._session(None), dialect, OBSERVERS)
         self.slots = Slots(
             self._admin,
             make_engine(url, ADMIN_SECONDS, connections=MAKER_CONNECTIONS, ping=False, strict=True),
             names,
-            self._connect,
+            self._session,
             dialect=dialect,
             own_server=own_server,
             has_accounts=self._has_accounts,
@@ -243,7 +243,7 @@ class Tenancy:
             yield
         except SQLAlchemyError as error:
             if self.server_failed(error):
-                raise as_fault(error, self.dialect) from None
+                raise as_fault(error, self.dialect, down=True) from None
             raise TaskError(f"Task {task.id!r}: its tables cannot be made: {error_text(error)}") from None
 
     def server_failed(self, error: SQLAlchemyError) -> bool:
@@ -310,6 +310,17 @@ class Tenancy:
         self.observers.close()
         self.slots.close()
 
+    def _session(self, account: Account | None) -> Session:
+        """A session for agents' statements, or for ours where they ran.
+
+        Raises:
+            EnvironmentFault: the server takes no connection; it is waited for.
+        """
+        try:
+            return self._connect(account)
+        except DBAPIError as error:
+            raise as_fault(error, self.dialect, down=True) from None
+
     def _connect(self, account: Account | None) -> Session:
         url = self._url
         if account is not None:
@@ -340,9 +351,13 @@ class Tenancy:
 
     def _connections(self, keeper: Connection, ranks: int) -> int:
         """Return how many connections this rank may have for statements."""
-        lent = int(keeper.exec_driver_sql("SELECT @@max_connections").scalar() or 0)
+        # the second is our account's own limit, or that of every account; 0 for none
+        lent, lent_to_us = keeper.exec_driver_sql("SELECT @@max_connections, @@max_user_connections").one()
         _, others = keeper.exec_driver_sql("SHOW STATUS LIKE 'Threads_connected'").one()
-        by_server, by_process = int(0.9 * (lent - int(others)) / ranks), connections_for_files()
+        free, limit = int(lent) - int(others), f"max_connections = {lent}"
+        if 0 < int(lent_to_us) < free:
+            free, limit = int(lent_to_us), f"max_user_connections = {lent_to_us}"
+        by_server, by_process = int(0.9 * free / ranks), connections_for_files()
         ours = ADMIN_CONNECTIONS + MAKER_CONNECTIONS + KILL_CONNECTIONS + OBSERVERS + LOADERS
         share = min(by_server, by_process) - ours
         if share < MIN_CONNECTIONS and by_process < by_server:
@@ -354,9 +369,7 @@ class Tenancy:
                 self._shown(),
                 max(share, MIN_CONNECTIONS),
                 ranks,
-                files_advice()
-                if by_process < by_server
-                else f"max_connections = {lent}. Raise it on the server.",
+                files_advice() if by_process < by_server else f"{limit}. Raise it on the server.",
             )
         return max(share, MIN_CONNECTIONS)
 
