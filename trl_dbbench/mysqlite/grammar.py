@@ -602,11 +602,12 @@ class _Reader:
         self.end()
 
     def creation(self) -> bool:
-        """Read the query of CREATE VIEW and CREATE TABLE behind AS; return whether there is one."""
+        """Read the query of CREATE VIEW and CREATE TABLE, perhaps behind AS; return whether there is one."""
         while self.peek() != _END:
             if self.accept("AS", _END):
                 self.fail()
-            if self.accept("AS") and self.begins_query_in_brackets():
+            begins = self.accept("AS") or self.peek() in ("SELECT", "(")
+            if begins and self.begins_query_in_brackets():
                 self.query()
                 self.read("[WITH [CASCADED|LOCAL] CHECK OPTION]")
                 self.end()
