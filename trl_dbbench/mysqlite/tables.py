@@ -1,7 +1,7 @@
 """Tables in SQLite as MySQL describes them: CREATE TABLE, ALTER TABLE, DESCRIBE, information_schema.
 
 A type that SQLite would misunderstand is declared as a word of our own and its storage: `my_date TEXT`,
-`my_decimal_10_2 REAL`. That word also tells `sqlite3` how to convert a value that is read.
+`my_decimal_10_2 REAL`. Of a decimal, that word also tells `sqlite3` how to convert a value that is read.
 """
 
 from __future__ import annotations
