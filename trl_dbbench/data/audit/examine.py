@@ -358,14 +358,11 @@ def _changing(task: Task) -> str | None:
     """Return the function by which the gold SQL depends on chance or the time of day."""
     tree = only_statement(task.gold.sql or "", task.dialect)
     for node in tree.walk() if tree is not None else ():
-        if isinstance(node, _CHANGING):
-            return node.sql(dialect=task.dialect)
-        if isinstance(node, exp.Anonymous) and (
+        named = isinstance(node, exp.Anonymous) and (
             node.name.upper() in _CHANGING_NAMES
             or (node.name.upper() == "UNIX_TIMESTAMP" and not node.expressions)
-        ):
-            return node.sql(dialect=task.dialect)
-        if task.dialect == "sqlite" and _is_of_now(node):
+        )
+        if isinstance(node, _CHANGING) or named or (task.dialect == "sqlite" and _is_of_now(node)):
             return node.sql(dialect=task.dialect)
     return None
 
