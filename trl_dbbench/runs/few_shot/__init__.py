@@ -298,8 +298,7 @@ class Shots:
             return
         if self._written is None or not self._file.exists():  # a new run has set that of another aside
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            whole_lines(self._file, cut=True)
-            self._written = {*shown_in(self._file.parent)}
+            self._written = {*shown_in(self._file.parent, cut=True)}
         new = [id for id in dict.fromkeys(ids) if id not in self._written]
         self._written.update(new)
         if new:
@@ -312,13 +311,13 @@ def with_examples(prompt: Messages, examples: Iterable[Example], protocol: Agent
     return _inserted(prompt, [message for each in examples for message in each.messages(protocol)])
 
 
-def shown_in(run: str | Path) -> dict[str, Example]:
+def shown_in(run: str | Path, *, cut: bool = False) -> dict[str, Example]:
     """Return the examples that a run has shown, by the ids that its episodes' records name in `shots`.
 
-    Unreadable lines are left out.
+    Unreadable lines are left out. With `cut`, so is the end of a line that a kill cut short, in the file.
     """
     found = {}
-    for line in whole_lines(Path(run) / SHOTS_FILE):
+    for line in whole_lines(Path(run) / SHOTS_FILE, cut=cut):
         with suppress(ValueError, KeyError, TypeError, TaskError):
             example = Example.from_line(line)
             found[example.id] = example
