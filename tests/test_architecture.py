@@ -161,7 +161,7 @@ def test_what_needs_no_training_library(part: str) -> None:
     assert sorted(found) == []
 
 
-@pytest.mark.parametrize("part", [*WITHOUT_TRAINING, "cli", "integrations.verl.reward"])
+@pytest.mark.parametrize("part", [*WITHOUT_TRAINING, "cli", "evaluation.report", "integrations.verl.reward"])
 def test_no_training_library_is_loaded_with_it(part: str) -> None:
     assert loaded_by(f"import {PACKAGE}.{part}") == set()
 

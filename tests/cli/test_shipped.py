@@ -219,13 +219,14 @@ def wheel(tmp_path_factory) -> Path:
 def test_the_wheel_has_all_that_a_training_needs(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = {
-        f"trl_dbbench/{path.relative_to(ROOT)}"
-        for folder in (RECIPES, CONFIGS)
+        str(inside / path.relative_to(folder.parent))
+        for inside, folder in (
+            (Path(), ROOT / "trl_dbbench"),
+            (Path("trl_dbbench"), RECIPES),
+            (Path("trl_dbbench"), CONFIGS),
+        )
         for path in folder.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
-    }
-    expected |= {
-        str(p.relative_to(ROOT)) for p in (ROOT / "trl_dbbench").rglob("*") if p.suffix in (".py", ".j2")
     }
     beside = {name for name in names if ".dist-info/" in name}
     assert names - beside == expected

@@ -35,6 +35,7 @@ from trl_dbbench.database.dialect import MYSQL
 from trl_dbbench.database.retry import MAX_PAUSE_SECONDS, MAX_STANDSTILLS, MAX_TRIES, Outage
 from trl_dbbench.database.server.database import ServerDatabase
 from trl_dbbench.database.server.ownership import Account, create_account
+from trl_dbbench.database.server.pulse import BEAT_SECONDS
 from trl_dbbench.database.server.start import Server
 from trl_dbbench.database.server.tenancy import ADMIN_CONNECTIONS, KILL_CONNECTIONS, MAKER_CONNECTIONS
 from trl_dbbench.errors import DatabaseError, EnvironmentFault
@@ -78,11 +79,13 @@ def test_an_open_transaction_is_repeated(server_database: Database) -> None:
         assert len(sandbox.state()["medals"].rows) == 2
 
 
-def test_what_cannot_be_repeated_ends_the_episode(server_database: Database) -> None:
-    """Where the server has failed for others, too."""
+@pytest.mark.parametrize("seconds", [0, 1.5 * BEAT_SECONDS])
+def test_what_cannot_be_repeated_ends_the_episode(server_database: Database, seconds: float) -> None:
+    """Where the server has failed for others, too: during the statement, or while the model was writing."""
     with server_database.sandbox(QUESTION) as sandbox:
         drawn = sandbox.execute("SELECT @drawn := UUID()").rows
         kill_connections(server_database.url)
+        time.sleep(seconds)
         with pytest.raises(
             EnvironmentFault, match=r"'SELECT @drawn := UUID\(\)' cannot be repeated: it gave"
         ) as fault:

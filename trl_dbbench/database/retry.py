@@ -115,6 +115,8 @@ class RetryingSandbox(Sandbox):
         self._task = task
         self._done: list[tuple[str, QueryResult]] = []
         self._sandbox: Sandbox | None = None
+        self._answered = 0.0
+        """When the sandbox was last in order: a failure of the server since then may be why it is not now."""
         self._earlier: list[Sandbox] = []
         self._lost: Loss = "environment"
         self._closed = False
@@ -205,14 +207,14 @@ class RetryingSandbox(Sandbox):
                 raise DatabaseError("The sandbox is closed. Take another from Database.sandbox().")
             if database.gave_up is not None and database.outage.hopeless(database.patience):
                 raise self._gave_up(database.gave_up)
-            sandbox, tried = None, time.monotonic()
+            sandbox = None
             try:
                 self._check_blame()
                 sandbox = self._ready()
                 result = action(sandbox)
             except EnvironmentFault as fault:
                 made = sandbox or self._sandbox  # what could be made, though perhaps not brought to its state
-                others = made is None or fault.down or made.failing(tried) is not None
+                others = made is None or fault.down or made.failing(self._answered) is not None
                 self._drop()
                 self.retries += 1
                 if fault.final:
@@ -236,6 +238,7 @@ class RetryingSandbox(Sandbox):
                 if sandbox.reached:
                     database.gave_up = None
                     database.outage.over()
+                self._answered = time.monotonic()
                 return result
             time.sleep(pause)
         raise AssertionError
@@ -254,6 +257,7 @@ class RetryingSandbox(Sandbox):
             self._lost = lost
             self._drop()
         if self._sandbox is None:
+            self._answered = time.monotonic()
             self._sandbox = self._database.fresh_sandbox(self._task)
             if differs := self._repeat(self._sandbox, anyway=self._lost == "agent"):
                 raise differs

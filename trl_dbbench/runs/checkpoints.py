@@ -22,9 +22,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-
 from trl_dbbench.errors import ConfigError, DBBenchError, StorageError
 from trl_dbbench.runs.records import EPISODES_FILE, METRICS_FILE, SHOTS_FILE, TASKS_FILE
 from trl_dbbench.runs.settings import SETTINGS_FILE
@@ -34,6 +31,9 @@ from trl_dbbench.utils.ranks import Ranks, together
 
 logger = logging.getLogger(__name__)
 
+# transformers' names, without the seconds that its trainer takes to import
+PREFIX_CHECKPOINT_DIR = "checkpoint"
+TRAINER_STATE_NAME = "trainer_state.json"
 UNFINISHED = "checkpoint-is-incomplete.txt"  # transformers has the same name for the same thing
 SIZES = "checkpoint-files.json"  # name -> bytes
 RUN_ID = "run-id.txt"
