@@ -80,7 +80,7 @@ def main(
             dialect=opened.dialect.name,
             grader=environment.grader,
             system_prompt=tasks.opening(
-                get_protocol(environment.protocol, grader=environment.grader), to_play[0]
+                get_protocol(environment.protocol, grader=environment.grader), to_play
             ),
             chat_template_kwargs=args.chat_template_kwargs or {},
             # TRL has no limit of a turn's tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,34 @@ def test_a_prelude_stands_between_system_prompt_and_question(tmp_path: Path, mes
     short = {"role": "system", "content": "Be quick."}
     assert prompt(tmp_path, messages, system_prompt="Be quick.") == [short, *PRELUDE, QUESTION]
     assert prompt(tmp_path, [short, *PRELUDE]) == [short, *PRELUDE, QUESTION]
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"system_prompt": "Be quick.", "system_prompt_mode": "prepend"}, "system_prompt_mode"),
+        ({}, "prelude"),
+    ],
+)
+def test_tasks_whose_answers_have_different_forms_share_no_prompt_of_the_protocol(
+    tmp_path: Path, settings: dict[str, str], name: str, held_out: bool
+) -> None:
+    """The first task's example answer would be shown to all."""
+    (tmp_path / "prelude.json").write_text(json.dumps(PRELUDE))
+    settings |= {"prelude": str(tmp_path / "prelude.json")} if name == "prelude" else {}
+    other = replace(TASK, id="2", grader="agentbench_text").to_json()
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text(f"{replace(TASK, grader='lifelong').to_json()}\n" + ("" if held_out else f"{other}\n"))
+    if held_out:
+        settings["eval_tasks"] = str(tmp_path / "held_out.jsonl")
+        Path(settings["eval_tasks"]).write_text(f"{other}\n")
+    with pytest.raises(ConfigError, match=rf"^{name}.* these tasks have 2 of them: their graders"):
+        TaskArguments(str(tasks), **settings).datasets("text")
+    TaskArguments(str(tasks), **settings).datasets("text", "lifelong")
+    TaskArguments(
+        str(tasks), **{**settings, "system_prompt": "Be quick.", "system_prompt_mode": "replace"}
+    ).datasets("text")
 
 
 def test_the_prompt_asks_for_what_the_runs_grader_reads(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -71,11 +71,28 @@ class TaskArguments:
         metadata={"help": "A JSON file of messages that stand between system prompt and question."},
     )
 
-    def opening(self, protocol: AgentProtocol, task: Task) -> Opening | None:
-        """Return the messages before the question of any task; `None` for the protocol's own."""
-        own = protocol.messages(task)[:-1]
+    def opening(self, protocol: AgentProtocol, tasks: Sequence[Task]) -> Opening | None:
+        """Return the messages before the question of any of these tasks; `None` for the protocol's own.
+
+        Raises:
+            ConfigError: if they hold the protocol's own prompt, and the tasks have different ones.
+        """
+        some = tasks if self.system_prompt_mode == "prepend" or self.prelude is not None else tasks[:1]
+        of_protocol = {json.dumps(protocol.messages(task)[:-1]) for task in some}
         given = read_system_prompt(self.system_prompt)
-        return opening(own, given, self.system_prompt_mode, self.prelude)
+        first, *others = (
+            opening(json.loads(own), given, self.system_prompt_mode, self.prelude)
+            for own in sorted(of_protocol)
+        )
+        if any(other != first for other in others):
+            name = "system_prompt_mode: prepend" if self.system_prompt_mode == "prepend" else "prelude"
+            raise ConfigError(
+                f"{name} puts the protocol's system prompt before every question, and these tasks have "
+                f"{len(of_protocol)} of them: their graders read answers of different forms, or their "
+                "databases differ. Set grader to one for all, or write the whole system_prompt "
+                "(system_prompt_mode: replace)."
+            )
+        return first
 
     def load(self) -> list[Task]:
         """Return the training tasks."""
@@ -98,18 +115,18 @@ class TaskArguments:
             protocol, grader: the run's; see `get_protocol`.
         """
         asked = get_protocol(protocol, grader=grader)
+        held_out = self.read(self.eval_tasks, self.eval_tasks_split) if self.eval_tasks is not None else []
         if self.tasks.startswith(SCHEME):
             fresh = FreshTasks.of(self.tasks)
-            opening = self.opening(asked, fresh.task(0))
+            opening = self.opening(asked, [fresh.task(0), *held_out])
             train = to_fresh_dataset(fresh.task, asked, opening)
         else:
             tasks = self.load()
-            opening = self.opening(asked, tasks[0])
+            opening = self.opening(asked, [*tasks, *held_out])
             train = to_dataset(tasks, asked, opening)
         note_source(train, self.tasks)
         if self.eval_tasks is None:
             return train, None
-        held_out = self.read(self.eval_tasks, self.eval_tasks_split)
         evaluation = to_dataset(held_out, asked, opening)
         note_source(evaluation, self.eval_tasks)
         return train, evaluation

@@ -499,7 +499,7 @@ def _prompt_tokens(case: Case, tasks: Sequence[Task], model: str) -> int:
     if not tasks or not hasattr(case.given, "max_turns"):
         return 0
     protocol = get_protocol(case.get("protocol", "text"), grader=case.get("grader", None))
-    opening = case.task_arguments.opening(protocol, tasks[0])
+    opening = case.task_arguments.opening(protocol, tasks)
     prompts = [protocol.messages(task, opening) for task in tasks]
     longest = max(prompts, key=lambda messages: sum(len(each["content"]) for each in messages))
     text = "".join(each["content"] for each in longest)
