@@ -13,6 +13,7 @@ from transformers.utils.peft_utils import find_adapter_config_file
 from trl.trainer.utils import create_model_from_path
 
 from trl_dbbench.engines.policy import changes_base
+from trl_dbbench.engines.transformers.models import check_adapter
 from trl_dbbench.errors import ConfigError, one_line
 
 logger = logging.getLogger(__name__)
@@ -146,11 +147,12 @@ def with_adapter(base: PreTrainedModel, adapter: str, **kwargs: Any) -> PeftMode
     """Return a base model with its adapter; warn if it was trained on another one.
 
     Raises:
-        ConfigError: if the adapter cannot be read, or its model had another shape or a resized vocabulary.
+        ConfigError: if the adapter cannot be read, begins at random when it is loaded, or its model had
+            another shape or a resized vocabulary.
     """
     warn_of_another_base(adapter, base.config.name_or_path)
     try:
-        return PeftModel.from_pretrained(base, adapter, **kwargs)
+        adapted = PeftModel.from_pretrained(base, adapter, **kwargs)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         noted = base_model_of(adapter)
         raise ConfigError(
@@ -158,6 +160,8 @@ def with_adapter(base: PreTrainedModel, adapter: str, **kwargs: Any) -> PeftMode
             + (f"; it was trained on '{noted}'" if noted else "")
             + f". PEFT says: {one_line(error)[:300]}"
         ) from None
+    check_adapter(adapted.active_peft_config)
+    return adapted
 
 
 def _check_shape(adapter: str, known: PeftConfig, given: PeftConfig) -> None:

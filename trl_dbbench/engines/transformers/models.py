@@ -73,8 +73,11 @@ def _has_state_only(kind: type[nn.Module]) -> bool:
 
 
 def check_adapter(config: PeftConfig | None) -> None:
-    """Find an adapter of prompt learning: its virtual tokens are put before whatever a forward pass is fed,
-    and a rollout feeds an episode in parts.
+    """Find an adapter that cannot be trained as it is sampled, or loaded as it was saved.
+
+    The virtual tokens of prompt learning are put before whatever a forward pass is fed, and a rollout feeds
+    an episode in parts. `pissa_niter_*` takes a random part of the base's weights out of it, again whenever
+    the adapter is loaded.
 
     Raises:
         ConfigError: if it is one.
@@ -83,4 +86,10 @@ def check_adapter(config: PeftConfig | None) -> None:
         raise ConfigError(
             f"a peft adapter of the type {config.peft_type.value} (prompt learning) would sample from "
             "another policy than it trains. Take one that changes layers, such as peft.LoraConfig."
+        )
+    begun = getattr(config, "init_lora_weights", None)
+    if isinstance(begun, str) and begun.startswith("pissa_niter_"):
+        raise ConfigError(
+            f"init_lora_weights: {begun} begins at random whenever the adapter is loaded, so a resumed run, "
+            "an evaluation and a merge would go on from other weights. Set init_lora_weights: pissa."
         )
