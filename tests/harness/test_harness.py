@@ -561,6 +561,16 @@ def test_programs_that_end_at_different_times(
     assert [episode.output for episode in episodes] == [f"output {number}\n" for number in range(24)]
 
 
+def test_long_answers_while_long_tasks_are_handed_over(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    """Each is longer than a pipe holds, so each side waits for the other to read."""
+    tasks = [replace(late_orders, question="word " * 20_000)] * 6
+    program = "head -c 900000 /dev/zero | tr '\\0' x"
+    episodes, _ = play(program, tasks, [[]] * 6, tokenizer, sqlite_database)
+    assert {len(episode.turns[-1].text) for episode in episodes} == {900_002}
+
+
 class SlowEngine(ScriptedEngine):
     """Takes longer for a turn than a program may take in all."""
 

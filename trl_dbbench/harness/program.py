@@ -82,7 +82,8 @@ class Programs:
     def __init__(self, harness: str):
         self._numbers = itertools.count()
         self._running: dict[str, Running] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # for `_running`
+        self._writing = threading.Lock()  # another: a full pipe may wait until `note` has read what came back
         self._folder = tempfile.TemporaryDirectory(prefix="dbbench-harness-", ignore_cleanup_errors=True)
         path = os.pathsep.join(
             filter(None, [str(Path.cwd()), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")])
@@ -116,7 +117,7 @@ class Programs:
 
     def ask(self, line: dict[str, Any]) -> None:
         assert self._zygote.stdin is not None
-        with self._lock, suppress(BrokenPipeError, ValueError):
+        with self._writing, suppress(BrokenPipeError, ValueError):
             self._zygote.stdin.write(json.dumps(line).encode() + b"\n")
             self._zygote.stdin.flush()
 
