@@ -29,6 +29,7 @@ class Keys:
     output_dir: str | None = None
     episodes: list[str] = field(default_factory=list)
     reward_funcs: list[str] = field(default_factory=list)
+    reward_weights: list[float] | None = None
 
 
 def parsed(yaml: str, *options: str) -> Keys:
@@ -93,6 +94,7 @@ def error_of(monkeypatch: pytest.MonkeyPatch, folder: Path, yaml: str, *options:
 
 
 DEMO = ROOT / "recipes" / "demo_tasks.jsonl"
+TINY = ROOT / "recipes" / "tiny" / "model"
 CPU = "use_cpu: true\nbf16: false\n"
 
 
@@ -130,6 +132,16 @@ def test_a_key_that_is_missing(tmp_path, monkeypatch):
             "eval_tasks takes one value; the YAML gives a list, ['a.jsonl'].",
         ),
         (f"tasks: {DEMO}", "say which model to train: model_name_or_path, a folder or a hub id."),
+        (f"tasks: {DEMO}\nschema: off", "unknown schema 'False'; allowed: names, full, none."),
+        (f"tasks: {DEMO}\nreward_weights: [1.0, much]", "reward_weights must be a number, is 'much'."),
+        (f"tasks: {DEMO}\naccelerator_config: {{x: 1}}", "got an unexpected keyword argument 'x'"),
+        *(
+            (
+                f"tasks: {DEMO}\nmodel_name_or_path: {TINY}\nmodel_init_kwargs: {{{name}: x}}",
+                f"model_init_kwargs: {name} does not count for all that is loaded. Leave it out and set {own}.",
+            )
+            for name, own in (("revision", "model_revision"), ("torch_dtype", "dtype"))
+        ),
     ],
 )
 def test_a_key_whose_value_is_of_the_wrong_kind(yaml, said, tmp_path, monkeypatch):
@@ -138,6 +150,17 @@ def test_a_key_whose_value_is_of_the_wrong_kind(yaml, said, tmp_path, monkeypatc
 
 def test_a_list_of_one_is_written_as_its_entry(folders):
     assert parsed("reward_funcs: outcome").reward_funcs == ["outcome"]
+
+
+def test_numbers_in_a_list_and_names_of_digits(folders):
+    """YAML reads 1e-1 as a text, and a name of digits as a number."""
+    keys = parsed("reward_weights: [1e-1, 2]\noutput_dir: 20261129")
+    assert keys.reward_weights == [0.1, 2.0] and keys.output_dir == "20261129"
+
+
+def test_an_empty_text_is_no_folder(folders):
+    """It was the YAML's folder, whose name an agent then had for its system prompt."""
+    assert parsed("system_prompt: ''\ntasks: ''") == Keys(tasks="", system_prompt="")
 
 
 # --- the devices ----------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def with_paths(keys: Mapping[str, Any], change: Callable[[str], str]) -> dict[st
     def changed(value: Any) -> Any:
         if isinstance(value, list):
             return [changed(each) for each in value]
-        if not isinstance(value, str):
+        if not isinstance(value, str) or not value:
             return value
         before, path, after = _around_path(value)
         return f"{before}{change(path)}{after}"

@@ -19,7 +19,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from glob import escape, glob
 from pathlib import Path
 from typing import Any, NoReturn
@@ -60,7 +60,7 @@ def start(arguments: Sequence[type], main: Callable[..., Trainer]) -> None:
     with ordered_end() as ended:
         use_one_gpu()
         parser = RecipeParser(arguments)
-        with user_errors(ValueError, FileNotFoundError), parser.saying_where():
+        with user_errors(ValueError, TypeError, FileNotFoundError), parser.saying_where():
             given = parser.parse_args_and_config(fail_with_unknown_args=True)
             for each in given:
                 if isinstance(each, TrainingArguments):
@@ -152,12 +152,19 @@ class RecipeParser(TrlParser):
         config = {self._renamed(key): value for key, value in config.items()}
         for action in self._actions:
             if action.choices and config.get(action.dest) is False:  # YAML's reading of a bare `no` or `off`
-                config[action.dest] = next(each for each in ("no", "off", False) if each in action.choices)
+                meant = (each for each in ("no", "off") if each in action.choices)
+                config[action.dest] = next(meant, False)
             if action.nargs == "+" and isinstance(config.get(action.dest), str | int | float):
                 config[action.dest] = [config[action.dest]]  # a list of one, as on the command line
             value = config.get(action.dest)
-            if isinstance(value, float) and value.is_integer() and self._number(action.dest) is int:
+            kind = self._number(action.dest)
+            if isinstance(value, float) and value.is_integer() and kind is int:
                 config[action.dest] = int(value)
+            if isinstance(value, list) and kind is float:
+                config[action.dest] = [_as_float(each) for each in value]
+            text = {*re.findall(r"\w+", self.types.get(action.dest, ""))} - NOT_TYPES == {"str"}
+            if text and isinstance(value, int | float) and not isinstance(value, bool):
+                config[action.dest] = str(value)  # a name of digits, as a run's or a folder's
         self.in_yaml = config
         return super().set_defaults_with_config(**with_paths(config, self._locate))
 
@@ -251,8 +258,17 @@ NUMBERS = {int: "a whole number", float: "a number"}
 def _check_number(name: str, kind: type, value: Any) -> None:
     """Raise ConfigError for what a YAML can have in the place of a number; argparse does not look at it."""
     for each in value if isinstance(value, list) else [value]:
-        if isinstance(each, bool) or (isinstance(each, float) and (kind is int or each != each)):
+        wrong = isinstance(each, float) and (kind is int or each != each)
+        if wrong or isinstance(each, bool | str):
             raise ConfigError(f"{name} must be {NUMBERS[kind]}, is {each!r}.")
+
+
+def _as_float(value: Any) -> Any:
+    """Return the number in a text: YAML reads 1e-1 as one, and argparse looks at no list's members."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return float(value)
+    return value
 
 
 def _check_quantized(found: Namespace) -> None:
@@ -296,13 +312,30 @@ def load_tokenizer(
 
 
 def model_init_kwargs(model: ModelConfig, given: dict[str, Any] | None) -> dict[str, Any]:
-    """Return how the weights are loaded: the model's settings, overridden by `model_init_kwargs:`."""
+    """Return how the weights are loaded: the model's settings, overridden by `model_init_kwargs:`.
+
+    Raises:
+        ConfigError: if they name what is a setting of its own, by which more is loaded than the weights.
+    """
+    for name in (name for name in OWN_SETTINGS if name in (given or {})):
+        raise ConfigError(
+            f"model_init_kwargs: {name} does not count for all that is loaded. Leave it out and set "
+            f"{OWN_SETTINGS[name]}."
+        )
     return {
         "revision": model.model_revision,
         "attn_implementation": model.attn_implementation,
         "dtype": model.dtype,
         **(given or {}),
     }
+
+
+OWN_SETTINGS = {
+    "revision": "model_revision",
+    "torch_dtype": "dtype",
+    "trust_remote_code": "trust_remote_code",
+}
+"""Arguments of `from_pretrained` -> the settings that they are in a recipe."""
 
 
 # --- a folder for each start ----------------------------------------------------------------------
