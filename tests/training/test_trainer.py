@@ -514,6 +514,23 @@ def test_without_lora_the_whole_model_is_trained(trainer_of):
         ),
         ({"temperature": 0.0}, "temperature must be above 0"),
         ({"top_p": 1.5}, "top_p must be above 0 and at most 1, is 1.5"),
+        ({"top_entropy_quantile": 20}, "top_entropy_quantile must be above 0 and at most 1, is 20"),
+        (
+            {"rollout_correction": "token_tis", "vllm_importance_sampling_clip_max": 0.0},
+            "vllm_importance_sampling_clip_max must be above 0, is 0.0",
+        ),
+        ({"num_generations_eval": 0}, "num_generations_eval must be at least 1, is 0"),
+        ({"model_init_kwargs": "eager"}, "model_init_kwargs must be names with values.*; given is 'eager'"),
+        ({"chat_template_kwargs": "x"}, "chat_template_kwargs must be names with values"),
+        (
+            {"model_init_kwargs": {"trust_remote_code": True}},
+            "trust_remote_code would count for the weights alone.*set trust_remote_code: true",
+        ),
+        ({"vllm_server_timeout": 5.0}, "vllm_server_timeout: 5.0 is used only with vllm_server_urls"),
+        (
+            {"vllm_group_port": 6000, "use_vllm": True},
+            "vllm_group_port: 6000 is used only with vllm_server_urls",
+        ),
         ({"repetition_penalty": 1.1}, "repetition_penalty=1.1 has no effect"),
         ({"reference_model_name_or_path": "x"}, "used only with beta above 0"),
         ({"compaction": "summary"}, "compaction: summary is used only with compaction_tokens; set that"),

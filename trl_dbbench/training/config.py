@@ -57,7 +57,8 @@ CHOICES = {
 
 SIZES = (
     *("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"),
-    *("steps_per_generation", "generation_batch_size", "num_generations", "num_iterations"),
+    *("steps_per_generation", "generation_batch_size", "num_generations", "num_generations_eval"),
+    "num_iterations",
 )
 """Settings that TRL divides by."""
 
@@ -372,8 +373,9 @@ class DBBenchGRPOConfig(GRPOConfig):
             )
         if (self.top_k or 0) < 0:
             raise ConfigError(f"top_k must be 0 (all tokens) or more, is {self.top_k}.")
-        if not 0 < self.top_p <= 1:
-            raise ConfigError(f"top_p must be above 0 and at most 1, is {self.top_p}.")
+        for name in ("top_p", "top_entropy_quantile"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must be above 0 and at most 1, is {getattr(self, name)}.")
         check_few_shot(self.few_shot, self.few_shot_memory, self.few_shot_by, self.few_shot_update)
         check_task_sampling(self)
         check_stream(self)

@@ -63,6 +63,12 @@ def check_correction(args: Any) -> None:
             f"rollout_correction: {args.rollout_correction} gives a row one weight, and loss_type vespo "
             "takes one for each token; set token_tis or token_mask."
         )
+    most = args.vllm_importance_sampling_clip_max
+    if most is not None and not most > 0:
+        raise ConfigError(
+            f"vllm_importance_sampling_clip_max must be above 0, is {most}: no token would be trained, or "
+            "against its advantage."
+        )
     if args.rollouts_ahead:
         _check_ahead(args)
 

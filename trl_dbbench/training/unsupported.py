@@ -234,6 +234,14 @@ def check_settings(args: GRPOConfig) -> None:
         value = attrgetter(name)(args)
         if value != default_of(name):
             raise ConfigError(f"{name}={value!r} {why}. {remedy}")
+    for name in ("model_init_kwargs", "chat_template_kwargs"):
+        if not isinstance(given := getattr(args, name) or {}, dict):
+            raise ConfigError(f"{name} must be names with values, as in {{name: value}}; given is {given!r}.")
+    if "trust_remote_code" in (args.model_init_kwargs or {}):
+        raise ConfigError(
+            "model_init_kwargs: trust_remote_code would count for the weights alone. Leave it out and set "
+            "trust_remote_code: true, by which the tokenizer and the config are loaded too."
+        )
     kwargs = args.gradient_checkpointing_kwargs or {}
     if lost := [name for name in ("every_n_layers", "offload") if name in kwargs]:
         raise ConfigError(
@@ -259,6 +267,13 @@ def check_vllm(args: Any) -> None:
             )
     if in_process:
         _check_bounds(args)
+    for name in ("vllm_server_timeout", "vllm_group_port"):
+        default = type(args).__dataclass_fields__[name].default
+        if args.vllm_server_urls is None and getattr(args, name) != default:
+            raise ConfigError(
+                f"{name}: {getattr(args, name)} is used only with vllm_server_urls; set that, or leave "
+                "it out."
+            )
     by_servers = args.use_vllm and args.vllm_mode == "server"
     for name in (*VLLM_SERVER, "vllm_mode"):
         if not by_servers and getattr(args, name) != default_of(name):
