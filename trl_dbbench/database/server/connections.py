@@ -109,6 +109,11 @@ def parse_url(url: str) -> URL:
     if repeated := [name for name, value in parsed.query.items() if not isinstance(value, str)]:
         raise DatabaseError(f"the database URL has the option {repeated[0]!r} twice. Give it once.")
     tls_arguments(parsed.query)
+    if not (charset := str(parsed.query.get("charset", "utf8mb4"))).lower().startswith("utf8"):
+        raise DatabaseError(
+            f"the database URL's charset is {charset!r}; connections use utf8mb4, in which the server sends "
+            "texts of every character set. Leave it out."
+        )
     file = str(parsed.query.get("read_default_file", ""))
     if file and not Path(file).expanduser().is_file():
         raise DatabaseError(f"the database URL's read_default_file: there is no file '{file}'.")
