@@ -312,8 +312,8 @@ def make_engine(
 ) -> Engine:
     """Connections with autocommit, which send statements as they are: `%` and `:name` mean nothing special.
 
-    Statements of ours mean the same whatever the server's settings are: a row that does not fit its columns is
-    an error, and a number of 0 is kept in a column that counts.
+    Our own statements mean the same whatever the server's settings are: a row that does not fit its columns
+    is an error, and a number of 0 is kept in a column that counts.
 
     Args:
         read_seconds: how long to wait for an answer, and for one of the `connections` to become free.
