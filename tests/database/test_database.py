@@ -795,6 +795,45 @@ def test_a_server_that_is_not_strict(server: Server) -> None:
                     assert sandbox.execute("SELECT a FROM t ORDER BY a").rows == [(0,), (1,)]
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "autocommit = 0",
+        "default_storage_engine = MyISAM",
+        "sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'",
+        "sql_require_primary_key = ON",
+        "wait_timeout = 1",
+    ],
+)
+def test_a_server_with_settings_of_its_own(server_database: Database, setting: str) -> None:
+    """Tables are filled, kept and removed as on any other; no episode begins anew, and no failure is suspected."""
+    before = owned(server_database.url)
+    name = setting.split()[0]
+    with pymysql.connect(**connect_arguments(server_database.url)) as admin, admin.cursor() as cursor:
+        if not cursor.execute(f"SHOW GLOBAL VARIABLES LIKE '{name}'"):
+            pytest.skip(f"this server has no {name}")
+        cursor.execute(f"SELECT @@GLOBAL.{name}")
+        ((old,),) = cursor.fetchall()
+        cursor.execute(f"SET GLOBAL {setting}")
+        try:
+            with open_database(server_database.url, limits=LIMITS) as database:
+                for kind in (task(MEDALS), CHANGE):
+                    with database.sandbox(kind) as sandbox:
+                        for _ in range(2):
+                            assert sandbox.execute("SELECT * FROM medals").rows == list(MEDALS.rows)
+                            assert sandbox.execute("BEGIN").error is None
+                            assert sandbox.execute("DELETE FROM medals").affected == 3
+                            assert sandbox.execute("ROLLBACK").error is None
+                            time.sleep(2 if name == "wait_timeout" else 0)
+                        assert rows_of(sandbox) == {"medals": list(MEDALS.rows)}
+                        assert sandbox.retries == 0
+                with database.fresh_sandbox(CHANGE) as sandbox:
+                    assert sandbox.failing(time.monotonic()) is None
+        finally:
+            cursor.execute(f"SET GLOBAL {name} = %s", (old,))
+    assert owned(server_database.url) <= before
+
+
 def test_a_server_that_takes_no_writes_for_a_while(server: Server) -> None:
     """As one that has become a replica. The agent's statement waits, and is not said to be denied."""
     with (

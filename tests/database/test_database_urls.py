@@ -65,6 +65,12 @@ def test_options_of_other_clients_are_refused(option: str) -> None:
         parse_url(f"mysql://me:secret@db1/?{option}")
 
 
+def test_another_character_set_is_refused() -> None:
+    """It would have no effect."""
+    with pytest.raises(DatabaseError, match="charset is 'latin1'; connections use utf8mb4"):
+        parse_url("mysql://me:secret@db1/?charset=latin1")
+
+
 def test_a_password_among_the_options_is_not_shown() -> None:
     assert shown(parse_url("mysql://me:secret@db1/?password=secret&charset=utf8mb4")) == (
         "mysql+pymysql://me:***@db1/?charset=utf8mb4"

@@ -29,10 +29,12 @@ from databases import (
     task,
 )
 from sqlalchemy.engine import Connection
+from waiting import wait_until
 
 from trl_dbbench.database import Database, Limits, QueryResult, Sandbox, State, open_database
 from trl_dbbench.database.dialect import MYSQL
 from trl_dbbench.database.retry import MAX_PAUSE_SECONDS, MAX_STANDSTILLS, MAX_TRIES, Outage
+from trl_dbbench.database.server import local
 from trl_dbbench.database.server.database import ServerDatabase
 from trl_dbbench.database.server.ownership import Account, create_account
 from trl_dbbench.database.server.pulse import BEAT_SECONDS
@@ -403,6 +405,33 @@ def test_our_own_server_is_started_again(kind: str, caplog: pytest.LogCaptureFix
         url = database.url
     with pytest.raises(pymysql.OperationalError):
         pymysql.connect(**connect_arguments(url))
+
+
+def test_the_thread_that_starts_a_server_again_survives_an_error(
+    local_database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Docker's client, or a process that can start no thread, may raise anything; other ranks wait for the server."""
+    looks: list[Server] = []
+
+    def look(server: Server) -> None:
+        looks.append(server)
+        raise RuntimeError("can't start new thread")
+
+    assert isinstance(local_database, ServerDatabase)
+    monkeypatch.setattr(local_database, "_look_at", look)
+    wait_until(lambda: len(looks) > 1)
+    assert "the database server cannot be looked after now" in caplog.text
+
+
+def test_a_private_server_that_cannot_be_started_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(program: str, folder: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(local, "_start_process", full)
+    with pytest.raises(DatabaseError, match=r"cannot be started again: .*No space left on device"):
+        server.restart()
 
 
 def test_docker_restart() -> None:

@@ -602,12 +602,14 @@ class _Reader:
         self.end()
 
     def creation(self) -> bool:
-        """Read the query of CREATE VIEW and CREATE TABLE, perhaps behind AS; return whether there is one."""
+        """Read the query of CREATE VIEW, behind AS, and of CREATE TABLE; return whether there is one."""
         while self.peek() != _END:
             if self.accept("AS", _END):
                 self.fail()
             begins = self.accept("AS") or self.peek() in ("SELECT", "(")
             if begins and self.begins_query_in_brackets():
+                if self.peek(-1) != "AS" and self._words[1] == "VIEW":
+                    self.fail()
                 self.query()
                 self.read("[WITH [CASCADED|LOCAL] CHECK OPTION]")
                 self.end()

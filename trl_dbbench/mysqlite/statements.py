@@ -86,9 +86,8 @@ def _look(sql: str) -> Statement:
     )
     refuse_if(changed or catalog - set(CATALOG), "this table of information_schema")
     of_query = isinstance(tree.args.get("expression"), exp.Query)
-    for check in (
-        _CHECKS if of_query or isinstance(tree, exp.Query | exp.Insert | exp.Update | exp.Delete) else ()
-    ):
+    of_rows = isinstance(tree, exp.Query | exp.Insert | exp.Update | exp.Delete)
+    for check in _CHECKS if of_query or of_rows else ():
         check(tree)
     return Statement(sql, certain, tree, names.needed_tables(tree), frozenset(catalog))
 

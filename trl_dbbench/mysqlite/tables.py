@@ -172,10 +172,8 @@ def _check_created(tree: exp.Expr, keyed: Sequence[str] = ()) -> None:
     unique = (exp.PrimaryKeyColumnConstraint, exp.UniqueColumnConstraint)
     for column in tree.find_all(exp.ColumnDef):
         kind = UNKNOWN if column.kind is None else declared(_declared(column.kind))
-        in_key, default = (
-            column.name.lower() in keyed or column.find(*unique),
-            column.find(exp.DefaultColumnConstraint),
-        )
+        in_key = column.name.lower() in keyed or column.find(*unique)
+        default = column.find(exp.DefaultColumnConstraint)
         given = default is not None and not isinstance(default.this, exp.Null)
         if kind == LONG_TEXT and in_key:
             raise StatementError(1170, f"BLOB/TEXT column '{column.name}' used in key without a key length")
@@ -361,6 +359,8 @@ def _default(constraint: exp.DefaultColumnConstraint, column: str, kind: Kind) -
 
 def _declared(kind: exp.DataType) -> str:
     sizes = [size.name for size in kind.expressions if isinstance(size, exp.DataTypeParam)]
+    if len(sizes) == 2 and all(map(str.isdecimal, sizes)) and int(sizes[0]) < int(sizes[1]) <= 30:
+        raise StatementError(1427, "For float(M,D), double(M,D) or decimal(M,D), M must be >= D.")
     if kind.this in _REALS:
         given = [*sizes, "0"][:2] if sizes else ["10", "0"]
         if not all(size.isdecimal() for size in given):
@@ -370,9 +370,8 @@ def _declared(kind: exp.DataType) -> str:
         fail_if(places > 30, 1425, f"Too big scale {places} specified. Maximum is 30.")
         return _decimal(digits, places)
     if kind.this in (_T.ENUM, _T.SET):
-        return (
-            f"my_{kind.this.value.lower()}_{_coded(each.name.rstrip(' ') for each in kind.expressions)} TEXT"
-        )
+        members = (each.name.rstrip(" ") for each in kind.expressions)
+        return f"my_{kind.this.value.lower()}_{_coded(members)} TEXT"
     if kind.this in _AS_TEXT:
         word = {_T.TIMESTAMPTZ: "TIMESTAMP", _T.TIMESTAMPNTZ: "TIMESTAMP", _T.DATETIME64: "DATETIME"}.get(
             kind.this, kind.this.value

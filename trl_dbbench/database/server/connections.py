@@ -42,6 +42,10 @@ ADMIN_SECONDS = 60
 KILL_SECONDS = 2
 """Seconds it may take to accept a KILL."""
 
+IDLE_SECONDS = 31_536_000
+"""Seconds the server keeps our connections open while nothing is sent: its own `wait_timeout` may be shorter
+than the model writes."""
+
 MAX_ROW_BYTES = 4 * 1024 * 1024
 
 LARGE_ROW_CHARACTERS = 16 * 1024
@@ -59,6 +63,10 @@ _RESET_CONNECTION = 0x1F
 
 SPARE_FILES = 64
 """Files and sockets that the rest of the process may still open beside all connections."""
+
+# autocommit: with `autocommit = 0` of its own, MySQL tells a new connection that it is on
+_SETTINGS = f"autocommit = 1, default_storage_engine = InnoDB, wait_timeout = {IDLE_SECONDS}"
+_OUR_MODE = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO'"
 
 _TOO_MANY_CONNECTIONS = 1040
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
@@ -101,6 +109,11 @@ def parse_url(url: str) -> URL:
     if repeated := [name for name, value in parsed.query.items() if not isinstance(value, str)]:
         raise DatabaseError(f"the database URL has the option {repeated[0]!r} twice. Give it once.")
     tls_arguments(parsed.query)
+    if not (charset := str(parsed.query.get("charset", "utf8mb4"))).lower().startswith("utf8"):
+        raise DatabaseError(
+            f"the database URL's charset is {charset!r}; connections use utf8mb4, in which the server sends "
+            "texts of every character set. Leave it out."
+        )
     file = str(parsed.query.get("read_default_file", ""))
     if file and not Path(file).expanduser().is_file():
         raise DatabaseError(f"the database URL's read_default_file: there is no file '{file}'.")
@@ -237,13 +250,9 @@ class BoundedConnection(Connection):
             self._process_auth(packet.read_string(), packet)
 
     def set_up(self) -> None:
-        """Set the session's character set and its time limit, as when it connects."""
-        setting = f"SET NAMES {self.charset}"
-        if self.init_command is not None:
-            setting += f", {str(self.init_command).removeprefix('SET ')}"
+        """Set the session's character set and the rest of its settings, as when it connects."""
         with self.cursor() as cursor:
-            cursor.execute(setting)
-        self.autocommit(True)
+            cursor.execute(f"SET NAMES {self.charset}, {str(self.init_command).removeprefix('SET ')}")
 
     def hang_up(self) -> None:
         """End, from another thread, the wait for the server's answer."""
@@ -298,18 +307,20 @@ def make_engine(
     connections: int = 4,
     patient: bool = False,
     ping: bool = True,
-    strict: bool = False,
+    init_command: str | None = None,
     **arguments: Any,
 ) -> Engine:
     """Connections with autocommit, which send statements as they are: `%` and `:name` mean nothing special.
+
+    Our own statements mean the same whatever the server's settings are: a row that does not fit its columns
+    is an error, and a number of 0 is kept in a column that counts.
 
     Args:
         read_seconds: how long to wait for an answer, and for one of the `connections` to become free.
         patient: whether to wait for that without a limit.
         ping: whether to find out first if the server has closed a connection that was idle.
-        strict: whether a row that does not fit its columns is an error, whatever the server's `sql_mode`, and
-            a number of 0 is kept in a column that counts.
-        arguments: for PyMySQL. With an `init_command` there is no pool: the engine is a single session's.
+        init_command: the SET SESSION of a single session, which has no pool, and the server's `sql_mode`.
+        arguments: for PyMySQL.
     """
     pool: dict[str, Any] = {
         "pool_size": connections,
@@ -318,7 +329,7 @@ def make_engine(
         "pool_pre_ping": ping,
         "pool_recycle": 1800,
     }
-    if "init_command" in arguments:
+    if init_command is not None:
         pool = {"poolclass": NullPool}
     engine = create_engine(
         url.difference_update_query(OPTIONS),
@@ -330,6 +341,8 @@ def make_engine(
             "read_timeout": read_seconds,
             "write_timeout": read_seconds,
             "local_infile": False,
+            "init_command": f"{init_command or _OUR_MODE}, {_SETTINGS}",
+            "autocommit": None,  # set already
             "cursorclass": _Cursor,
             **tls_arguments(url.query),
             **arguments,
@@ -339,18 +352,17 @@ def make_engine(
         **pool,
     )
     event.listen(engine, "do_connect", lambda dialect, record, args, kwargs: _connect(*args, **kwargs))
-    if strict:
-        event.listen(engine, "connect", _make_strict)
-    if "init_command" in arguments:
+    if init_command is None:
+        event.listen(engine, "connect", _allow_tables_without_key)
+    else:
         event.listen(engine, "handle_error", _keep_connection)
     return engine
 
 
-def _make_strict(connection: Any, record: Any) -> None:
-    modes = "'STRICT_ALL_TABLES', 'NO_AUTO_VALUE_ON_ZERO'"
-    with connection.cursor() as cursor:
-        # NULLIF: an empty mode in the list is no mode
-        cursor.execute(f"SET SESSION sql_mode = CONCAT_WS(',', NULLIF(@@SESSION.sql_mode, ''), {modes})")
+def _allow_tables_without_key(connection: Any, record: Any) -> None:
+    # only MySQL has the setting, and the account may need a right to change it
+    with contextlib.suppress(MySQLError), connection.cursor() as cursor:
+        cursor.execute("SET SESSION sql_require_primary_key = OFF")
 
 
 def _keep_connection(context: Any) -> None:

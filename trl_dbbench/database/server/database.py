@@ -197,17 +197,23 @@ class ServerDatabase(Database):
         """Start the server again as soon as it ends: other ranks may need it even if this one does not."""
         while not self.closed:
             time.sleep(WATCH_SECONDS)
-            runaways = self._tenancy.runaways(RUNAWAY_SECONDS) if not self.closed and server.alive() else []
-            if runaways:
-                logger.warning(
-                    "A statement still runs %d s after it was killed; the database server is ended, and "
-                    "with it the statement.",
-                    RUNAWAY_SECONDS,
-                )
-                self._tenancy.blame.lay_on(runaways)
-                server.kill()
-            if not self.closed and not server.alive():
-                self.recover()
+            try:
+                self._look_at(server)
+            except Exception:  # if the thread ended, nobody would start the server again
+                logger.warning("the database server cannot be looked after now", exc_info=True)
+
+    def _look_at(self, server: Server) -> None:
+        runaways = self._tenancy.runaways(RUNAWAY_SECONDS) if not self.closed and server.alive() else []
+        if runaways:
+            logger.warning(
+                "A statement still runs %d s after it was killed; the database server is ended, and "
+                "with it the statement.",
+                RUNAWAY_SECONDS,
+            )
+            self._tenancy.blame.lay_on(runaways)
+            server.kill()
+        if not self.closed and not server.alive():
+            self.recover()
 
     def _shown(self) -> str:
         return shown(self._url)

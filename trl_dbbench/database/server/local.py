@@ -76,8 +76,11 @@ def start_local() -> Server:
         kill()
         process.wait()
         shutil.rmtree(folder, ignore_errors=True)  # this data was never meant to be recovered
-        folder.mkdir(mode=0o700)
-        process = _start_process(program, folder)
+        try:
+            folder.mkdir(mode=0o700)
+            process = _start_process(program, folder)
+        except OSError as error:  # a full disk, too many open files
+            raise DatabaseError(f"{program} cannot be started again: {error}") from None
 
     return Server(
         url,

@@ -31,9 +31,6 @@ CLOSE_SECONDS = 10
 SWEEP_SECONDS = 2
 """Seconds dropping all that a run has made waits for those: at its own end, and when another run opens."""
 
-IDLE_SECONDS = 31_536_000
-"""Seconds the server keeps connections open that are to outlive an idle day."""
-
 _DATABASE_READ_ONLY = 3989
 """MySQL's error for a database in which an agent has forbidden changes (ALTER DATABASE ... READ ONLY = 1)."""
 
@@ -63,7 +60,7 @@ class Account:
 
 
 def hold_lock(keeper: Connection, owner: str) -> int:
-    """Take the run's lock, which is held as long as `keeper` is open, even through an idle day.
+    """Take the run's lock, which is held as long as `keeper` is open.
 
     Returns:
         The number of the connection.
@@ -71,7 +68,6 @@ def hold_lock(keeper: Connection, owner: str) -> int:
     Raises:
         EnvironmentFault: another connection holds the lock.
     """
-    keeper.exec_driver_sql(f"SET SESSION wait_timeout = {IDLE_SECONDS}")
     if keeper.exec_driver_sql("SELECT GET_LOCK(%s, 0)", (owner,)).scalar() != 1:
         raise EnvironmentFault("The server has not yet ended the run's old connections")
     return int(keeper.exec_driver_sql("SELECT CONNECTION_ID()").scalar() or 0)

@@ -178,9 +178,10 @@ class Probe:
 
     def _write(self, connection: Connection) -> None:
         connection.exec_driver_sql("DROP TABLE IF EXISTS probe")
-        connection.exec_driver_sql("CREATE TABLE probe (text LONGTEXT)")
+        # with a key, which some servers require
+        connection.exec_driver_sql("CREATE TABLE probe (number INT AUTO_INCREMENT KEY, text LONGTEXT)")
         text = f"SELECT REPEAT('x', {MAX_INSERT_BYTES}) FROM ({_NUMBERS}) AS numbers"
-        connection.exec_driver_sql(f"INSERT INTO probe {text}")
+        connection.exec_driver_sql(f"INSERT INTO probe (text) {text}")
         connection.exec_driver_sql("DROP TABLE probe")
 
     def _hang_up(self) -> None:

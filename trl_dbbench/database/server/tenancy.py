@@ -149,7 +149,7 @@ class Tenancy:
         self._url = url
         self._limits = limits
         self._watchdog = watchdog
-        self._admin = make_engine(url, ADMIN_SECONDS, connections=ADMIN_CONNECTIONS, strict=True)
+        self._admin = make_engine(url, ADMIN_SECONDS, connections=ADMIN_CONNECTIONS)
         quick = partial(make_engine, url, KILL_SECONDS, connect_timeout=KILL_SECONDS)
         self._killer = quick(connections=KILL_CONNECTIONS)
         self._killed: dict[int, float] = {}
@@ -182,7 +182,7 @@ class Tenancy:
         self.observers = Readers(lambda: self._session(None), dialect, OBSERVERS)
         self.slots = Slots(
             self._admin,
-            make_engine(url, ADMIN_SECONDS, connections=MAKER_CONNECTIONS, ping=False, strict=True),
+            make_engine(url, ADMIN_SECONDS, connections=MAKER_CONNECTIONS, ping=False),
             names,
             self._session,
             dialect=dialect,
@@ -343,7 +343,7 @@ class Tenancy:
         if self._has_accounts:
             account = ownership.create_account(admin, name)
             url = url.set(username=account.name, password=account.password)
-        setting = f"{self.dialect.set_time_limit(PROBE_SECONDS)}, wait_timeout = {ownership.IDLE_SECONDS}"
+        setting = self.dialect.set_time_limit(PROBE_SECONDS)
         return make_engine(url, PROBE_SECONDS, connect_timeout=KILL_SECONDS, init_command=setting)
 
     def _shown(self) -> str:
