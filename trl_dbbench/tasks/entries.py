@@ -157,7 +157,9 @@ def _jsonl_entries(path: Path) -> Iterator[Entry]:
             try:
                 yield Entry(f"line {number}", json_object(line.removesuffix("\n")))
             except TaskError as error:
-                raise TaskError(f"{path}, line {number}: {error}") from None
+                whole = line.lstrip().startswith("[") or line.strip() == "{"
+                remedy = ". A list, or an object over several lines, must be in a .json file" if whole else ""
+                raise TaskError(f"{path}, line {number}: {error}{remedy}") from None
 
 
 def _lines(path: Path) -> Iterator[str]:
