@@ -69,7 +69,7 @@ class CsvOptions:
 
 @dataclass(frozen=True)
 class CsvFile:
-    """A header, the cells of each column, the lines on which rows end, and what was found out to read them."""
+    """A header, the cells of each column, the lines that rows end on, and what was found out to read them."""
 
     header: list[str]
     columns: list[tuple[str, ...]]

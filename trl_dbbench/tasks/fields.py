@@ -30,9 +30,7 @@ def check_text(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise TaskError(
-            f"holds half of a surrogate pair, which is not text: {text[error.start]!r}"
-        ) from None
+        raise TaskError(f"holds half of a surrogate pair, which is not text: {text[error.start]!r}") from None
 
 
 def check_known(entry: Mapping[str, Any], known: Sequence[str], what: str) -> None:
