@@ -231,6 +231,12 @@ def test_large_floats_are_written_with_an_exponent() -> None:
     assert not any(re.search(r"\d{66}", f"{task.question} {task.gold.sql}") for task in tasks)
 
 
+def test_no_question_is_asked_about_floats_whose_sum_is_beyond_a_double() -> None:
+    suns = table("suns", "name TEXT, mass DOUBLE, moons INT", *((f"N{n}", n * 2e307, n) for n in range(1, 9)))
+    tasks = list(Drafts([suns], 40))
+    assert not any("mass" in task.question for task in tasks if task.operation == "SELECT")
+
+
 @pytest.mark.parametrize(
     ("sql", "form"),
     [

@@ -117,6 +117,7 @@ def test_a_byte_order_mark_is_not_part_of_a_prompt(tmp_path: Path) -> None:
         ([], {}, "have the roles none"),
         ([{"role": "bot", "content": "Ok."}], {}, r"cannot be read \(KeyError: 'bot'\)"),
         ([{"role": "user", "content": 3}], {}, "the content 3 is not text"),
+        ([{"role": "user", "content": "\ud83d"}], {}, "UnicodeEncodeError: .* surrogates not allowed"),
         ({"first": {}}, {}, "an object of such by number"),
         (
             [{"role": "system", "content": "a"}, *PRELUDE],

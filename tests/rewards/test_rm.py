@@ -157,6 +157,14 @@ def test_pairs_of_texts_and_messages_mixed_and_of_whole_conversations(
     assert [tokenizer.decode(each) for each in ids.values()] == [told, told]
 
 
+def test_half_a_surrogate_pair_is_refused_before_the_tokenizer_sees_it(tmp_path, tokenizer):
+    file = tmp_path / "pairs.jsonl"
+    rows = [{"chosen": "a", "rejected": "b"}, {"chosen": "cut off: \ud83d", "rejected": "b"}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ConfigError, match=r"pairs.jsonl, line 2: holds half of a surrogate pair"):
+        list(pairs_of_files([str(file)], Reader(tokenizer)))
+
+
 @pytest.mark.parametrize("chosen", [None, 5, ["a"], [{"from": "gpt", "value": "a"}], {"role": "assistant"}])
 def test_a_pair_that_is_neither_text_nor_messages_is_refused(tmp_path, tokenizer, chosen):
     file = tmp_path / "pairs.jsonl"

@@ -530,6 +530,7 @@ def test_a_model_of_another_vocabulary_gets_ids_of_its_own(
 @pytest.mark.parametrize(
     ("source", "message"),
     [
+        ("empty.jsonl", "'.*empty.jsonl' is empty. Give the folder of a run"),
         (
             "gone.jsonl",
             "no episodes at '.*gone.jsonl'. Give the folder of a run, or a file of export --to sft.",
@@ -551,6 +552,7 @@ def test_what_cannot_be_learned_from(
 ) -> None:
     run = save_run(tmp_path / "run", sqlite_database, tokenizer, count_scripts([2]))
     command("export", run, "--to", "kto")
+    (run / "empty.jsonl").touch()
     if not source:
         save_run(tmp_path / "wrong", sqlite_database, tokenizer, count_scripts([2])[1:])
     with pytest.raises(Exception, match=message):

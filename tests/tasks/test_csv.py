@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -59,6 +60,9 @@ GERMAN = (
         (["$1,234.50", "-$7.00", "$0.99"], "TEXT", ["$1,234.50", "-$7.00", "$0.99"], "'$1,234.50' is a number"),
         (["12 €", "n/a", "7"], "TEXT", ["12 €", "n/a", "7"], "'12 €' is a number with a sign"),
         (["5%", "five"], "TEXT", ["5%", "five"], None),
+        (["1.5", "-inf"], "TEXT", ["1.5", "-inf"], "'-inf' is no number on a server; kept as TEXT"),
+        (["3", "NaN", "Infinity"], "TEXT", ["3", "NaN", "Infinity"], "'Infinity' is no number on a server"),
+        (["inf", "sup"], "TEXT", ["inf", "sup"], None),
     ],
 )  # fmt: skip
 def test_what_excel_writes_in_english(
@@ -672,3 +676,17 @@ def test_other_names_that_no_server_takes(
     )
     with sandbox as session:
         assert session.execute(f"CREATE TABLE `{name}` (n INT)").error, "and no server takes it"
+
+
+def test_a_file_is_read_in_less_than_sixteen_times_its_size(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    rows = (
+        f"{row},customer {row % 999},{row * 7 % 10**6 / 100:.2f},2024-03-05,paid\n" for row in range(20_000)
+    )
+    path.write_text(f"id,customer,amount,day,status\n{''.join(rows)}")
+    tracemalloc.start()
+    try:
+        read_csv_tables([path])
+        assert tracemalloc.get_traced_memory()[1] < 16 * path.stat().st_size
+    finally:
+        tracemalloc.stop()

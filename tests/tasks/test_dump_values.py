@@ -178,6 +178,31 @@ def test_a_dump_of_sqlite_is_refused(tmp_path: Path, first: str) -> None:
         imported(tmp_path, f"{first} CREATE TABLE t (a int, b text); INSERT INTO t VALUES (1,'C:\\new');")
 
 
+SQL_SERVER = """SET ANSI_NULLS ON
+GO
+CREATE TABLE [dbo].[orders]([id] [int] IDENTITY(1,1) NOT NULL, [name] [nvarchar](50) NULL) ON [PRIMARY]
+GO
+INSERT [dbo].[orders] ([id], [name]) VALUES (1, N'it''s')
+GO
+"""
+
+
+@pytest.mark.parametrize(
+    ("dump", "whose"),
+    [
+        (f"USE [shop]\nGO\n{SQL_SERVER}", "of SQL Server"),
+        (SQL_SERVER, "of SQL Server"),
+        ("create table dbo.orders (id int)\nGO\n", "of SQL Server"),
+        ("SET x = 0; SELECT pg_catalog.set_config('search_path', '', false);", "of PostgreSQL"),
+        ("CREATE TABLE t (a integer);\nCOPY t (a) FROM stdin;\n1\n\\.\n", "of PostgreSQL"),
+        ('CREATE TABLE "SHOP"."ORDERS" ("ID" NUMBER(*,0));', "and Oracle"),
+    ],
+)
+def test_a_dump_of_another_server_is_named_with_the_remedy(tmp_path: Path, dump: str, whose: str) -> None:
+    with pytest.raises(TaskError, match=f"{whose}.* as a CSV file with a header"):
+        imported(tmp_path, dump)
+
+
 def test_a_value_that_is_no_number_leaves_out_its_column(tmp_path: Path) -> None:
     found = imported(
         tmp_path, "CREATE TABLE t (a int, b int, x double); INSERT INTO t VALUES (1,2,''),(2,3,1.5);"

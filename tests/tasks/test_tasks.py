@@ -597,6 +597,14 @@ def test_a_json_file_that_is_not_tasks(tmp_path: Path, content: str, message: st
         load_tasks(path)
 
 
+@pytest.mark.parametrize("content", [[OWN], {"1": OWN}])
+def test_a_json_document_in_a_file_of_lines_is_told_its_name(tmp_path: Path, content: Any) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(json.dumps(content, indent=1))
+    with pytest.raises(TaskError, match=r"line 1: .*must be in a \.json file$"):
+        load_tasks(path)
+
+
 def test_a_file_that_is_not_utf8(tmp_path: Path) -> None:
     path = tmp_path / "tasks.jsonl"
     path.write_bytes(json.dumps(OWN, ensure_ascii=False).encode("latin-1"))

@@ -13,6 +13,7 @@ the same prompt or of the same first line of `input`, count as one task.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -37,6 +38,7 @@ from trl_dbbench.runs.conversations import (
 )
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks.entries import read_entries
+from trl_dbbench.tasks.fields import check_text
 
 Row = tuple[str, dict[str, list[int]]]
 """The task's name and the row as token ids."""
@@ -247,6 +249,10 @@ def _entries(files: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
             raise ConfigError(f"no file at '{file}'. Give a .jsonl, .json or .parquet file.")
         try:
             for entry in read_entries(Path(file)):
+                try:
+                    check_text(json.dumps(entry.fields, ensure_ascii=False, default=str))
+                except TaskError as error:
+                    raise ConfigError(f"{file}, {entry.place}: {error}.") from None
                 yield f"{file}, {entry.place}", entry.fields
         except TaskError as error:
             raise ConfigError(str(error)) from None

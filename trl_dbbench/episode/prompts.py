@@ -97,6 +97,7 @@ def read_messages(path: str) -> Messages:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"the content {value!r} is not text")
+    value.encode()  # half of a surrogate pair raises a ValueError here, as it would in the tokenizer
     return value
 
 

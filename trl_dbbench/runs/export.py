@@ -286,6 +286,8 @@ def _read_sft(path: Path, tokenizer: PreTrainedTokenizerBase) -> Rows:
         rows = [dict(entry.fields) for entry in read_entries(path)]
     except TaskError as error:
         raise ConfigError(str(error)) from None
+    if not rows:
+        raise ConfigError(f"'{path}' is empty. Give the folder of a run, or a file of export --to sft.")
     for number, row in enumerate(rows, 1):
         if missing := [name for name in (*SFT_COLUMNS, "completion") if name not in row]:
             raise ConfigError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import csv
 import datetime
-import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -70,10 +69,11 @@ class CsvOptions:
 
 @dataclass(frozen=True)
 class CsvFile:
-    """A header, the rows with the lines they end on, and what was found out to read them."""
+    """A header, the cells of each column, the lines that rows end on, and what was found out to read them."""
 
     header: list[str]
-    rows: list[tuple[str, list[str]]]
+    columns: list[tuple[str, ...]]
+    lines: list[int]
     delimiter: str
     notes: list[str]
 
@@ -96,44 +96,51 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
     if said := _EXCELS_LINE.match(text):
         delimiter, text, begins = said[1], text[said.end() :], 1
     delimiter = options.delimiter or delimiter or _delimiter(text)
-    rows = _rows(path, text, delimiter, begins)
-    if not rows:
+    numbered = _rows(path, text, delimiter, begins)
+    _, first = next(numbered, (0, None))
+    if first is None:
         raise TaskError(f"{path} is empty; its first line must name the columns.")
-    header = [name.strip() for name in rows[0][1]]
+    header = [name.strip() for name in first]
     named = [name.casefold() for name in header if name]
     if (twice := first_twice(named)) is not None:
         raise TaskError(
             f"{path}: the column '{named[twice]}' is there twice; MySQL ignores case in column names. Rename "
             "one."
         )
-    filled = [(where, row) for where, row in rows[1:] if len(header) == 1 or any(row)]
+    rows, lines, empty = list[list[str]](), list[int](), 0
+    for line, row in numbered:
+        if len(header) == 1 or any(row):
+            rows.append(row)
+            lines.append(line)
+        else:
+            empty += 1
     unnamed = [place for place, name in enumerate(header) if not name]
-    lost = [place for place in unnamed if any(len(row) > place and row[place] for _, row in filled)]
+    lost = [place for place in unnamed if any(len(row) > place and row[place] for row in rows)]
     if len(named) == 1 and len(lost) > 1:
         raise TaskError(
             f"{path}: the first line names one column, {''.join(header)!r}, and {len(lost)} others have "
             "cells. If it is a title, delete the lines above the header."
         )
-    if empty := len(rows) - 1 - len(filled):
+    if empty:
         notes.append(f"{path}: rows whose cells are all empty ({empty}) are left out")
-    for where, row in filled:
+    for line, row in zip(lines, rows, strict=True):
         if len(row) != len(header):
             raise TaskError(
-                f"{path}, {where}: has {len(row)} cells, the header {len(header)} columns, divided by "
+                f"{path}, line {line}: has {len(row)} cells, the header {len(header)} columns, divided by "
                 f"{DELIMITERS.get(delimiter, repr(delimiter))}. Correct the line, or name the delimiter."
             )
+    columns = list(zip(*rows, strict=True)) or [()] * len(header)
     if guessed:
-        notes += _doubtful_letters(path, header, [row for _, row in filled])
+        notes += _doubtful_letters(path, header, columns)
     if delimiter != usual:
         notes.append(f"{path}: cells are separated by {DELIMITERS.get(delimiter, repr(delimiter))}")
-    return CsvFile(header, filled, delimiter, notes)
+    return CsvFile(header, columns, lines, delimiter, notes)
 
 
-def _doubtful_letters(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _doubtful_letters(path: Path, header: Sequence[str], columns: Sequence[Sequence[str]]) -> Iterator[str]:
     """The columns whose letters are others in another encoding, each with its first such text."""
-    for place, name in enumerate(header):
-        texts = [name, *(row[place] for row in rows)]
-        if (first := next((text for text in texts if not text.isascii()), None)) is not None:
+    for name, texts in zip(header, columns, strict=True):
+        if (first := next((text for text in (name, *texts) if not text.isascii()), None)) is not None:
             yield f"{path.stem}.{name}: read as cp1252, {first[:40]!r}"
 
 
@@ -180,19 +187,22 @@ def _delimiter(text: str) -> str:
     """
     best, found = (False, 1), ","
     for delimiter in DELIMITERS:
+        widths = (len(row) for row in _reader(text, delimiter) if row)
         try:
-            widths = [len(row) for row in _reader(text, delimiter) if row]
+            columns = next(widths, 0)
+            score = (columns > 1 and all(width == columns for width in widths), columns)
         except csv.Error:
             continue
-        if widths and widths[0] > 1 and (score := (len(set(widths)) == 1, widths[0])) >= best:
+        if columns > 1 and score >= best:
             best, found = score, delimiter
     return found
 
 
-def _rows(path: Path, text: str, delimiter: str, begins: int) -> list[tuple[str, list[str]]]:
+def _rows(path: Path, text: str, delimiter: str, begins: int) -> Iterator[tuple[int, list[str]]]:
+    """The rows with the lines they end on."""
     reader = _reader(text, delimiter, strict=True)
     try:
-        return [(f"line {reader.line_num + begins}", row) for row in reader if row]
+        yield from ((reader.line_num + begins, row) for row in reader if row)
     except csv.Error as error:
         remedy = r'. Within a cell a quote is doubled (""), not \"' if r"\"" in text else ""
         raise TaskError(f"{path}, line {reader.line_num + begins}: not CSV ({error}){remedy}.") from None
@@ -202,13 +212,14 @@ def _reader(text: str, delimiter: str, strict: bool = False) -> Any:
     """A reader of rows; where quotes follow blanks after a delimiter, those do not count."""
     blanks = not delimiter.isspace() and re.search(rf'{re.escape(delimiter)} +"(?!")', text) is not None
     if blanks:  # or a quoted cell ends in a delimiter and a blank
-        cells = (
-            cell for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) for cell in row
-        )
+        cells = (cell for row in csv.reader(_lines(text), delimiter=delimiter) for cell in row)
         blanks = any(cell[:1] == " " and cell.lstrip(" ")[:1] == '"' for cell in cells)
-    return csv.reader(
-        io.StringIO(text, newline=""), delimiter=delimiter, strict=strict, skipinitialspace=blanks
-    )
+    return csv.reader(_lines(text), delimiter=delimiter, strict=strict, skipinitialspace=blanks)
+
+
+def _lines(text: str) -> Iterator[str]:
+    """The lines with their ends. `io.StringIO` would copy the text, with four bytes for each character."""
+    return (line[0] for line in re.finditer(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+", text))
 
 
 MAX_DIGITS = 15
@@ -249,6 +260,16 @@ _DAY_AND_MONTH = re.compile(
 _SIGN = re.compile(r"(?<=^-)[$€£¥]\s?|^[$€£¥]\s?|\s?[$€£¥%]$")
 """A currency or percent sign before or behind a number."""
 
+_NEARLY = (
+    (_SIGN, "", "a number with a sign; kept as TEXT, leave the signs out of the file for numbers"),
+    (
+        re.compile(r"^[+-]?inf(?:inity)?$", re.IGNORECASE),
+        "0",
+        "no number on a server; kept as TEXT, leave such cells empty for numbers",
+    ),
+)
+"""What keeps numbers from being read as such: a pattern, what makes a number of it, and the note."""
+
 
 def is_missing(text: str) -> bool:
     """Return whether a text among numbers or dates stands for no value."""
@@ -288,14 +309,14 @@ def inferred(texts: Sequence[str], commas: bool = False) -> Reading:
     for attempt in attempts:
         if attempt is not None and (found := attempt(stripped)) is not None:
             return found
-    return kept_as_text(texts, ",") or _with_signs(stripped, commas) or Reading("TEXT", str)
+    return kept_as_text(texts, ",") or _nearly_numbers(stripped, commas) or Reading("TEXT", str)
 
 
 def with_missing(texts: Sequence[str], commas: bool = False) -> Reading:
     """`inferred`, where a text such as `NA` among numbers or dates is NULL."""
     found = inferred(texts, commas)
-    missing = [text for text in texts if is_missing(text)]
-    if found.type != "TEXT" or not missing or len(missing) == len(texts):
+    missing = [text for text in texts if is_missing(text)] if found.type == "TEXT" else []
+    if not missing or len(missing) == len(texts):
         return found
     others = inferred([text for text in texts if not is_missing(text)], commas)
     if others.type == "TEXT":
@@ -328,23 +349,25 @@ def has_marks(text: str) -> bool:
 
 def kept_as_text(texts: Sequence[str], mark: str = ".") -> Reading | None:
     """The reading of texts such as `1.234`, beside such as `567`, that may be whole numbers or fractions."""
-    texts = [text for text in texts if not is_missing(text)]
-    grouped = [_GROUPED[mark].fullmatch(text.strip()) is not None for text in texts]
-    if not any(grouped) or not all(
-        each or _UNGROUPED.fullmatch(text.strip()) for each, text in zip(grouped, texts, strict=True)
+    grouped = _GROUPED[mark]
+    if not all(
+        grouped.fullmatch(text.strip()) or _UNGROUPED.fullmatch(text.strip()) or is_missing(text)
+        for text in texts
     ):
         return None
-    first = texts[grouped.index(True)]
+    first = next((text for text in texts if grouped.fullmatch(text.strip())), None)
+    if first is None:
+        return None
     return Reading("TEXT", str, f"{first!r} may be a whole number or a fraction; kept as TEXT")
 
 
-def _with_signs(texts: Sequence[str], commas: bool) -> Reading | None:
-    """The reading of numbers with a sign beside them, such as `12.5%` and `$1,234.50`: texts, with a note."""
-    first = next((text for text in texts if _SIGN.search(text)), None)
-    if first is None or inferred([_SIGN.sub("", text) for text in texts], commas).type == "TEXT":
-        return None
-    told = f"{first!r} is a number with a sign; kept as TEXT, leave the signs out of the file for numbers"
-    return Reading("TEXT", str, told)
+def _nearly_numbers(texts: Sequence[str], commas: bool) -> Reading | None:
+    """The reading of numbers with a sign such as `12.5%`, or beside `inf`: texts, with a note."""
+    for form, number, told in _NEARLY:
+        first = next((text for text in texts if form.search(text)), None)
+        if first is not None and inferred([form.sub(number, text) for text in texts], commas).type != "TEXT":
+            return Reading("TEXT", str, f"{first!r} is {told}")
+    return None
 
 
 # --- numbers ---------------------------------------------------------------------------------------
@@ -411,13 +434,14 @@ def _with_commas(texts: Sequence[str]) -> Reading | None:
 def _with_groups(texts: Sequence[str]) -> Reading | None:
     """Numbers such as `1'234.50`, `1,234.50` and `1 234`, where nothing else can be meant."""
     for mark, grouped in _GROUPED.items():  # `1.234.567`: a fraction has one mark
-        if any(text.count(mark) > 1 for text in texts) and all(
-            grouped.fullmatch(text) or _UNGROUPED.fullmatch(text) for text in texts
+        if all(grouped.fullmatch(text) or _UNGROUPED.fullmatch(text) for text in texts) and any(
+            text.count(mark) > 1 for text in texts
         ):
             return _without_marks(texts, mark)
-    matches = [_WITH_POINT.fullmatch(text) for text in texts]
-    marks = {match["mark"] for match in matches if match} - {None}
-    if not all(matches) or len(marks) != 1:
+    if not all(map(_WITH_POINT.fullmatch, texts)):
+        return None
+    marks = {match["mark"] for match in map(_WITH_POINT.fullmatch, texts) if match} - {None}
+    if len(marks) != 1:
         return None
     (mark,) = marks
     fractions = any("." in text for text in texts)
@@ -632,7 +656,7 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
     for line in file.notes:
         note(line)
     readings: list[tuple[int, str, Reading]] = []
-    texts_of = {}
+    guessed = set[int]()
     for place, title in enumerate(file.header):
         name, type_ = _title(title, path)
         if not name:
@@ -645,25 +669,25 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
                 raise ConfigError(
                     f"{chosen!r} is not a type for the column '{name}'; allowed are such as TEXT."
                 )
-        texts = [row[place] for _, row in file.rows]
+        texts = [text for text in file.columns[place] if text]
         if type_ is None:
-            texts_of[name] = [text for text in texts if text]
-            reading = with_missing(texts_of[name], file.delimiter != ",")
+            guessed.add(place)
+            reading = with_missing(texts, file.delimiter != ",")
         else:
             reading = _declared(type_, file, texts)
         readings.append((place, name, reading))
     commas = file.delimiter == ";" or any(reading.commas for _, _, reading in readings)
     columns, cells_by_column = [], []
     for place, name, reading in readings:
-        if commas and (kept := kept_as_text(texts_of.get(name, ()))) is not None:
+        texts = file.columns[place]
+        file.columns[place] = ()  # large files are read in less memory
+        if commas and place in guessed and (kept := kept_as_text([*filter(None, texts)])) is not None:
             reading = kept
         type_ = reading.type
         if type_ == "TEXT":
-            type_ = text_type(max((len(row[place].encode()) for _, row in file.rows), default=0))
+            type_ = text_type(max((len(text.encode()) for text in texts), default=0))
         columns.append(Column(name, type_))
-        cells_by_column.append(
-            [_csv_cell(row[place], reading, f"{path}, {where}, column '{name}'") for where, row in file.rows]
-        )
+        cells_by_column.append(_cells(texts, reading, file.lines, path, name))
         if reading.note:
             note(f"{path.stem}.{name}: {reading.note}")
     if not columns:
@@ -741,11 +765,16 @@ def _digits_behind(text: str) -> int:
     return -exponent if isinstance(exponent, int) else 0
 
 
-def _csv_cell(text: str, reading: Reading, where: str) -> Cell:
-    if text == "":
-        return None
-    try:
-        return reading.read(text)
-    except NO_CELL as error:
-        why = f": {error}" if isinstance(error, Unfit) else ""
-        raise TaskError(f"{where}: {text!r} is not of type {reading.type}{why}.") from None
+def _cells(
+    texts: Sequence[str], reading: Reading, lines: Sequence[int], path: Path, column: str
+) -> list[Cell]:
+    cells: list[Cell] = []
+    for line, text in zip(lines, texts, strict=True):
+        try:
+            cells.append(None if text == "" else reading.read(text))
+        except NO_CELL as error:
+            why = f": {error}" if isinstance(error, Unfit) else ""
+            raise TaskError(
+                f"{path}, line {line}, column '{column}': {text!r} is not of type {reading.type}{why}."
+            ) from None
+    return cells

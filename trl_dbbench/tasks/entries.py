@@ -71,9 +71,12 @@ def read_entries(path: Path, csv: CsvOptions = FROM_FILE) -> Iterable[Entry]:
             raise TaskError(f"{path}: none of its columns has a name; its first line must name them.")
         for place in [place for place, name in enumerate(file.header) if not name]:
             logger.warning("%s: column %d has no name and is left out; name it to keep it", path, place + 1)
-        if not file.rows:
+        if not file.lines:
             raise TaskError(f"{path} holds no questions, only a header.")
-        return [Entry(place, _named_cells(file.header, row)) for place, row in file.rows]
+        return [
+            Entry(f"line {line}", _named_cells(file.header, row))
+            for line, row in zip(file.lines, zip(*file.columns, strict=True), strict=True)
+        ]
     return _jsonl_entries(path)
 
 
@@ -154,7 +157,9 @@ def _jsonl_entries(path: Path) -> Iterator[Entry]:
             try:
                 yield Entry(f"line {number}", json_object(line.removesuffix("\n")))
             except TaskError as error:
-                raise TaskError(f"{path}, line {number}: {error}") from None
+                whole = line.lstrip().startswith("[") or line.strip() == "{"
+                remedy = ". A list, or an object over several lines, must be in a .json file" if whole else ""
+                raise TaskError(f"{path}, line {number}: {error}{remedy}") from None
 
 
 def _lines(path: Path) -> Iterator[str]:

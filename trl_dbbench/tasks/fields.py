@@ -25,6 +25,14 @@ def json_object(line: str) -> dict[str, Any]:
     return entry
 
 
+def check_text(text: str) -> None:
+    """Raise TaskError for half of a surrogate pair, which JSON can hold but no tokenizer or server takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TaskError(f"holds half of a surrogate pair, which is not text: {text[error.start]!r}") from None
+
+
 def check_known(entry: Mapping[str, Any], known: Sequence[str], what: str) -> None:
     """Raise TaskError for a field that is none of these: with a typo it would seem left out."""
     for key in entry:

@@ -18,7 +18,7 @@ from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import DEFAULT_GRADER, GRADERS, SQL_GRADERS
 from trl_dbbench.grading.scorers import Result
 from trl_dbbench.tasks.column_types import check_type
-from trl_dbbench.tasks.fields import as_object, check_known, json_object, optional, required
+from trl_dbbench.tasks.fields import as_object, check_known, check_text, json_object, optional, required
 from trl_dbbench.tasks.skills import NAMED, operation_of, skills_of
 from trl_dbbench.tasks.source import Source, described
 from trl_dbbench.tasks.table import (
@@ -344,11 +344,7 @@ def checked(task: Task) -> Task:
     for table in task.tables if task.dialect == "mysql" and task.source is None else ():
         check_table(table)
     try:
-        task.to_json().encode()
-    except UnicodeEncodeError as error:
-        raise TaskError(
-            f"holds half of a surrogate pair, which is not text: {error.object[error.start]!r}"
-        ) from None
+        check_text(task.to_json())
     except (TypeError, ValueError, RecursionError) as error:
         raise TaskError(f"holds what JSON cannot: {error}") from None
     return task

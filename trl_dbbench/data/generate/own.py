@@ -39,6 +39,9 @@ _LONGEST = 60
 _LONG = 10**12
 """Whole numbers from here on are codes, such as bar codes; a mean of them has more digits than a DOUBLE."""
 
+_LARGEST = 1e300
+"""Fractions from here on are not asked about: their sums and products leave the range of a DOUBLE."""
+
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "MEDIUMINT": 24, "INT": 32, "INTEGER": 32, "BIGINT": 64}
 _BITS |= {"BOOL": 8, "BOOLEAN": 8}
 _BROKEN = {"DECIMAL", "NUMERIC", "DEC", "FIXED", "DOUBLE", "REAL", "FLOAT"}
@@ -134,7 +137,7 @@ def _item(column: Column, cells: Sequence[Cell]) -> Item | None:
         role = "id" if _names_something(column, present) else "count"
     else:
         role = "money" if type_ in ("DECIMAL", "NUMERIC", "DEC", "FIXED") else "rate"
-        if any(_is_rough(type_, cell) for cell in cells):
+        if any(_is_rough(type_, cell) for cell in cells) or max(map(abs, present)) >= _LARGEST:
             return None
     if role is None:
         return None

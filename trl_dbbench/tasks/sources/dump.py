@@ -159,8 +159,8 @@ def table_made(words: Sequence[Word]) -> str:
         parts = parts[3:]
     if parts[:1] and parts[0].kind == "string":
         raise TaskError(
-            f"the table {parts[0].text} is named in double quotes, as in SQLite's dumps and not in MySQL's; "
-            "give the .sqlite file, or a dump of mysqldump."
+            f"the table {parts[0].text} is named in double quotes, as in dumps of SQLite, PostgreSQL and "
+            "Oracle and not in MySQL's; give the .sqlite file, or each table as a CSV file with a header."
         )
     depth, end = 0, 0
     for place, part in enumerate(parts):
@@ -351,7 +351,23 @@ def _check_calls(words: Sequence[Word]) -> None:
             refuse(f"{word.text}(")
 
 
-def check_encoding(statement: str) -> None:
+_ORIGIN_CHARACTERS = 4096
+"""Characters of a statement that are searched for another server's SQL: without semicolons it is the file."""
+
+
+def check_origin(statement: str) -> None:
+    """Raise TaskError for a statement as another server's dumps have it, and for texts in another encoding."""
+    for first, second in pairwise(words_of(statement[:_ORIGIN_CHARACTERS])):
+        if (first.text == "[" and second.kind == "word") or (first.upper, second.text) == ("DBO", "."):
+            whose = "SQL Server"
+        elif (first.upper in ("PUBLIC", "PG_CATALOG") and second.text == ".") or second.upper == "STDIN":
+            whose = "PostgreSQL"
+        else:
+            continue
+        raise TaskError(
+            f"it is a script of {whose}, not a dump of MySQL or MariaDB. Export each of its tables as a CSV "
+            "file with a header, and give those."
+        )
     found = re.match(r"(?:/\*!\d+\s*)?SET\s+NAMES\s+'?(\w+)", statement, re.IGNORECASE)
     if found and found[1].lower() not in _UNICODE:
         raise TaskError(
@@ -509,7 +525,7 @@ class Dump:
         used: dict[str, None] = {}
         for statement in self._read(first_rows, strict):
             if isinstance(statement, str):
-                check_encoding(statement)
+                check_origin(statement)
                 if found := _USE.match(statement):
                     current = shown_name(found[1])
                     continue
