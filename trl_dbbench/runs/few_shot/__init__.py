@@ -49,6 +49,7 @@ __all__ = [
     "check_few_shot",
     "good_episodes",
     "load_memory",
+    "longest_shown",
     "prompts_of",
     "shown_in",
     "with_examples",
@@ -309,6 +310,20 @@ class Shots:
 def with_examples(prompt: Messages, examples: Iterable[Example], protocol: AgentProtocol) -> Messages:
     """Return a prompt with examples right before its question, the first one first."""
     return _inserted(prompt, [message for each in examples for message in each.messages(protocol)])
+
+
+def longest_shown(
+    number: int, memory: Iterable[Example], protocol: AgentProtocol, own: Iterable[Messages] = ()
+) -> Messages:
+    """Return the messages of the `number` longest examples, for an estimate of what a prompt can show.
+
+    Args:
+        own: prompts whose episodes join the memory; they are counted as long as their questions.
+    """
+    examples = [example.messages(protocol) for example in memory]
+    examples += [[each for each in prompt if each["role"] != "system"] for prompt in own]
+    longest = sorted(examples, key=_characters, reverse=True)[:number]
+    return [message for messages in longest for message in messages]
 
 
 def shown_in(run: str | Path, *, cut: bool = False) -> dict[str, Example]:
