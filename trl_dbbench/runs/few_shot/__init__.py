@@ -125,13 +125,15 @@ class Shots:
         """Return the shots of a trainer whose settings ask for any; a growing memory joins `stateful`.
 
         Raises:
-            ConfigError: if the memory cannot be read or shows nothing, or there is no room in the context.
+            ConfigError: if the memory cannot be read, shows nothing or is the run's own log, or there is no
+                room in the context.
         """
         args, player = trainer.args, trainer.player
         if not args.few_shot:
             return None
         memory = Memory()
         if args.few_shot_memory is not None:
+            _check_not_its_own(args.few_shot_memory, args.output_dir)
             memory = load_memory(args.few_shot_memory, player.chat.protocol)
         shots = cls(
             *(player, memory, args.few_shot, args.few_shot_by),
@@ -305,6 +307,15 @@ class Shots:
         if new:
             with self._file.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.writelines(f"{self._drawn[id].line}\n" for id in new)
+
+
+def _check_not_its_own(memory: str, output_dir: str) -> None:
+    """Raise ConfigError for a memory that a run would set aside, write anew, and read otherwise on resume."""
+    if Path(memory).resolve() in (Path(output_dir).resolve(), Path(output_dir, EPISODES_FILE).resolve()):
+        raise ConfigError(
+            f"few_shot_memory: '{memory}' is output_dir, whose episodes this run replaces by its own. Name "
+            "another output_dir; to show the run's own episodes set few_shot_update: true."
+        )
 
 
 def with_examples(prompt: Messages, examples: Iterable[Example], protocol: AgentProtocol) -> Messages:
