@@ -178,7 +178,9 @@ def test_what_cannot_work(doctor, tmp_path, monkeypatch, options, check, message
 def test_an_adapter_of_another_shape_than_the_settings(doctor, tmp_path):
     """TRL's lora_dropout is 0.05 where nothing says it, and a training would refuse the adapter."""
     modules = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-    LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0, target_modules=modules).save_pretrained(tmp_path / "adapter")
+    LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0, target_modules=modules).save_pretrained(
+        tmp_path / "adapter"
+    )
     shape = ["--lora_r", 16, "--lora_alpha", 32, "--lora_target_modules", *modules]
     given = ["--adapter_name_or_path", tmp_path / "adapter", *shape]
     _, said = doctor("quickstart", *given)

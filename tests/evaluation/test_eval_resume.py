@@ -157,9 +157,7 @@ def test_a_full_disk_is_one_line(
     assert command(*arguments, "--resume")[0] == 0
 
 
-def test_a_damaged_file_is_not_replaced(
-    api: Api, command: Callable, arguments: list, tmp_path: Path
-) -> None:
+def test_a_damaged_file_is_not_replaced(api: Api, command: Callable, arguments: list, tmp_path: Path) -> None:
     """A crash of the machine, or a bad disk, leaves bytes that are no text."""
     api.answer = lambda body, number: refused(401, "no credit") if number >= 4 else said(RIGHT)
     command(*arguments)

@@ -140,7 +140,9 @@ def of(run: Path, chart: str) -> dict[str, Any]:
 def test_a_report_is_of_the_weights_that_are_in_the_folder(tmp_path: Path) -> None:
     """After step 20 all four are right, after step 40 none: the run has kept the weights of step 20."""
     rights = {0: (0, 0, 0, 0), 20: (1, 1, 1, 1), 40: (0, 0, 0, 0)}
-    lines = [episode("eval", step, n, bool(right)) for step, of in rights.items() for n, right in enumerate(of)]
+    lines = [
+        episode("eval", step, n, bool(right)) for step, of in rights.items() for n, right in enumerate(of)
+    ]
     run = write_run(tmp_path / "run", lines)
     settings = {"best_step": 20, "training": {"metric_for_best_model": "eval_accuracy"}}
     (run / "run.json").write_text(json.dumps(settings))

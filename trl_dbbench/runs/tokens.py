@@ -122,7 +122,7 @@ def _reads(chat: ChatFormat, episode: Episode) -> bool:
 
 
 def _lays_out(chat: ChatFormat, episode: Episode, record: EpisodeRecord, settings: RunSettings) -> bool:
-    """Return whether the ids are laid out as this chat template does it; early versions do not say by which."""
+    """Return whether the ids are laid out as this chat template does it; early versions do not say."""
     if settings.chat_template in (None, chat.chat_template):
         return True
     return chat.prompt_ids(prompt_messages(record, episode.task, settings)) == episode.prompt_ids
@@ -160,7 +160,7 @@ class _Again:
 
     def note(self, name: str) -> str:
         return (
-            f"{self.episodes} episodes have no token ids of this tokenizer and chat template: their texts were "
-            f"tokenised again with those of '{name}'. As long as when they were played are {self.same_prompts} of "
-            f"{self.episodes} prompts, and {self.same_turns} of {self.turns} turns with what follows them."
+            f"{self.episodes} episodes have no token ids of this tokenizer and chat template: their texts "
+            f"were tokenised again with those of '{name}'. As long as when they were played are "
+            f"{self.same_prompts} of {self.episodes} prompts, and {self.same_turns} of {self.turns} turns with what follows them."
         )

@@ -197,8 +197,8 @@ def check_values(args: Any, kind: type[TrainingArguments] | None = None) -> None
             check_choice(name, getattr(value, "value", value), allowed)
     if "trust_remote_code" in (getattr(args, "model_init_kwargs", None) or ()):
         raise ConfigError(
-            "model_init_kwargs: trust_remote_code there would not count for the tokenizer and the config. Set "
-            "trust_remote_code: true beside model_init_kwargs."
+            "model_init_kwargs: trust_remote_code there would not count for the tokenizer and the config. "
+            "Set trust_remote_code: true beside model_init_kwargs."
         )
     check_precision(args)
     check_trackers(args.report_to)
