@@ -162,6 +162,6 @@ class _Again:
         return (
             f"{self.episodes} episodes have no token ids of this tokenizer and chat template: their texts "
             f"were tokenised again with those of '{name}'. As long as when they were played are "
-            f"{self.same_prompts} of {self.episodes} prompts, and {self.same_turns} of {self.turns} turns with "
-            "what follows them."
+            f"{self.same_prompts} of {self.episodes} prompts, and {self.same_turns} of {self.turns} turns "
+            "with what follows them."
         )
