@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shutil
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from launching import ROOT
+from peft import LoraConfig
 from transformers import AutoConfig, AutoTokenizer, Qwen2ForCausalLM
 from typer.testing import CliRunner
 
@@ -173,6 +175,23 @@ def test_what_cannot_work(doctor, tmp_path, monkeypatch, options, check, message
         assert list(said)[-1] == "memory", "the other checks are made all the same"
 
 
+def test_an_adapter_of_another_shape_than_the_settings(doctor, tmp_path):
+    """TRL's lora_dropout is 0.05 where nothing says it, and a training would refuse the adapter."""
+    modules = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0, target_modules=modules).save_pretrained(
+        tmp_path / "adapter"
+    )
+    shape = ["--lora_r", 16, "--lora_alpha", 32, "--lora_target_modules", *modules]
+    given = ["--adapter_name_or_path", tmp_path / "adapter", *shape]
+    _, said = doctor("quickstart", *given)
+    assert said["model"].startswith("FAIL  model: adapter_name_or_path: an adapter keeps its shape")
+    assert "lora_dropout is 0.05 in the settings and 0.0 in the adapter" in said["model"]
+    status, said = doctor("quickstart", *given, "--lora_dropout", 0)
+    assert said["model"].startswith("ok") and status == 0
+    _, said = doctor("quickstart", "--adapter_name_or_path", tmp_path)
+    assert said["model"].startswith("FAIL") and "is not an adapter" in said["model"]
+
+
 def test_both_places_of_a_path(doctor, tmp_path):
     recipe = tmp_path / "sub" / "my.yaml"
     recipe.parent.mkdir()
@@ -201,6 +220,25 @@ def test_memory_is_that_of_the_prompts_that_are_trained(doctor, tmp_path):
     assert memory("--system_prompt", tmp_path / "long.md") > usual
     _, said = doctor("quickstart", "--system_prompt", "no.md")
     assert said["memory"].startswith("FAIL") and "no.md" in said["memory"]
+
+
+def test_memory_counts_the_earlier_episodes_that_prompts_show(doctor, tmp_path):
+    tasks = [json.loads(line) for line in (TINY.parent / "train.jsonl").read_text().splitlines()[:3]]
+    head = {"phase": "train", "step": 0, "status": "answered", "right": True}
+    head["turns"] = [{"text": "Action: Answer\nFinal Answer: [(1,)]"}]
+    lines = [head | {"task_id": task["id"], "task": task} for task in tasks]
+    (tmp_path / "memory.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+    def memory(*options: object) -> float:
+        said = doctor("quickstart", "--max_completion_length", 256, *options)[1]
+        assert "3 episodes to show in memory.jsonl" in said["data"] or "memory.jsonl" not in options
+        return float(re.search(r"need about ([\d.]+) GB", said["memory"])[1])
+
+    usual = memory()
+    assert memory("--few_shot", 3, "--few_shot_memory", "memory.jsonl") > usual
+    assert memory("--few_shot", 3, "--few_shot_update", "true") > usual
+    _, said = doctor("quickstart", "--few_shot", 3, "--few_shot_memory", "no.jsonl")
+    assert said["data"].startswith("FAIL") and "'no.jsonl' is not there" in said["data"]
 
 
 def test_memory_of_a_model_that_is_quantized_on_disk(doctor, tmp_path):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
+import re
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -122,6 +125,48 @@ def test_episodes_that_failed_are_nothing_to_lose(api: Api, command: Callable, a
     api.answer = lambda body, number: said(RIGHT if turn_of(body) else LOOK)
     code, out = command(*arguments)
     assert code == 0 and "overall           6/6" in out
+
+
+def test_one_evaluation_at_a_time_goes_on(
+    api: Api, command: Callable, arguments: list, tmp_path: Path
+) -> None:
+    """Two would write the same episodes twice, and the first to end would remove the file of the other."""
+    api.answer = lambda body, number: refused(401, "no credit") if number >= 4 else said(RIGHT)
+    command(*arguments)
+    partial = tmp_path / "e.json.partial"
+    before = partial.read_bytes()
+    with partial.open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert "another evaluation writes" in command(*arguments, "--resume")[0]
+    assert partial.read_bytes() == before
+    api.answer = lambda body, number: said(RIGHT)
+    assert command(*arguments, "--resume")[0] == 0
+
+
+def test_a_full_disk_is_one_line(
+    api: Api, command: Callable, arguments: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(number: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    api.answer = lambda body, number: said(RIGHT)
+    with monkeypatch.context() as patch:
+        patch.setattr("trl_dbbench.runs.journal.os.fsync", full)
+        code, _ = command(*arguments)
+    assert re.match(r"error: no space is left for .*e.json.partial: .* again with --resume\.$", code)
+    assert command(*arguments, "--resume")[0] == 0
+
+
+def test_a_damaged_file_is_not_replaced(api: Api, command: Callable, arguments: list, tmp_path: Path) -> None:
+    """A crash of the machine, or a bad disk, leaves bytes that are no text."""
+    api.answer = lambda body, number: refused(401, "no credit") if number >= 4 else said(RIGHT)
+    command(*arguments)
+    partial = tmp_path / "e.json.partial"
+    partial.write_bytes(partial.read_bytes().replace(b"answered", b"answ\xff\xfeed", 1))
+    code, _ = command(*arguments)
+    assert "episodes of an evaluation that was stopped. Add --resume" in code
+    code, _ = command(*arguments, "--resume")
+    assert "cannot be read" in code and "Remove it, and the evaluation starts anew." in code
 
 
 def test_what_is_void_at_the_end_is_played_again(

@@ -21,8 +21,10 @@ from required import lacking
 
 from trl_dbbench.cli import main
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.evaluation.compare.saved import saved_arms
 from trl_dbbench.evaluation.report import charts, compare, read_run, write_figures, write_report
 from trl_dbbench.evaluation.report.curves import Chart, Series, y_range
+from trl_dbbench.evaluation.report.page import compare_runs
 from trl_dbbench.evaluation.report.run import Run
 from trl_dbbench.tasks import Task
 
@@ -133,6 +135,30 @@ def blocks(html: str, kind: str) -> list[Any]:
 def of(run: Path, chart: str) -> dict[str, Any]:
     """Series of a chart by name."""
     return {s.name: s for c in charts(read_run(run)) if c.id == chart for s in c.series}
+
+
+def test_a_report_is_of_the_weights_that_are_in_the_folder(tmp_path: Path) -> None:
+    """After step 20 all four are right, after step 40 none: the run has kept the weights of step 20."""
+    rights = {0: (0, 0, 0, 0), 20: (1, 1, 1, 1), 40: (0, 0, 0, 0)}
+    lines = [
+        episode("eval", step, n, bool(right)) for step, of in rights.items() for n, right in enumerate(of)
+    ]
+    run = write_run(tmp_path / "run", lines)
+    settings = {"best_step": 20, "training": {"metric_for_best_model": "eval_accuracy"}}
+    (run / "run.json").write_text(json.dumps(settings))
+    compared = compare(read_run(run))
+    assert compared is not None
+    assert (compared.before, compared.after) == ("held-out, 0 updates", "held-out, 20 updates")
+    html = write_report(read_run(run), tmp_path / "page.html").read_text()
+    assert re.search(r"after 20 updates.*the best by eval_accuracy", html, re.DOTALL)
+    assert re.search(r"held-out, 20 updates: 4 of 4 episodes", html)
+    assert "held-out, 40 updates" not in html
+    other = write_run(tmp_path / "other", lines)
+    between = compare_runs((read_run(run), read_run(other)))
+    assert between is not None
+    assert (between.before, between.after) == ("held-out, 20 updates", "held-out, 40 updates")
+    before, after = saved_arms([run])
+    assert (before.name, after.name) == ("run, 0 updates", "run, 20 updates")
 
 
 def test_axes_do_not_dramatise() -> None:

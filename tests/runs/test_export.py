@@ -195,10 +195,22 @@ def test_texts_without_ids_are_tokenised_again(sampled: Path, command: Callable,
     count = len(kept)
     turns = sum(len(row["completion"]) // 2 + 1 for row in kept)
     assert out.startswith(
-        f"note: {count} episodes have no token ids of this tokenizer: their texts were tokenised again with that of "
-        f"'{MODEL}'. As long as when they were played are {count} of {count} prompts, and {turns} of {turns} turns"
+        f"note: {count} episodes have no token ids of this tokenizer and chat template: their texts were tokenised again "
+        f"with those of '{MODEL}'. As long as when they were played are {count} of {count} prompts, and {turns} of {turns} turns"
     )
     assert dataset.to_list() == kept.to_list()
+
+
+@pytest.mark.parametrize("kind", ["sft", "preference", "kto", "prm"])
+@pytest.mark.parametrize("field", ["text", "tokens", "observation_tokens"])
+def test_a_turn_without_its_fields_leaves_its_episode_out(
+    scripted: Path, kind: str, field: str, command: Callable, tmp_path: Path
+) -> None:
+    (first, *others) = sampled_in(scripted)
+    del first["turns"][0][field]
+    (scripted / "episodes.jsonl").write_text("".join(json.dumps(each) + "\n" for each in (first, *others)))
+    _, out = exported(command, scripted, kind, tmp_path / "rows.jsonl")
+    assert f"lines that were left out: line 1 (a turn without usable '{field}')" in out
 
 
 def test_a_runs_episodes_are_said_to_be_tokenised_again(run: Path, command: Callable, tmp_path: Path) -> None:
@@ -212,7 +224,7 @@ def test_a_runs_episodes_are_said_to_be_tokenised_again(run: Path, command: Call
 def test_another_models_ids(scripted: Path, command: Callable, tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     dataset, out = exported(command, scripted, "sft", tmp_path / "rows.jsonl", "--model", MODEL)
-    assert f"tokenised again with that of '{MODEL}'" in out
+    assert f"tokenised again with those of '{MODEL}'" in out
     for row in dataset:
         text = tokenizer.decode(row["input_ids"])
         assert all(message["content"] in text for message in row["completion"])
@@ -525,6 +537,24 @@ def test_a_model_of_another_vocabulary_gets_ids_of_its_own(
     )
     with pytest.raises(Exception, match=message):
         sft_dataset(tmp_path / "rows.jsonl", tokenizer, [tokenizer.eos_token_id], [])
+
+
+def test_a_model_of_another_chat_template_gets_ids_of_its_own(
+    sampled: Path, command: Callable, tmp_path: Path
+) -> None:
+    """Its vocabulary is the same, so that the sampled ids mean the same text to it."""
+    other = shutil.copytree(MODEL, tmp_path / "other")
+    tokenizer = AutoTokenizer.from_pretrained(other)
+    tokenizer.chat_template = tokenizer.chat_template.replace(r"system\n", r"system\n\n")
+    tokenizer.save_pretrained(other)
+    dataset, out = exported(command, sampled, "sft", tmp_path / "rows.jsonl", "--model", other)
+    assert f"{len(dataset)} episodes have no token ids of this tokenizer and chat template" in out
+    assert all("system\n\nWork on" in tokenizer.decode(row["input_ids"]) for row in dataset)
+    rows = sft_dataset(sampled, tokenizer, [tokenizer.eos_token_id], [])
+    assert list(rows["input_ids"]) == list(dataset["input_ids"])
+
+    _, out = exported(command, sampled, "sft", tmp_path / "same.jsonl", "--model", MODEL)
+    assert "tokenised again" not in out
 
 
 @pytest.mark.parametrize(

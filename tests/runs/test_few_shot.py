@@ -30,7 +30,14 @@ from trl_dbbench import ConfigError, DBBenchGRPOConfig, Player, Rules, Task, get
 from trl_dbbench.data.demonstrations import demonstrate
 from trl_dbbench.evaluation.evaluate import memory_of
 from trl_dbbench.runs.conversations import protocol_of
-from trl_dbbench.runs.few_shot import Memory, Shots, good_episodes, load_memory, prompts_of
+from trl_dbbench.runs.few_shot import (
+    Memory,
+    Shots,
+    _check_not_its_own,
+    good_episodes,
+    load_memory,
+    prompts_of,
+)
 from trl_dbbench.runs.few_shot.choice import BM25
 from trl_dbbench.runs.few_shot.memory import Example
 from trl_dbbench.runs.replay import replay
@@ -417,6 +424,21 @@ def test_files_that_show_nothing_are_refused(memory_file, tmp_path):
     cut = tmp_path / "cut.jsonl"
     cut.write_text(memory_file.read_text()[:-100])
     assert len(load_memory(cut, get_protocol("text"))) == 19
+
+
+def test_a_line_without_its_texts_is_left_out(memory_file, tmp_path):
+    lines = memory_file.read_text().splitlines()
+    lines[0] = json.dumps(json.loads(lines[0]) | {"turns": [{"observation": "[(1,)]"}]})
+    (tmp_path / "memory.jsonl").write_text("\n".join(lines))
+    assert len(load_memory(tmp_path / "memory.jsonl", get_protocol("text"))) == len(lines) - 1
+
+
+@pytest.mark.parametrize("name", ["", "episodes.jsonl"])
+def test_a_run_cannot_show_the_log_that_it_replaces(name, tmp_path):
+    """When it begins it sets that aside, and a resumed run would read its own."""
+    with pytest.raises(ConfigError, match="is output_dir, whose episodes this run replaces by its own"):
+        _check_not_its_own(str(tmp_path / name), str(tmp_path))
+    _check_not_its_own(str(tmp_path / "memory.jsonl"), str(tmp_path))
 
 
 # --- settings -------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from trl import GRPOTrainer
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
 from trl_dbbench.runs.checkpoints import RUN_ID, SIZES, UNFINISHED, begin_run, find_checkpoint, flaw
+from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.training.critic import WEIGHTS
 from trl_dbbench.training.resume import STATES_FILE, ResumableGRPOTrainer
 from trl_dbbench.training.stopping import StopSignal
@@ -714,6 +715,7 @@ def test_a_stopped_run_keeps_the_checkpoint_that_it_goes_on_from(trainer_of, tmp
     resumed.train(resume_from_checkpoint=True)
     assert [each.name for each in tmp_path.glob("checkpoint-*")] == ["checkpoint-1"]
     assert resumed.best_step == 1
+    assert RunSettings.of_file(tmp_path / "run.json").best_step == 1
 
 
 def test_sigterm_in_the_last_step_stops_nothing(trainer_of, tmp_path):

@@ -522,10 +522,6 @@ def test_without_lora_the_whole_model_is_trained(trainer_of):
         ({"num_generations_eval": 0}, "num_generations_eval must be at least 1, is 0"),
         ({"model_init_kwargs": "eager"}, "model_init_kwargs must be names with values.*; given is 'eager'"),
         ({"chat_template_kwargs": "x"}, "chat_template_kwargs must be names with values"),
-        (
-            {"model_init_kwargs": {"trust_remote_code": True}},
-            "trust_remote_code would count for the weights alone.*set trust_remote_code: true",
-        ),
         ({"vllm_server_timeout": 5.0}, "vllm_server_timeout: 5.0 is used only with vllm_server_urls"),
         (
             {"vllm_group_port": 6000, "use_vllm": True},

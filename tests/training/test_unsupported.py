@@ -432,6 +432,13 @@ def test_a_tracker_that_nobody_knows(tmp_path):
         DBBenchGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=nothing)
 
 
+def test_remote_code_is_trusted_in_one_place(tmp_path: Path) -> None:
+    """In model_init_kwargs alone it would count for the weights, and not for tokenizer and config."""
+    kwargs = {"trust_remote_code": True}
+    with pytest.raises(ConfigError, match="Set trust_remote_code: true beside model_init_kwargs"):
+        DBBenchGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, model_init_kwargs=kwargs)
+
+
 # --- what goes by a measure of evaluations ---------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.utils.files import check_folder, write_atomically
+from trl_dbbench.utils.files import check_folder, check_outputs, write_atomically
 
 
 def test_a_pipe_is_written_to(tmp_path: Path) -> None:
@@ -44,6 +44,14 @@ def test_a_path_that_cannot_be_a_folder(tmp_path: Path) -> None:
             ConfigError, match=f"--out: '{path}' cannot be the folder: .* is a file. Name another"
         ):
             check_folder(path, "--out")
+
+
+def test_a_folder_that_may_not_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said before hours of work, not after them. Root may write everywhere but on a disk that is read only."""
+    monkeypatch.setattr("trl_dbbench.utils.files.os.access", lambda path, mode: Path(path) != tmp_path)
+    with pytest.raises(ConfigError, match=f"'{tmp_path}' may not be written to"):
+        check_outputs([tmp_path / "eval.json"])
+    check_outputs(["/dev/null"])
 
 
 def test_standard_output_goes_on_in_the_same_file(tmp_path: Path) -> None:

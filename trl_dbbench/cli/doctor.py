@@ -47,11 +47,12 @@ from trl_dbbench.engines.base import in_process_vllm, settings_asked
 from trl_dbbench.engines.policy import Policy
 from trl_dbbench.engines.transformers.backend import TransformersBackend
 from trl_dbbench.episode.player import Player
-from trl_dbbench.episode.protocol import get_protocol
+from trl_dbbench.episode.protocol import AgentProtocol, get_protocol
 from trl_dbbench.episode.types import Episode, Rules
 from trl_dbbench.errors import ConfigError, DatabaseError, DBBenchError, EngineError, loading, one_line
 from trl_dbbench.evaluation.evaluate import evaluate
-from trl_dbbench.runs.adapters import ADAPTER_FILE, MODEL_FILE
+from trl_dbbench.runs.adapters import ADAPTER_FILE, MODEL_FILE, adapter_settings
+from trl_dbbench.runs.few_shot import Memory, load_memory, longest_shown
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.training.memory import REMEDIES, Place, Sizes, adapter_config, gb, plan, quantized_bits
@@ -208,6 +209,20 @@ class Case:
         """The model's configuration; `None` if the hub does not give it, which takes it half a minute."""
         return _config_of(str(self.get("model_name_or_path", "")), self)
 
+    @cached_property
+    def protocol(self) -> AgentProtocol:
+        return get_protocol(self.get("protocol", "text"), grader=self.get("grader"))
+
+    @cached_property
+    def shown(self) -> Memory:
+        """The earlier episodes that prompts can show from the start on."""
+        path = self.get("few_shot_memory")
+        return load_memory(path, self.protocol) if path and self.get("few_shot") else Memory()
+
+    @cached_property
+    def model(self) -> ModelConfig:
+        return ModelConfig(**{each.name: getattr(self.given, each.name) for each in fields(ModelConfig)})
+
     @property
     def on_cpu(self) -> bool:
         return bool(self.get("use_cpu"))
@@ -315,6 +330,8 @@ def _data(case: Case, tasks: list[Task]) -> str:
         if not Path(run).is_file():  # sft reads files of episodes, too
             RunSettings.read(run)
         told.append(f"episodes in {run}")
+    if case.shown:
+        told.append(f"{len(case.shown):,} episodes to show in {case.get('few_shot_memory')}")
     for key in ("pairs", "steps"):
         for file in as_list(case.get(key, [])):
             if not Path(file).is_file():
@@ -344,6 +361,8 @@ def _model(case: Case) -> str | Finding:
             f"the tokenizer of '{name}' has no chat template. Take an instruction-tuned model, or set "
             "chat_template."
         )
+    if (adapter := case.get("adapter_name_or_path")) is not None:
+        adapter_settings(adapter, get_peft_config(case.model))
     text = f"{name}, {config.model_type}, with a chat template"
     half = wants_bf16(case.given) or _bytes_of(case.get("dtype", "auto"), config) == 2
     if case.on_cpu and half and not computes_bfloat16(torch.cpu.get_capabilities()):
@@ -443,9 +462,8 @@ def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
     config = case.config
     if config is None:
         return Finding("memory", "note", f"what {name} needs can be told when its config.json is there")
-    model = ModelConfig(**{each.name: getattr(case.given, each.name) for each in fields(ModelConfig)})
     with loading(f"the adapter '{case.get('adapter_name_or_path')}'"):
-        adapter = get_peft_config(model) or adapter_config(case.get("adapter_name_or_path"))
+        adapter = get_peft_config(case.model) or adapter_config(case.get("adapter_name_or_path"))
     trusted = bool(case.get("trust_remote_code"))
     sizes = Sizes.of(config, adapter, trust_remote_code=trusted)
     asked = {name: True for name in ("load_in_4bit", "load_in_8bit") if case.get(name)}
@@ -454,7 +472,7 @@ def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
     except ValueError as error:
         return Finding("memory", "note", f"what {name} needs cannot be told: {error}")
     given = case.get("model_init_kwargs")
-    loaded_with = model_init_kwargs(model, given if isinstance(given, dict) else None)
+    loaded_with = model_init_kwargs(case.model, given if isinstance(given, dict) else None)
     place = Place(
         there=_memory_there(case),
         on_cpu=case.on_cpu,
@@ -466,7 +484,7 @@ def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
         full_precision=_mixed(case) and case.accelerate.get("distributed_type") == "FSDP",
         master=_mixed(case) and case.accelerate.get("distributed_type") == "DEEPSPEED",
     )
-    planned = plan(case.given, config, sizes, _prompt_tokens(case, tasks, name), place)
+    planned = plan(case.given, config, sizes, _prompt_tokens(case, tasks), place)
     text = (
         f"{sizes.parameters:,} parameters, {sizes.trained:,} of them trained, need about {gb(planned.total)} "
         f"on each rank ({planned})"
@@ -494,16 +512,24 @@ def _memory_there(case: Case) -> float:
     return min((total_memory(torch.device("cuda", each)) for each in gpus), default=math.inf)
 
 
-def _prompt_tokens(case: Case, tasks: Sequence[Task], model: str) -> int:
-    """Return the tokens of the prompt with the most characters."""
+def _prompt_tokens(case: Case, tasks: Sequence[Task]) -> int:
+    """Return the tokens of the longest prompt, with the earlier episodes that it can show."""
     if not tasks or not hasattr(case.given, "max_turns"):
         return 0
-    protocol = get_protocol(case.get("protocol", "text"), grader=case.get("grader", None))
+    protocol = case.protocol
     opening = case.task_arguments.opening(protocol, tasks)
     prompts = [protocol.messages(task, opening) for task in tasks]
-    longest = max(prompts, key=lambda messages: sum(len(each["content"]) for each in messages))
-    text = "".join(each["content"] for each in longest)
-    return len(AutoTokenizer.from_pretrained(model, **_loading(case))(text)["input_ids"])
+    tokenizer = AutoTokenizer.from_pretrained(case.get("model_name_or_path"), **_loading(case))
+
+    def tokens(messages: Sequence[Mapping[str, str]]) -> int:
+        return len(tokenizer("".join(each["content"] for each in messages))["input_ids"])
+
+    alone = tokens(max(prompts, key=lambda messages: sum(len(each["content"]) for each in messages)))
+    own = prompts if case.get("few_shot_update") else ()
+    shown = tokens(longest_shown(case.get("few_shot", 0), case.shown, protocol, own))
+    context = getattr(case.config.get_text_config(), "max_position_embeddings", math.inf)
+    # examples that do not fit are not shown
+    return max(alone, min(alone + shown, context - case.get("max_completion_length")))
 
 
 def _bytes_of(dtype: str, config: Any) -> int:

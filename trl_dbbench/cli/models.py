@@ -102,6 +102,7 @@ def _evaluate_endpoint(options: dict[str, Any], drawing: Drawing, html_file: Pat
         _keep(evaluation, arm, json_file, html_file)
     if (reason := evaluation.ended_early) is None:
         return _finish(journal)
+    journal.close()
     if sentence := journal.how_to_go_on():
         typer.echo(sentence, err=True)
     there = f" They are in {json_file}." if evaluation.records and json_file is not None else ""

@@ -330,11 +330,7 @@ def model_init_kwargs(model: ModelConfig, given: dict[str, Any] | None) -> dict[
     }
 
 
-OWN_SETTINGS = {
-    "revision": "model_revision",
-    "torch_dtype": "dtype",
-    "trust_remote_code": "trust_remote_code",
-}
+OWN_SETTINGS = {"revision": "model_revision", "torch_dtype": "dtype"}
 """Arguments of `from_pretrained` -> the settings that they are in a recipe."""
 
 

@@ -255,6 +255,7 @@ def _write_head(out: Path, sampled: Sampled, tasks: Iterable[Task], trained: Tra
         task_files={},
         versions=versions(),
         id=None,  # this run trains nothing
+        best_step=None,
     ).write(out)
     with write_atomically(out / TASKS_FILE) as file:
         file.writelines(f"{task.to_json()}\n" for task in tasks)

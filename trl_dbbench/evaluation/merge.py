@@ -110,7 +110,12 @@ def merge(trained: Trained, out: Path, named_model: str | None = None) -> Merged
         tokenizer.save_pretrained(folder)
         settings = settings_apart(trained, folder, found_at=out)
         settings = replace(
-            settings, model=str(out.resolve()), model_revision=None, model_config=None, id=None
+            settings,
+            model=str(out.resolve()),
+            model_revision=None,
+            model_config=None,
+            id=None,
+            best_step=None,
         )
         settings.write(folder)
         dtype, device = merged.dtype, merged.device

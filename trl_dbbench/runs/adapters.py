@@ -126,13 +126,7 @@ def load_trainable(
         ConfigError: if it cannot be loaded, does not fit this base model, or has another shape.
     """
     adapter = args.adapter_name_or_path
-    try:
-        known = PeftConfig.from_pretrained(adapter)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"adapter_name_or_path: '{adapter}' is not an adapter: {one_line(error)}") from None
-    if peft_config is not None:
-        _check_shape(adapter, known, peft_config)
-    check_switched_off(known, args)
+    check_switched_off(adapter_settings(adapter, peft_config), args)
     if isinstance(model, str):
         # as TRL loads a model by its name; it is put on a device later
         given = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
@@ -162,6 +156,24 @@ def with_adapter(base: PreTrainedModel, adapter: str, **kwargs: Any) -> PeftMode
         ) from None
     check_adapter(adapted.active_peft_config)
     return adapted
+
+
+def adapter_settings(adapter: str, given: PeftConfig | None) -> PeftConfig:
+    """Return the settings of an adapter that is trained further.
+
+    Args:
+        given: settings of adapters, which must agree with its shape.
+
+    Raises:
+        ConfigError: if it is no adapter, or has another shape.
+    """
+    try:
+        known = PeftConfig.from_pretrained(adapter)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"adapter_name_or_path: '{adapter}' is not an adapter: {one_line(error)}") from None
+    if given is not None:
+        _check_shape(adapter, known, given)
+    return known
 
 
 def _check_shape(adapter: str, known: PeftConfig, given: PeftConfig) -> None:

@@ -33,6 +33,7 @@ from trl_dbbench.runs.records import (
     TASKS_FILE,
     EpisodeRecord,
     Phase,
+    check_turns,
     is_void,
 )
 from trl_dbbench.runs.settings import RunSettings
@@ -56,7 +57,7 @@ def saved_episodes(
     tasks = tasks_by_digest_and_id(read_tasks(folder / TASKS_FILE, notes))
     shown = shown_in(folder)
     lost = without_shots = void = 0
-    for _, record in read_episodes(folder / EPISODES_FILE, notes):
+    for _, record in read_episodes(folder / EPISODES_FILE, notes, check_turns):
         if record["phase"] not in phases:
             continue
         if is_void(record):

@@ -16,11 +16,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from trl_dbbench.errors import ConfigError
+from trl_dbbench.errors import ConfigError, StorageError
 from trl_dbbench.runs.records import EpisodeRecord, checked_record, is_void
-from trl_dbbench.utils.files import is_stream, whole_lines
+from trl_dbbench.utils.files import free_space, is_full, is_stream, locks, whole_lines
 
 GREEDY, SAMPLES = "greedy", "samples"
 """The parts of an evaluation."""
@@ -45,15 +45,18 @@ class Journal:
         self.earlier: list[dict[str, Any]] = []
         self._records: dict[str, dict[int, EpisodeRecord]] = {GREEDY: {}, SAMPLES: {}}
         self._begun = False
+        self._file: IO[str] | None = None
 
     def read(self) -> None:
         """Take over the episodes of an earlier start.
 
         Raises:
-            ConfigError: if the file cannot be read, or was begun with other settings.
+            ConfigError: if the file cannot be read, was begun with other settings, or another process writes
+                it.
         """
         assert self.path is not None
         try:
+            self._open(self.path)
             lines = [*filter(None, whole_lines(self.path, cut=True))]
             if not lines:  # it was killed as it wrote the first one
                 return
@@ -108,11 +111,18 @@ class Journal:
 
     def finish(self) -> str:
         """Remove the file. If episodes are void, keep it, and return a sentence on how to play them again."""
+        self.close()
         if any(is_void(record) for records in self._records.values() for record in records.values()):
             return self.how_to_go_on()
         if self.path is not None:
             self.path.unlink(missing_ok=True)
         return ""
+
+    def close(self) -> None:
+        """Let another process go on with the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def how_to_go_on(self) -> str:
         """Return a sentence on what is kept, for one that was stopped; empty if nothing is."""
@@ -125,12 +135,33 @@ class Journal:
         if self.path is None:
             return
         lines = [entry] if self._begun else [{"asked": self.asked}, entry]
-        mode = "a" if self._begun else "w"
-        with self.path.open(mode, encoding="utf-8", errors="backslashreplace") as file:
+        file = self._file or self._open(self.path)
+        try:
+            if not self._begun:
+                file.truncate(0)
             file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
             file.flush()
             os.fsync(file.fileno())
+        except OSError as error:
+            if not is_full(error, self.path.parent):
+                raise
+            raise StorageError(
+                f"no space is left for {self.path}: {free_space(self.path.parent)}. Free some, and start the "
+                "same command again with --resume."
+            ) from error
         self._begun = True
+
+    def _open(self, path: Path) -> IO[str]:
+        """Open the file for this process alone, until the evaluation ends."""
+        file = path.open("a", encoding="utf-8", errors="backslashreplace")
+        if not locks(file, path):
+            file.close()
+            raise ConfigError(
+                f"another evaluation writes '{path}' now. Start this one when that one has ended, or name "
+                "another file by --json."
+            )
+        self._file = file
+        return file
 
 
 def _episodes_in(path: Path) -> int:
@@ -159,7 +190,11 @@ def open_journal(json_file: Path | None, asked: Mapping[str, Any], resume: bool)
     journal = Journal(json_file.with_name(f"{json_file.name}.partial"), asked)
     assert journal.path is not None
     if resume and journal.path.exists():
-        journal.read()
+        try:
+            journal.read()
+        except ConfigError:
+            journal.close()
+            raise
     elif resume and _is_whole(json_file):
         raise ConfigError(
             f"--resume: '{json_file}' is whole, nothing is left to play. Leave out --resume to play "
@@ -199,6 +234,7 @@ def kept(journal: Journal, say: Any) -> Iterator[None]:
     try:
         yield
     except BaseException:
+        journal.close()
         if sentence := journal.how_to_go_on():
             say(sentence)
         raise

@@ -258,6 +258,15 @@ def checked_record(raw: Any) -> EpisodeRecord:
     return cast(EpisodeRecord, checked)
 
 
+def check_turns(record: EpisodeRecord) -> None:
+    """Raise ValueError for a turn without its text or its numbers of tokens."""
+    for turn in record["turns"]:
+        for key, kind, least in (("text", str, ""), ("tokens", int, 0), ("observation_tokens", int, 0)):
+            value = turn.get(key)
+            if not isinstance(value, kind) or value < least:  # type: ignore[operator]
+                raise ValueError(f"a turn without usable '{key}'")
+
+
 def groups_of(operation: str, skills: Iterable[str]) -> list[str]:
     """Return the groups of a task with this operation and these skills."""
     return [f"operation/{operation}", *(f"skill/{skill}" for skill in skills)]

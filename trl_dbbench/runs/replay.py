@@ -34,7 +34,14 @@ from trl_dbbench.runs.conversations import protocol_of
 from trl_dbbench.runs.differences import Difference, Replayed, compare
 from trl_dbbench.runs.few_shot import shown_in
 from trl_dbbench.runs.read import find_tasks, read_episodes, read_tasks, tasks_by_digest_and_id
-from trl_dbbench.runs.records import EPISODES_FILE, PHASES, TASKS_FILE, EpisodeRecord, TurnRecord
+from trl_dbbench.runs.records import (
+    EPISODES_FILE,
+    PHASES,
+    TASKS_FILE,
+    EpisodeRecord,
+    TurnRecord,
+    check_turns,
+)
 from trl_dbbench.runs.rescore import batches, rewards_of, score
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Task
@@ -115,11 +122,7 @@ def _check(record: EpisodeRecord) -> None:
     for key in ("prompt_tokens", "seed"):
         if not isinstance(record.get(key, 0), int):
             raise ValueError(f"no usable '{key}'")
-    for turn in record["turns"]:
-        for key, kind, least in (("text", str, ""), ("tokens", int, 0), ("observation_tokens", int, 0)):
-            value = turn.get(key)
-            if not isinstance(value, kind) or value < least:  # type: ignore[operator]
-                raise ValueError(f"a turn without usable '{key}'")
+    check_turns(record)
 
 
 # --- playing ------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ CHANGED = (
     *("epsilon_high", "delta", "entropy_coef", "top_entropy_quantile", "off_policy_mask_threshold"),
     *("mask_truncated_completions", "reward_weights", "kl_in_reward", "kl_reference", "rollout_correction"),
     *("dynamic_sampling", "dynamic_sampling_rounds", "task_sampling", "sampled_skills"),
-    *("greedy_eval", "greedy_eval_every"),
+    *("greedy_eval", "greedy_eval_every", "load_best_model_at_end", "metric_for_best_model"),
 )
 """Settings that are recorded too where they are not the defaults."""
 
@@ -78,6 +78,7 @@ class RunSettings:
         harness, harness_seconds: the program that plays the episodes; see `harness.player`.
         training, sampling, task_files, versions: for readers only; `task_files` has sizes and sha256.
         id: the run's id, as in its checkpoints; `None` without training and in early versions.
+        best_step: updates of the weights in the folder, if `load_best_model_at_end` has chosen them.
     """
 
     protocol: str
@@ -117,6 +118,7 @@ class RunSettings:
     task_files: dict[str, dict[str, Any]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     id: str | None = None
+    best_step: int | None = None
 
     @classmethod
     def of(cls, trainer: Any, rewards: dict[str, dict[str, Any] | None]) -> RunSettings:

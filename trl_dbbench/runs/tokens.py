@@ -62,7 +62,8 @@ def with_tokens(
 
     Args:
         notes: gets a message about texts that were tokenised again; complete at the end.
-        chat: that of the learning model, if it is another; ids that it reads as other text are not used.
+        chat: that of the learning model, if it is another; ids that it reads as other text, or lays out by
+            another template, are not used.
 
     Raises:
         ConfigError: if a needed tokenizer cannot be loaded, an endpoint played an episode, or episodes are
@@ -72,13 +73,16 @@ def with_tokens(
     for record, task in played:
         if (endpoint := record.get("endpoint")) is not None:
             raise no_ids(task.id, endpoint)
-        if (kept := _kept(record, task)) is not None and (chat is None or _reads(chat, kept)):
+        if (kept := _kept(record, task)) is not None and (
+            chat is None or (_reads(chat, kept) and _lays_out(chat, kept, record, settings))
+        ):
             yield record, kept
         elif settings.rewrites:
             raise ConfigError(
                 f"the episode of task '{task.id}' is several sequences (history: template, "
                 "compaction_tokens or harness), whose texts cannot be tokenised again, and has no ids of "
-                "this tokenizer. Take the episodes of trl-dbbench sample, and the model that played them."
+                "this tokenizer and chat template. Take the episodes of trl-dbbench sample, and the model "
+                "that played them."
             )
         else:
             chat = chat or chat_of(settings)
@@ -117,6 +121,17 @@ def _reads(chat: ChatFormat, episode: Episode) -> bool:
     return all(chat.text(turn.completion.ids) == turn.text for turn in sampled)
 
 
+def _lays_out(chat: ChatFormat, episode: Episode, record: EpisodeRecord, settings: RunSettings) -> bool:
+    """Return whether the ids are laid out as this chat template does it.
+
+    Where the settings do not say by which template (`sample` of a model without a run), the prompt tells;
+    what a program asked (`harness`) is not known.
+    """
+    if settings.chat_template == chat.chat_template or (settings.harness and not settings.chat_template):
+        return True
+    return chat.prompt_ids(prompt_messages(record, episode.task, settings)) == episode.prompt_ids
+
+
 class _Again:
     """Tokenises texts again, and counts how many have as many tokens as they had."""
 
@@ -138,7 +153,7 @@ class _Again:
             if cut:
                 ids.pop()  # nothing ended it
             ended = ids[-1] if ids and ids[-1] in chat.eos_token_ids else None
-            read = turn["observation"] if turn["observation_tokens"] else None
+            read = turn.get("observation") if turn["observation_tokens"] else None
             after = [] if read is None else chat.observation_ids(read, end=ended)
             parts.append((ids, after))
             self.turns += 1
@@ -149,7 +164,8 @@ class _Again:
 
     def note(self, name: str) -> str:
         return (
-            f"{self.episodes} episodes have no token ids of this tokenizer: their texts were tokenised again "
-            f"with that of '{name}'. As long as when they were played are {self.same_prompts} of "
-            f"{self.episodes} prompts, and {self.same_turns} of {self.turns} turns with what follows them."
+            f"{self.episodes} episodes have no token ids of this tokenizer and chat template: their texts "
+            f"were tokenised again with those of '{name}'. As long as when they were played are "
+            f"{self.same_prompts} of {self.episodes} prompts, and {self.same_turns} of {self.turns} turns "
+            "with what follows them."
         )

@@ -51,7 +51,7 @@ class Trained:
         adapter: folder or hub id of a LoRA adapter on it.
         settings: of its episodes.
         run: folder of the run that trained it, if known.
-        step: updates before these weights, if they are a checkpoint's.
+        step: updates before these weights, if they are a checkpoint's, or the best of the run's.
         said: a line for the user: settings taken from the run, and those that options override.
     """
 
@@ -104,7 +104,7 @@ def find_trained(
     if settings.model is None:
         raise ConfigError("say what to evaluate: RUN, the output_dir of a training run, or --model.")
     said = None if home is None else _said(weights, home, known, settings, given)
-    return Trained(settings.model, adapter, settings, home, said, _step_of(weights))
+    return Trained(settings.model, adapter, settings, home, said, _step_of(weights, home, known.best_step))
 
 
 def no_adapter(named: str) -> ConfigError:
@@ -152,8 +152,10 @@ def _home_of(folder: Path) -> Path | None:
     return next((place for place in places if (place / SETTINGS_FILE).exists()), None)
 
 
-def _step_of(weights: Path | None) -> int | None:
-    kind, _, number = ("" if weights is None else weights.resolve().name).rpartition("-")
+def _step_of(weights: Path | None, home: Path | None, best_step: int | None) -> int | None:
+    if weights is None or weights.resolve() == home:
+        return best_step
+    kind, _, number = weights.resolve().name.rpartition("-")
     return int(number) if kind == PREFIX_CHECKPOINT_DIR and number.isdecimal() else None
 
 
@@ -171,6 +173,8 @@ def _said(
         if name not in had or had[name] != value
     ]
     said = f"The weights of {weights}, played as {home / SETTINGS_FILE} says: {', '.join(taken)}."
+    if known.best_step is not None and weights is not None and weights.resolve() == home:
+        said += f" They are the best of the run, those after step {known.best_step:,}."
     if known.training.get("stage_adapters") == "each" and Path(weights or home).resolve() == home.resolve():
         said += f" They are the last stage's; those of each stage are in {home / STAGES_FOLDER}."
     if changed:

@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from trl_dbbench.runs.checkpoints import (
     seal,
     telling_of_a_full_disk,
 )
+from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings
 from trl_dbbench.training.publishing import telling_of_the_hub
 from trl_dbbench.training.stopping import FlowCallback
 from trl_dbbench.utils.lookup import nearest
@@ -271,6 +272,9 @@ class ResumableGRPOTrainer(GRPOTrainer):
     def _load_best_model(self) -> None:
         super()._load_best_model()
         self.best_step = self.state.best_global_step
+        folder = Path(self.args.output_dir)
+        if self.args.should_save and (folder / SETTINGS_FILE).exists():
+            replace(RunSettings.of_file(folder / SETTINGS_FILE), best_step=self.best_step).write(folder)
 
     def _finalize_training(self, *args: Any, **kwargs: Any):
         # a run that was stopped goes on later: transformers would delete its last checkpoint for the best one

@@ -87,6 +87,7 @@ def _trained_by(trainer: Any, played: RunSettings) -> RunSettings:
         sampling={},
         task_files={},
         versions=versions(),
+        best_step=None,
     )
 
 

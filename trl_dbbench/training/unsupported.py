@@ -195,6 +195,11 @@ def check_values(args: Any, kind: type[TrainingArguments] | None = None) -> None
         for name, allowed in CHOICES_OF_TRL.get(each, {}).items():
             value = getattr(args, name)
             check_choice(name, getattr(value, "value", value), allowed)
+    if "trust_remote_code" in (getattr(args, "model_init_kwargs", None) or ()):
+        raise ConfigError(
+            "model_init_kwargs: trust_remote_code there would not count for the tokenizer and the config. "
+            "Set trust_remote_code: true beside model_init_kwargs."
+        )
     check_precision(args)
     check_trackers(args.report_to)
 
@@ -237,11 +242,6 @@ def check_settings(args: GRPOConfig) -> None:
     for name in ("model_init_kwargs", "chat_template_kwargs"):
         if not isinstance(given := getattr(args, name) or {}, dict):
             raise ConfigError(f"{name} must be names with values, as in {{name: value}}; given is {given!r}.")
-    if "trust_remote_code" in (args.model_init_kwargs or {}):
-        raise ConfigError(
-            "model_init_kwargs: trust_remote_code would count for the weights alone. Leave it out and set "
-            "trust_remote_code: true, by which the tokenizer and the config are loaded too."
-        )
     kwargs = args.gradient_checkpointing_kwargs or {}
     if lost := [name for name in ("every_n_layers", "offload") if name in kwargs]:
         raise ConfigError(

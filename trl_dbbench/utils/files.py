@@ -88,6 +88,9 @@ def check_writable(path: str | Path) -> None:
     path = Path(path)
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise ConfigError(f"'{path}' cannot be written: it must be a file in a folder that is there.")
+    folder = path.resolve().parent
+    if not is_stream(path) and not os.access(folder, os.W_OK):
+        raise ConfigError(f"'{path}' cannot be written: '{folder}' may not be written to.")
 
 
 def check_folder(path: str | Path, setting: str) -> None:
@@ -210,8 +213,10 @@ def found_from_everywhere(name: str | Path) -> str:
 # --- files of lines -------------------------------------------------------------------------------
 
 
-def whole_lines(path: Path, *, cut: bool = False) -> list[str]:
+def whole_lines(path: Path, *, cut: bool = False) -> list[bytes]:
     """Read a file's complete lines; none if it does not exist. A line that a kill cut short is left out.
+
+    They are not decoded: a crash of the machine, or a bad disk, can leave any bytes in one of them.
 
     With `cut`, such a line is also removed from the file, so that more can be appended.
     """
@@ -220,7 +225,7 @@ def whole_lines(path: Path, *, cut: bool = False) -> list[str]:
     whole, newline, _ = path.read_bytes().rpartition(b"\n")
     if cut:
         os.truncate(path, len(whole + newline))
-    return whole.decode("utf-8").split("\n") if newline else []
+    return whole.split(b"\n") if newline else []
 
 
 # --- a folder for one process ---------------------------------------------------------------------
@@ -234,21 +239,32 @@ def locked(folder: Path) -> Iterator[None]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK_FILE).open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not locks(file, folder):
             file.seek(0)
             who = file.read().strip() or "its process is not known"
             raise ConfigError(
                 f"another run trains in '{folder}': {who}. Give this one an output_dir of its own, or start "
                 "it when that one has ended."
-            ) from None
-        except OSError as error:
-            logger.warning("%s cannot be locked (%s): see to it that no other run uses it.", folder, error)
+            )
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
         yield
+
+
+def locks(file: IO[Any], path: Path) -> bool:
+    """Lock an open file until it is closed; return whether no other process has locked it.
+
+    Args:
+        path: what is locked by it, for the warning if its file system has no locks.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        logger.warning("%s cannot be locked (%s): see to it that nothing else uses it.", path, error)
+    return True
 
 
 def shortest_names(paths: Sequence[Sequence[str]], taken: Collection[str] = ()) -> list[str] | None:

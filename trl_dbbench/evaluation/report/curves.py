@@ -43,9 +43,12 @@ def evaluations(run: Run) -> dict[int, list[EpisodeRecord]]:
 def whole_evaluations(run: Run) -> dict[int, list[EpisodeRecord]]:
     """Return the evaluations on the tasks of the last one that was not cut short.
 
-    One that was cut short has only some of another's tasks. A run may have gone on with others.
+    One that was cut short has only some of another's tasks. A run may have gone on with others. If the run
+    keeps its best weights, the last one is theirs.
     """
     held_out = evaluations(run)
+    if (best := run.best_step) is not None and best in held_out:
+        held_out = {step: episodes for step, episodes in held_out.items() if step <= best}
     tasks = {step: {*map(task_key, episodes)} for step, episodes in held_out.items()}
     whole = [of for of in tasks.values() if not any(of < other for other in tasks.values())]
     return {step: held_out[step] for step, of in tasks.items() if of == whole[-1]}
@@ -96,7 +99,7 @@ def per_skill(before: list[EpisodeRecord], after: list[EpisodeRecord]) -> list[t
 
 def changed_episode(run: Run) -> int | None:
     """Return the place of an episode that ended right at the last evaluation, and wrong at the first one."""
-    held_out = list(evaluations(run).values())
+    held_out = list(whole_evaluations(run).values())
     sound = [[e for e in episodes if not is_void(e)] for episodes in held_out]
     if len(sound) < 2:
         return None

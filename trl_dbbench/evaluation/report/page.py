@@ -48,6 +48,9 @@ def head_of(run: Run) -> dict[str, list[Fact]]:
     kinds = ", ".join(f"{counts[phase]:,} {name}" for phase, name in PHASES.items() if counts[phase])
     planned = f"of {run.planned_steps:,}" if run.planned_steps and run.planned_steps != run.steps else ""
     results = [("Updates", f"{run.steps:,}", planned), ("Episodes", f"{len(run.episodes):,}", kinds)]
+    if run.best_step is not None:
+        by = str(run.training.get("metric_for_best_model", ""))
+        results.append(("Weights", f"after {updates(run.best_step)}", f"the best by {by}" if by else ""))
     return {"settings": _setting_rows(run), "results": [*results, *(_accuracies(run) or _logged(run))]}
 
 

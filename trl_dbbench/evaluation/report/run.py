@@ -40,6 +40,12 @@ class Run:
         said = self.settings.get("training")
         return said if isinstance(said, dict) else {}
 
+    @property
+    def best_step(self) -> int | None:
+        """Updates of the weights in the folder, if `load_best_model_at_end` has chosen them."""
+        step = self.settings.get("best_step")
+        return step if isinstance(step, int) else None
+
     def phase(self, phase: str) -> list[EpisodeRecord]:
         return [episode for episode in self.episodes if episode["phase"] == phase]
 

@@ -49,6 +49,7 @@ __all__ = [
     "check_few_shot",
     "good_episodes",
     "load_memory",
+    "longest_shown",
     "prompts_of",
     "shown_in",
     "with_examples",
@@ -124,13 +125,15 @@ class Shots:
         """Return the shots of a trainer whose settings ask for any; a growing memory joins `stateful`.
 
         Raises:
-            ConfigError: if the memory cannot be read or shows nothing, or there is no room in the context.
+            ConfigError: if the memory cannot be read, shows nothing or is the run's own log, or there is no
+                room in the context.
         """
         args, player = trainer.args, trainer.player
         if not args.few_shot:
             return None
         memory = Memory()
         if args.few_shot_memory is not None:
+            _check_not_its_own(args.few_shot_memory, args.output_dir)
             memory = load_memory(args.few_shot_memory, player.chat.protocol)
         shots = cls(
             *(player, memory, args.few_shot, args.few_shot_by),
@@ -306,9 +309,32 @@ class Shots:
                 file.writelines(f"{self._drawn[id].line}\n" for id in new)
 
 
+def _check_not_its_own(memory: str, output_dir: str) -> None:
+    """Raise ConfigError for a memory that a run would set aside, write anew, and read otherwise on resume."""
+    if Path(memory).resolve() in (Path(output_dir).resolve(), Path(output_dir, EPISODES_FILE).resolve()):
+        raise ConfigError(
+            f"few_shot_memory: '{memory}' is output_dir, whose episodes this run replaces by its own. Name "
+            "another output_dir; to show the run's own episodes set few_shot_update: true."
+        )
+
+
 def with_examples(prompt: Messages, examples: Iterable[Example], protocol: AgentProtocol) -> Messages:
     """Return a prompt with examples right before its question, the first one first."""
     return _inserted(prompt, [message for each in examples for message in each.messages(protocol)])
+
+
+def longest_shown(
+    number: int, memory: Iterable[Example], protocol: AgentProtocol, own: Iterable[Messages] = ()
+) -> Messages:
+    """Return the messages of the `number` longest examples, for an estimate of what a prompt can show.
+
+    Args:
+        own: prompts whose episodes join the memory; they are counted as long as their questions.
+    """
+    examples = [example.messages(protocol) for example in memory]
+    examples += [[each for each in prompt if each["role"] != "system"] for prompt in own]
+    longest = sorted(examples, key=_characters, reverse=True)[:number]
+    return [message for messages in longest for message in messages]
 
 
 def shown_in(run: str | Path, *, cut: bool = False) -> dict[str, Example]:

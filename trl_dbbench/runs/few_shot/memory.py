@@ -85,7 +85,7 @@ class Example:
     def of(cls, record: EpisodeRecord, task: Task) -> Example:
         shown = EXAMPLE_ROWS if task.schema == "full" else 0
         tables = tuple(replace(table, rows=table.rows[:shown]) for table in task.tables)
-        *before, last = [(str(turn["text"]), turn.get("observation")) for turn in record["turns"]]
+        *before, last = [(turn["text"], turn.get("observation")) for turn in record["turns"]]
         digest = str(record.get("task_digest") or task.digest)
         return cls(replace(task, tables=tables), digest, (*before, (last[0], None)))
 
@@ -115,7 +115,7 @@ class Example:
         return json.dumps(record, ensure_ascii=False)
 
     @classmethod
-    def from_line(cls, line: str) -> Example:
+    def from_line(cls, line: str | bytes) -> Example:
         """Return the example that `line` was made of."""
         record = json.loads(line)
         return cls.of(record, Task.from_entry(record["task"]))
@@ -220,7 +220,7 @@ def load_memory(
     if (beside := file.with_name(TASKS_FILE)).is_file():
         tasks = {task.digest: task for task in read_tasks(beside, notes)}
     memory, right, unreadable = Memory(), 0, 0
-    for _, record in read_episodes(file, notes):
+    for _, record in read_episodes(file, notes, _check_texts):
         if not (record["right"] and record["turns"]) or record["phase"] not in phases:
             continue
         if record["step"] >= before or (task := _task_of(record, tasks)) is None:
@@ -239,6 +239,11 @@ def load_memory(
             f"few_shot_memory: nothing in '{file}' can be shown: {why}. {' '.join(notes)}".rstrip()
         )
     return memory
+
+
+def _check_texts(record: EpisodeRecord) -> None:
+    if not all(isinstance(turn.get("text"), str) for turn in record["turns"]):
+        raise ValueError("a turn without usable 'text'")
 
 
 def _task_of(record: EpisodeRecord, tasks: Mapping[str, Task]) -> Task | None:
