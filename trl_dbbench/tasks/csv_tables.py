@@ -669,12 +669,12 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
                 raise ConfigError(
                     f"{chosen!r} is not a type for the column '{name}'; allowed are such as TEXT."
                 )
-        texts = [text for text in file.columns[place] if text]
+        filled = [text for text in file.columns[place] if text]
         if type_ is None:
             guessed.add(place)
-            reading = with_missing(texts, file.delimiter != ",")
+            reading = with_missing(filled, file.delimiter != ",")
         else:
-            reading = _declared(type_, file, texts)
+            reading = _declared(type_, file, filled)
         readings.append((place, name, reading))
     commas = file.delimiter == ";" or any(reading.commas for _, _, reading in readings)
     columns, cells_by_column = [], []

@@ -352,7 +352,7 @@ def _check_calls(words: Sequence[Word]) -> None:
 
 
 _ORIGIN_CHARACTERS = 4096
-"""Characters of a statement that are searched for another server's SQL: without semicolons it is the file."""
+"""Characters searched for another server's SQL; without semicolons a statement is the whole file."""
 
 
 def check_origin(statement: str) -> None:
