@@ -317,8 +317,8 @@ class EpisodeLogCallback(TrainerCallback):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self._tasks is None:
             self._write_settings()
-            lines = whole_lines(self._tasks_path, cut=True)
-            self._tasks = {line.decode(errors="replace") for line in lines}
+            known = whole_lines(self._tasks_path, cut=True)
+            self._tasks = {line.decode(errors="replace") for line in known}
         new = [task for task in dict.fromkeys(tasks) if task not in self._tasks]
         if new:
             self._tasks.update(new)

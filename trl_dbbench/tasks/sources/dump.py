@@ -356,11 +356,11 @@ _ORIGIN_CHARACTERS = 4096
 
 
 def check_origin(statement: str) -> None:
-    """Raise TaskError for a statement as another server's dumps have it, and for texts in another encoding."""
+    """Raise TaskError for a statement of another server's dumps, and for texts in another encoding."""
     for first, second in pairwise(words_of(statement[:_ORIGIN_CHARACTERS])):
         if (first.text == "[" and second.kind == "word") or (first.upper, second.text) == ("DBO", "."):
             whose = "SQL Server"
-        elif (first.upper in ("PUBLIC", "PG_CATALOG") and second.text == ".") or second.upper == "STDIN":
+        elif (first.upper, second.upper) in (("PUBLIC", "."), ("PG_CATALOG", "."), ("FROM", "STDIN")):
             whose = "PostgreSQL"
         else:
             continue
