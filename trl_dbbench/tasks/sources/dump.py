@@ -356,7 +356,7 @@ _ORIGIN_CHARACTERS = 4096
 
 
 def check_origin(statement: str) -> None:
-    """Raise TaskError for a statement as another server's dumps have it, and for texts in another encoding."""
+    """Raise TaskError for another server's SQL, and for texts in another encoding."""
     for first, second in pairwise(words_of(statement[:_ORIGIN_CHARACTERS])):
         if (first.text == "[" and second.kind == "word") or (first.upper, second.text) == ("DBO", "."):
             whose = "SQL Server"
