@@ -118,7 +118,7 @@ def main(
                 "%d of %d tasks have no gold SQL to demonstrate, and are left out", lost, len(whole)
             )
     protocol, mistakes = get_protocol(script_args.protocol), script_args.mistakes
-    opening = task_args.opening(protocol, tasks[0]) if tasks else None
+    opening = task_args.opening(protocol, tasks) if tasks else None
     tokenizer = load_tokenizer(model_args, training_args, script_args.chat_template)
     options = model_init_kwargs(model_args, training_args.model_init_kwargs)
     with loading(f"the model '{model_args.model_name_or_path}'"):

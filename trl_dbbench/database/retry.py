@@ -199,7 +199,7 @@ class RetryingSandbox(Sandbox):
     def _attempt(self, action: Callable[[Sandbox], T]) -> T:
         database = self._database
         start = time.monotonic()
-        failures, standstills, restarts = 0, 0, database.restarts
+        failures, standstills, restarts, others = 0, 0, database.restarts, False
         for pause in _pauses():
             if database.closed:
                 raise DatabaseError("The database is closed. Open it again for more sandboxes.")
@@ -214,7 +214,8 @@ class RetryingSandbox(Sandbox):
                 result = action(sandbox)
             except EnvironmentFault as fault:
                 made = sandbox or self._sandbox  # what could be made, though perhaps not brought to its state
-                others = made is None or fault.down or made.failing(self._answered) is not None
+                # what fails on the way back is of the same outage
+                others |= made is None or fault.down or made.failing(self._answered) is not None
                 self._drop()
                 self.retries += 1
                 if fault.final:

@@ -49,7 +49,8 @@ PyTorch computes step by step what a GPU does in one kernel, seven more of them 
 
 **glibc**, on a CPU, keeps freed memory that lies between tensors that are still there. That was measured
 (`benchmarks/memory.py`): with LoRA, half of what all layers keep without checkpointing; less where all
-weights are trained, whose gradients and moments fill the gaps.
+weights are trained, whose gradients and moments fill the gaps. Several passes in a step, of rows of other
+lengths, leave more gaps: three quarters were measured with LoRA (`benchmarks/smollm2_grpo.yaml`).
 """
 
 from __future__ import annotations
@@ -97,6 +98,9 @@ TILES_ON_CPU = 7.25
 
 KEPT_BY_GLIBC, KEPT_BY_GLIBC_IF_ALL_IS_TRAINED = 0.55, 0.25
 """Bytes that glibc keeps, for each byte that the layers would keep without checkpointing."""
+
+KEPT_OF_SEVERAL = 0.25
+"""Bytes that it keeps besides, where a step has several passes with LoRA."""
 
 SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Linear layers that read the same values."""
@@ -331,6 +335,7 @@ def update_bytes(sizes: Sizes, load: Load) -> float:
     # gradients of what lies between an MLP's linear layers, and of what is computed again
     under_way = 3 * sizes.between * load.computed_bytes + (of_layer if load.checkpointing else 0)
     share = KEPT_BY_GLIBC if load.lora else KEPT_BY_GLIBC_IF_ALL_IS_TRAINED
+    share += KEPT_OF_SEVERAL * (load.lora and load.accumulates)
     lost = share * of_layer if load.on_cpu else 0
     every = batch.tokens * (sizes.layers * (kept + lost) + 2 * sizes.hidden * 4)
     # on a CPU, TRL scores the tokens of prompts as well
