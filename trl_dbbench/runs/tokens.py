@@ -124,10 +124,10 @@ def _reads(chat: ChatFormat, episode: Episode) -> bool:
 def _lays_out(chat: ChatFormat, episode: Episode, record: EpisodeRecord, settings: RunSettings) -> bool:
     """Return whether the ids are laid out as this chat template does it.
 
-    Where the settings do not say by which template (`sample` of a model without a run), the prompt tells;
-    what a program asked (`harness`) is not known.
+    Where the template is another, or not known (`sample` of a model without a run), the prompt tells, but for
+    what a program asked (`harness`).
     """
-    if settings.chat_template == chat.chat_template or (settings.harness and not settings.chat_template):
+    if settings.harness or settings.chat_template == chat.chat_template:
         return True
     return chat.prompt_ids(prompt_messages(record, episode.task, settings)) == episode.prompt_ids
 
