@@ -369,7 +369,7 @@ def rollout_bytes(sizes: Sizes, costs: Costs, episodes: Batch, *, packed_bytes: 
 
 # --- what fits ------------------------------------------------------------------------------------
 
-UPDATE_ON_CPU = 5e9
+UPDATE_ON_CPU = 4e9
 """Bytes of a pass on a CPU, where longer ones are no faster for each token; more for models of more bytes."""
 
 SHARE_OF_FREE = 0.8
