@@ -28,7 +28,7 @@ from typing import Any
 from trl_dbbench.engines.base import Backend
 from trl_dbbench.episode.plan import Plan
 from trl_dbbench.episode.player import Player
-from trl_dbbench.errors import ConfigError, StorageError
+from trl_dbbench.errors import ConfigError
 from trl_dbbench.evaluation.evaluate import play_in_batches, settings_apart, shots_of, showing, within_context
 from trl_dbbench.runs.records import (
     EPISODES_FILE,
@@ -47,9 +47,8 @@ from trl_dbbench.utils.console import columns
 from trl_dbbench.utils.files import (
     LOCK_FILE,
     found_from_everywhere,
-    free_space,
-    is_full,
     locked,
+    telling_of_no_space,
     visible,
     write_atomically,
     write_through,
@@ -305,15 +304,9 @@ class _Kept:
         return worth_learning(record)
 
     def _append(self, lines: list[str]) -> None:
-        try:
+        remedy = "Free some, and start again: it goes on where it stopped."
+        with telling_of_no_space(self._path, remedy):
             with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.writelines(lines)
             write_through(self._path)
-        except OSError as error:
-            if not is_full(error, self._path.parent):
-                raise
-            raise StorageError(
-                f"no space is left for {self._path}: {free_space(self._path.parent)}. Free some, and start "
-                "again: it goes on where it stopped."
-            ) from error
         self._sampled.bytes = self._path.stat().st_size

@@ -165,7 +165,7 @@ def adapter_settings(adapter: str, given: PeftConfig | None) -> PeftConfig:
         given: settings of adapters, which must agree with its shape.
 
     Raises:
-        ConfigError: if it is no adapter, or has another shape.
+        ConfigError: if the folder holds no adapter, or its shape differs from `given`.
     """
     try:
         known = PeftConfig.from_pretrained(adapter)

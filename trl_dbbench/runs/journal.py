@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from trl_dbbench.errors import ConfigError, StorageError
+from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.records import EpisodeRecord, checked_record, is_void
-from trl_dbbench.utils.files import free_space, is_full, is_stream, locks, whole_lines
+from trl_dbbench.utils.files import is_stream, locks, telling_of_no_space, whole_lines
 
 GREEDY, SAMPLES = "greedy", "samples"
 """The parts of an evaluation."""
@@ -136,19 +136,13 @@ class Journal:
             return
         lines = [entry] if self._begun else [{"asked": self.asked}, entry]
         file = self._file or self._open(self.path)
-        try:
+        remedy = "Free some, and start the same command again with --resume."
+        with telling_of_no_space(self.path, remedy):
             if not self._begun:
                 file.truncate(0)
             file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
             file.flush()
             os.fsync(file.fileno())
-        except OSError as error:
-            if not is_full(error, self.path.parent):
-                raise
-            raise StorageError(
-                f"no space is left for {self.path}: {free_space(self.path.parent)}. Free some, and start the "
-                "same command again with --resume."
-            ) from error
         self._begun = True
 
     def _open(self, path: Path) -> IO[str]:

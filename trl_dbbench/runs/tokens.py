@@ -62,8 +62,8 @@ def with_tokens(
 
     Args:
         notes: gets a message about texts that were tokenised again; complete at the end.
-        chat: that of the learning model, if it is another; ids that it reads as other text, or lays out by
-            another template, are not used.
+        chat: of the model that learns, if another one played. Ids are not used if they are other text to it,
+            or if its chat template differs.
 
     Raises:
         ConfigError: if a needed tokenizer cannot be loaded, an endpoint played an episode, or episodes are

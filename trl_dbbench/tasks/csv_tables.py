@@ -268,7 +268,8 @@ _NEARLY = (
         "no number on a server; kept as TEXT, leave such cells empty for numbers",
     ),
 )
-"""What keeps numbers from being read as such: a pattern, what makes a number of it, and the note."""
+"""Cells that keep a column of numbers TEXT: a pattern, the text that takes its place to see whether all would
+be numbers without it, and the note."""
 
 
 def is_missing(text: str) -> bool:

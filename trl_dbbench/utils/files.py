@@ -143,6 +143,17 @@ def is_full(error: BaseException | None, folder: Path) -> bool:
     return False
 
 
+@contextmanager
+def telling_of_no_space(path: Path, remedy: str) -> Iterator[None]:
+    """Raise StorageError with a remedy if the block, which writes `path`, ends because the disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if not is_full(error, path.parent):
+            raise
+        raise StorageError(f"no space is left for {path}: {free_space(path.parent)}. {remedy}") from error
+
+
 def free_space(*folders: str | Path) -> str:
     """Describe free space for a message: `'runs/first' has 1.5 MB free, '/tmp' has 2,000.0 MB free`."""
     return ", ".join(f"'{each}' has {shutil.disk_usage(each).free / 1e6:,.1f} MB free" for each in folders)
