@@ -17,12 +17,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-
 from trl_dbbench.episode.types import Rules
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.adapters import ADAPTER_FILE, MODEL_FILE, base_model_of, check_is_model
-from trl_dbbench.runs.checkpoints import whole_checkpoints
+from trl_dbbench.runs.checkpoints import PREFIX_CHECKPOINT_DIR, whole_checkpoints
 from trl_dbbench.runs.read import read_episodes, read_tasks
 from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE
 from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings

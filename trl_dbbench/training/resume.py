@@ -29,12 +29,13 @@ from accelerate.utils import send_to_device
 from huggingface_hub.utils import disable_progress_bars
 from torch.optim.lr_scheduler import LambdaLR
 from transformers.trainer_callback import DefaultFlowCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+from transformers.trainer_utils import rotate_checkpoints
 from trl import GRPOTrainer
 
 from trl_dbbench.episode.types import Status
 from trl_dbbench.errors import ConfigError, DatabaseError
 from trl_dbbench.runs.checkpoints import (
+    PREFIX_CHECKPOINT_DIR,
     begin_run,
     find_checkpoint,
     mark_unfinished,

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from trl_dbbench.engines.policy import autocast_of, quantization_of
 from trl_dbbench.episode.types import Rules
-from trl_dbbench.runs.checkpoints import RUN_ID, begin_run, running_in
+from trl_dbbench.runs.checkpoints import PREFIX_CHECKPOINT_DIR, RUN_ID, begin_run, running_in
 from trl_dbbench.runs.settings import RunSettings, training_of, versions
 from trl_dbbench.utils.cpu import GivesBackMemory, leave_unpacked
 from trl_dbbench.utils.files import found_from_everywhere, write_through
