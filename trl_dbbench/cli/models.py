@@ -76,6 +76,7 @@ def _evaluate(tasks: list[Task], trained: Trained, drawing: Drawing, given: dict
     journal = _journal_of(trained, tasks, drawing, given)
     engine, spec, image = opt.engine_settings(given), given["database"], given["docker_image"]
     with (
+        closing(journal),
         kept(journal, lambda sentence: typer.echo(sentence, err=True)),
         opened(trained, tasks, engine, spec, image) as (player, backend, _),
     ):
@@ -102,7 +103,6 @@ def _evaluate_endpoint(options: dict[str, Any], drawing: Drawing, html_file: Pat
         _keep(evaluation, arm, json_file, html_file)
     if (reason := evaluation.ended_early) is None:
         return _finish(journal)
-    journal.close()
     if sentence := journal.how_to_go_on():
         typer.echo(sentence, err=True)
     there = f" They are in {json_file}." if evaluation.records and json_file is not None else ""
@@ -289,7 +289,10 @@ def evaluate_endpoint(given: Mapping[str, Any], plan: Plan | None) -> tuple[Endp
     spec = _database(trained, loaded, given["database"])
     asked = asked_of(loaded, plan, trained) | sent | {"database": redacted(str(spec))}
     journal = open_journal(given["json_file"], asked, given["resume"])
-    with open_database(spec, docker_image=given["docker_image"], limits=settings.limits) as opened:
+    with (
+        closing(journal),
+        open_database(spec, docker_image=given["docker_image"], limits=settings.limits) as opened,
+    ):
         player = EndpointPlayer(
             endpoint,
             protocol_of(settings),

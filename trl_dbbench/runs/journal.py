@@ -111,7 +111,6 @@ class Journal:
 
     def finish(self) -> str:
         """Remove the file. If episodes are void, keep it, and return a sentence on how to play them again."""
-        self.close()
         if any(is_void(record) for records in self._records.values() for record in records.values()):
             return self.how_to_go_on()
         if self.path is not None:
@@ -228,7 +227,6 @@ def kept(journal: Journal, say: Any) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        journal.close()
         if sentence := journal.how_to_go_on():
             say(sentence)
         raise
