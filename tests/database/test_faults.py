@@ -95,6 +95,18 @@ def test_what_cannot_be_repeated_ends_the_episode(server_database: Database, sec
         assert str(drawn) in str(fault.value)
 
 
+def test_a_failure_right_after_another_is_the_servers_too(server_database: Database) -> None:
+    """What watches the server has a connection again, which the second failure ends."""
+    with server_database.sandbox(QUESTION) as sandbox:
+        sandbox.execute("SET @kept = 7")
+        kill_connections(server_database.url)
+        assert sandbox.execute("SELECT @kept").rows == [(7,)]
+        sandbox.execute("SELECT @drawn := UUID()")
+        kill_connections(server_database.url)
+        with pytest.raises(EnvironmentFault, match="cannot be repeated"):
+            sandbox.execute("SELECT @drawn")
+
+
 def test_the_clock_and_chance_are_repeated(server_database: Database) -> None:
     """The fresh sandbox holds the very values that the agent has read."""
     with server_database.sandbox(QUESTION) as sandbox:

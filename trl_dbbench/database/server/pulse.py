@@ -174,6 +174,9 @@ class Probe:
             self._why = error_text(error) if isinstance(error, SQLAlchemyError) else str(error)
             self._failed = time.monotonic()
             self._hang_up()
+            with contextlib.suppress(SQLAlchemyError, DatabaseError):
+                # at once: a second failure is noticed by what it does to this connection
+                self._connection = self._engine.connect()
             return False
 
     def _write(self, connection: Connection) -> None:
