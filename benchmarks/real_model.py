@@ -1,16 +1,18 @@
 """From a pretrained chat model to an agent, on two CPU cores: base, warm start, GRPO, and what each can do.
 
     python benchmarks/real_model.py MODEL --out runs/real [--agentbench FOLDER] [--seeds 1 2 3] [--controls]
+        [--estimators reinforce tree]
 
 MODEL is the folder or hub id of SmolLM2-135M-Instruct. FOLDER holds AgentBench's `dev.jsonl`, which is only
 measured, and `standard.jsonl`, which is learned from with the generated tasks. What is there already is not
 done again, and a training that was stopped goes on: start it as often as it takes, with the same settings.
-Seeds and controls may be added.
+Seeds, controls and estimators may be added.
 
 - base: the model as it is.
 - sft: `recipes/smollm2_sft.yaml` on gold episodes of generated tasks.
 - grpo: `recipes/smollm2.yaml` from there on new tasks, one run for each seed.
 - controls: a learning rate of 0; rewards that are shuffled among the episodes of a batch.
+- estimators: as grpo, with another advantage and its first seed.
 
 Each is measured greedily on held-out generated tasks, which share no table and no question with the others,
 and on AgentBench's dev tasks, and compared with its start task by task.
@@ -53,6 +55,11 @@ EVERYDAY = ("select", "where_single_condition", "where_multiple_conditions", "in
 LARGEST = ("order_by_single_column", "limit_only")
 """Skills of questions for the largest or smallest. One demonstration in a hundred is of these, but two tasks
 in five: what is hardly shown, GRPO has to learn from rewards."""
+
+ESTIMATORS = {
+    "reinforce": ("--advantage", "reinforce", "--advantage_args", json.dumps({"baseline": "running"})),
+    "tree": ("--advantage", "tree"),
+}
 
 
 def shuffled_outcome(episode: Sequence[Episode], trainer_state: Any, **_: object) -> list[float | None]:
@@ -201,9 +208,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=RECIPE["max_steps"], help="updates of GRPO")
     parser.add_argument("--learning-rate", type=float, default=RECIPE["learning_rate"], help="of GRPO")
     parser.add_argument("--controls", action="store_true")
+    parser.add_argument("--estimators", nargs="+", choices=list(ESTIMATORS), default=[])
     given = parser.parse_args()
     chain = Chain(given.model, given.out, given.agentbench, given.database, given.dtype, given.sft_steps)
-    added = ("out", "seeds", "controls")
+    added = ("out", "seeds", "controls", "estimators")
     check_settings(given.out, {name: str(value) for name, value in vars(given).items() if name not in added})
     chain.tasks()
     base = chain.measure("base", None)
@@ -215,15 +223,14 @@ def main() -> None:
     for seed in given.seeds:
         folder = chain.grpo(f"grpo-{seed}", start, *steps, "--seed", str(seed))
         print(line_of(f"grpo, seed {seed}", chain.measure(f"grpo-{seed}", folder), sft), flush=True)
+    variants = {name: (*ESTIMATORS[name], "--seed", str(given.seeds[0])) for name in given.estimators}
     if given.controls:
-        controls = {
-            # two updates tell as much as sixty: the weights stay as they are
-            "no-learning": ("--learning_rate", "0", "--max_steps", "2"),
-            "shuffled": ("--reward_funcs", f"{Path(__file__).resolve()}:shuffled_outcome"),
-        }
-        for name, options in controls.items():
-            folder = chain.grpo(name, start, *steps, *options)
-            print(line_of(name, chain.measure(name, folder), sft), flush=True)
+        # two updates tell as much as sixty: the weights stay as they are
+        variants["no-learning"] = ("--learning_rate", "0", "--max_steps", "2")
+        variants["shuffled"] = ("--reward_funcs", f"{Path(__file__).resolve()}:shuffled_outcome")
+    for name, options in variants.items():
+        folder = chain.grpo(name, start, *steps, *options)
+        print(line_of(name, chain.measure(name, folder), sft), flush=True)
 
 
 if __name__ == "__main__":
