@@ -61,13 +61,22 @@ def test_what_mysql_refuses_has_its_number_and_message(sql: str, code: int, text
     assert refused.value.code == code and refused.value.text.startswith(text)
 
 
-def test_limits_cut_rows_and_end_statements() -> None:
-    shop = Connection([ORDERS], Limits(seconds=0.3, rows=2))
-    result = shop.execute("SELECT id FROM orders ORDER BY id")
+def test_limits_cut_rows() -> None:
+    result = Connection([ORDERS], Limits(rows=2)).execute("SELECT id FROM orders ORDER BY id")
     assert result.rows == [(1,), (2,)] and result.limit == "rows"
+
+
+def test_limits_end_statements() -> None:
+    shop = Connection([ORDERS], Limits(seconds=0.3))
     with pytest.raises(StatementError) as late:
         shop.execute("SELECT COUNT(*) FROM " + ", ".join(f"orders o{n}" for n in range(30)))
     assert late.value.code == TIME_LIMIT
+
+
+def test_a_statement_that_hit_its_limit_ends_nothing_else() -> None:
+    shop = Connection([ORDERS], Limits(seconds=1.0))
+    with pytest.raises(StatementError):
+        shop.execute("SELECT COUNT(*) FROM " + ", ".join(f"orders o{n}" for n in range(30)))
     assert shop.execute("SELECT 1").rows == [(1,)]
 
 
