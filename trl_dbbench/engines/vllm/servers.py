@@ -78,8 +78,13 @@ def check(server: Server, response: httpx2.Response) -> None:
 
 
 def read_turn(server: Server, response: httpx2.Response) -> tuple[list[int], list[float]]:
-    choice = response.json()["choices"][0]
-    ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
+    try:
+        choice = response.json()["choices"][0]
+        ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise ServerFailure(f"what it sends is no turn: {response.text[:200]!r}") from None
+    if choice.get("finish_reason") == "abort":  # it is stopped or paused, and sends what there is
+        raise ServerFailure("it has aborted a turn")
     if not ids or logprobs is None or len(ids) != len(logprobs):
         raise ConfigError(
             f"the vLLM server {server.url} returns no token ids with log-probabilities; they need vLLM "
