@@ -601,15 +601,13 @@ class ChatFormat:
 
 
 def content_of(message: dict[str, Any]) -> str | None:
-    """Return the text of a client's message; parts that are no text are left out."""
+    """Return the text of a client's message; its parts as lines, as vLLM reads them."""
     content = message.get("content")
-    if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return None if content is None else str(content)
+    return "\n".join(part["text"] for part in content) if isinstance(content, list) else content
 
 
 def _with_object(call: dict[str, Any]) -> dict[str, Any]:
-    function = dict(call.get("function") or {})
-    with suppress(ValueError, TypeError):
-        function["arguments"] = json.loads(function["arguments"])
+    function = {"arguments": "{}"} | call["function"]
+    with suppress(ValueError, TypeError, RecursionError):
+        function["arguments"] = json.loads(function["arguments"] or "{}")
     return {**call, "function": function}

@@ -245,9 +245,9 @@ class Session:
 
 def _written(call: dict[str, Any]) -> tuple[str, str]:
     """Return a call's name and arguments, as `Said` has them."""
-    function = call.get("function") or {}
+    function = call["function"]
     arguments = function.get("arguments", "")
-    with suppress(ValueError, TypeError):
+    with suppress(ValueError, TypeError, RecursionError):
         arguments = json.dumps(json.loads(arguments), ensure_ascii=False)
     return function.get("name", ""), arguments
 
