@@ -302,13 +302,16 @@ def test_the_revision_that_is_trained_is_the_one_that_plays():
 
 @pytest.fixture(scope="module")
 def adapters(servable_model, tmp_path_factory) -> list[str]:
-    """Two adapters of one model that write other tokens than it and than one another."""
+    """Two adapters of one model that write other tokens than it and than one another.
+
+    The second has other ranks and alphas in some layers."""
     folders = []
-    for seed in (1, 2):
+    patterns: dict[str, Any] = {"rank_pattern": {"v_proj": 11, "up_proj": 2}, "alpha_pattern": {"o_proj": 24}}
+    for seed, more in ((1, {}), (2, patterns)):
         torch.manual_seed(seed)
         model = get_peft_model(
             AutoModelForCausalLM.from_pretrained(servable_model),
-            LoraConfig(r=4 * seed, target_modules="all-linear"),
+            LoraConfig(r=4 * seed, target_modules="all-linear", **more),
         )
         for name, weight in model.named_parameters():
             if "lora_B" in name:

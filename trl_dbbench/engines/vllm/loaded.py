@@ -179,7 +179,7 @@ def lora_options(configs: list[PeftConfig], names: list[str]) -> dict[str, Any]:
     """
     for config, name in zip(configs, names, strict=True):
         check_lora(config, name, "use_vllm")
-    rank = max(config.r for config in configs)
+    rank = max(rank for config in configs for rank in (config.r, *(config.rank_pattern or {}).values()))
     allowed = [each for each in RANKS_OF_VLLM if each >= rank]
     if not allowed:
         raise ConfigError(f"vLLM takes adapters up to rank {RANKS_OF_VLLM[-1]}; the rank here is {rank}.")
