@@ -56,19 +56,6 @@ class Weights:
         raise NotImplementedError
 
 
-def weights_of(policy: Policy | ServedPolicy, args: Any) -> Weights:
-    """The way that this policy's weights take.
-
-    Args:
-        args: of a trained policy: `output_dir`, `vllm_group_port`, `vllm_server_timeout`, and what tells
-            whether log-probabilities of the rollout are used.
-
-    Raises:
-        ConfigError: if there is none.
-    """
-    return way_of(policy, "vllm_server_urls", ServedWeights, FullWeights, AdapterWeights)(policy, args)
-
-
 def way_of(
     policy: Policy | ServedPolicy, setting: str, served: Way[W], full: Way[W], adapter: Way[W]
 ) -> Way[W]:
@@ -132,11 +119,6 @@ def check_lora_for_servers(config: PeftConfig, name: str) -> None:
     check_lora(config, name, "vllm_server_urls", (*NOT_IN_VLLM, *NOT_IN_OLD_VLLM))
 
 
-def _logprobs_used(policy: TrainedPolicy, args: Any) -> Sampling | None:
-    """The policy's sampling, if something is trained on the rollout's log-probabilities."""
-    return policy.sampling if args.needs_rollout_logprobs else None
-
-
 class ServedWeights(Weights):
     """The servers have them."""
 
@@ -161,7 +143,7 @@ class AdapterWeights(Weights):
         config = policy.model.active_peft_config
         check_lora_for_servers(config, "the adapter that is trained")
         self.adapters = Path(args.output_dir) / ADAPTERS_FOLDER
-        self.logprobs_of = _logprobs_used(policy, args)
+        self.logprobs_of = policy.sampling if args.needs_rollout_logprobs else None
         self._policy = policy
         self._sent: Any = None
 
@@ -183,7 +165,7 @@ class FullWeights(Weights):
     full = True
 
     def __init__(self, policy: TrainedPolicy, args: Any):
-        self.logprobs_of = _logprobs_used(policy, args)
+        self.logprobs_of = policy.sampling if args.needs_rollout_logprobs else None
         self._policy = policy
         self._args = args
         self._sent: Any = None
@@ -242,8 +224,7 @@ class FullWeights(Weights):
 
 
 class _Sender(VLLMGeneration):
-    """TRL's, which sends the weights as it walks over them; where they are sharded, all ranks walk
-    together."""
+    """TRL's, which sends weights as it walks over them; where they are sharded, all ranks walk together."""
 
     def _init_vllm(self) -> None:
         try:
@@ -257,7 +238,6 @@ class _Sender(VLLMGeneration):
         return self._walk
 
     def walk_on(self) -> None:
-        """To the end, when the server has failed on the way: the other ranks are waiting at the next
-        weight."""
+        """To the end, when the server has failed on the way: the other ranks wait at the next weight."""
         for _ in self._walk:
             pass
