@@ -8,10 +8,9 @@ prompt A less its last token | its last token, completion 1 | its last token, co
 ```
 
 and go through all layers but attention unchanged, since those look at one token at a time. Attention takes
-two
-calls for each prompt: the prompt sees itself; each suffix sees the prompt and itself. A suffix starts with
-the prompt's last token, which predicts the first token of the completion. The output layer is computed only
-for the tokens that are scored.
+two calls for each prompt: the prompt sees itself; each suffix sees the prompt and itself. A suffix starts
+with the prompt's last token, which predicts the first token of the completion. The output layer is computed
+only for the tokens that are scored.
 
 Log-probabilities and gradients are those of the usual forward up to rounding. Dropout, such as
 `lora_dropout`, is drawn once for a prompt, not once for each of its episodes.
@@ -26,7 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
@@ -36,6 +35,9 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from transformers.masking_utils import sdpa_mask
 
 from trl_dbbench.utils.attention import PLAIN, fused, fused_backward, sees_all
+
+if TYPE_CHECKING:
+    from trl_dbbench.engines.token_trees import Tree
 
 logger = logging.getLogger(__name__)
 
@@ -107,25 +109,11 @@ class Group:
         return [*outputs, output.flatten(0, 1)[None]]
 
 
-class Attending(Protocol):
-    """A part of the one row, which sees nothing of the others."""
-
-    @property
-    def start(self) -> int: ...
-
-    @property
-    def end(self) -> int: ...
-
-    def attend(
-        self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
-    ) -> list[torch.Tensor]: ...
-
-
 @dataclass(frozen=True)
 class Layout:
     """Rows of a batch in one row of S tokens; M of them predict a completion's token."""
 
-    groups: tuple[Attending, ...]
+    groups: tuple[Group | Tree, ...]  # parts of the row, each of which sees nothing of the others
     input_ids: torch.Tensor  # (1, S)
     position_ids: torch.Tensor  # (1, S)
     predicts: torch.Tensor  # (M,), places in the row
