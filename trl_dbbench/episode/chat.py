@@ -325,10 +325,6 @@ class ChatFormat:
     def _has_thought(self, turn: Turn) -> bool:
         return knows_thoughts(self.chat_template) and has_thought(turn.text)
 
-    @staticmethod
-    def _content(turn: Turn) -> str:
-        return after_thoughts(turn.text).strip()
-
     def _shown(self, number: int, turn: Turn) -> dict[str, Any]:
         """Return a turn as a client hands it back, with placeholders."""
         content, thought = f"{_PLACEHOLDER}-{number}.", f"{_THOUGHT}-{number}."
@@ -346,7 +342,7 @@ class ChatFormat:
 
     def _content_ids(self, turn: Turn) -> list[int]:
         """Return the sampled ids after the turn's thought; tokenise its text if none begins there."""
-        ids, content = self._unended_ids(turn), self._content(turn)
+        ids, content = self._unended_ids(turn), after_thoughts(turn.text).strip()
 
         def text(start: int) -> str:
             return self.tokenizer.decode(ids[start:], clean_up_tokenization_spaces=False)
