@@ -14,6 +14,7 @@ import pytest
 import training
 from anyio.from_thread import start_blocking_portal
 from launching import RECIPE, fork_ranks, small
+from peft import LoraConfig
 from test_in_process import longrope_config
 from training import episodes_in, make_trainer
 from trl.generation import vllm_client, vllm_generation
@@ -602,6 +603,14 @@ def test_a_server_that_knows_nothing_of_a_change_of_the_config(fakes, tokenizer,
         """start it with --hf-overrides '{"rope_parameters": {"rope_type": "yarn"}}', unless it was."""
         in said
     )
+
+
+def test_an_adapter_that_an_older_server_would_compute_otherwise_is_not_evaluated(fakes, tokenizer, tmp_path):
+    (server,) = fakes(1)
+    LoraConfig(alpha_pattern={"q_proj": 20}).save_pretrained(tmp_path)
+    policy = ServedPolicy("/base", tokenizer, adapter=tmp_path)
+    with pytest.raises(ConfigError, match=r"no adapter with alpha_pattern, as .* Leave vllm_server_urls out"):
+        vllm.VLLMBackend(EngineSettings(vllm_server_urls=[server.url]), policy)
 
 
 def test_an_adapter_of_two_ranks_is_refused_at_the_start(

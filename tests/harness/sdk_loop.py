@@ -237,7 +237,11 @@ def odd_messages(task: HarnessTask) -> str:
     def called(function: dict[str, str]) -> list[Any]:
         call = {"id": "1", "type": "function", "function": {"name": "list_tables", **function}}
         reply = {"role": "assistant", "content": None, "tool_calls": [call]}
-        return [{"role": "user", "content": "?"}, reply, {"role": "tool", "tool_call_id": "1", "content": "t"}]
+        return [
+            {"role": "user", "content": "?"},
+            reply,
+            {"role": "tool", "tool_call_id": "1", "content": "t"},
+        ]
 
     seen = []
     for asked in (
