@@ -76,7 +76,7 @@ class _Remembered(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, key: _Key, make: Callable[[], T], keep: Callable[[T], bool]) -> T:
-        """Return the kept value, or make it once while other threads that want it wait; `keep` it or not."""
+        """Return the kept value, or make it once while others wait; `keep` says whether to remember it."""
         with self._lock:
             making = self._making.setdefault(key, threading.Lock())
         with making:

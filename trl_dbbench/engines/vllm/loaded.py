@@ -175,8 +175,7 @@ def lora_options(configs: list[PeftConfig], names: list[str]) -> dict[str, Any]:
 
 
 def loading_options(policy: TrainedPolicy | ServedPolicy) -> dict[str, Any]:
-    """Return vLLM's options to load the policy's own model: its revision, and its config where that was
-    changed."""
+    """Return vLLM's options to load the policy's own model as the policy has it."""
     options = {"revision": policy.revision, "hf_overrides": policy.config_changes}
     if policy.computes_in.quantization == "bitsandbytes":  # of others the model's own config.json says it
         options["quantization"] = "bitsandbytes"
