@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -35,9 +35,6 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from transformers.masking_utils import sdpa_mask
 
 from trl_dbbench.utils.attention import PLAIN, fused, fused_backward, sees_all
-
-if TYPE_CHECKING:
-    from trl_dbbench.engines.token_trees import Tree
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +104,24 @@ class Group:
             seen = self.seen.expand(self.rows, 1, -1, -1)
             output, _ = sdpa_attention_forward(module, *own, seen, **options)  # (rows, suffix, H, D)
         return [*outputs, output.flatten(0, 1)[None]]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Where an episode of several sequences lies in the row (see `token_trees`)."""
+
+    start: int
+    seen: torch.Tensor  # (tokens, tokens), the tokens that each sees
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.seen)
+
+    def attend(
+        self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
+    ) -> list[torch.Tensor]:
+        """Attend from this row's queries (1, H, tokens, D)."""
+        return [sdpa_attention_forward(module, query, key, value, self.seen[None, None], **options)[0]]
 
 
 @dataclass(frozen=True)
