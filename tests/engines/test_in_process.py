@@ -73,8 +73,7 @@ def test_what_a_run_changed_in_its_models_config_reaches_vllm(asked, tiny_model,
         ({"r": 600}, "up to rank 512; the rank here is 600"),
         ({"use_dora": True}, "takes no adapter with use_dora, as the adapter is. Leave use_vllm out."),
         ({"modules_to_save": ["lm_head"]}, "takes no adapter with modules_to_save"),
-        ({"rank_pattern": {"q_proj": 20}}, "takes no adapter with rank_pattern"),
-        ({"alpha_pattern": {"q_proj": 20}}, "takes no adapter with alpha_pattern"),
+        ({"rank_pattern": {"q_proj": 600}}, "up to rank 512; the rank here is 600"),
         ({"bias": "lora_only"}, "takes no adapter with bias: lora_only"),
         ({"trainable_token_indices": [5]}, "takes no adapter with trainable_token_indices"),
         (
@@ -84,10 +83,11 @@ def test_what_a_run_changed_in_its_models_config_reaches_vllm(asked, tiny_model,
     ],
 )
 def test_adapters_that_vllm_does_not_take(config: dict[str, Any], message: str):
-    """It reads one rank and one alpha, and scales the adapters of all layers by these."""
     with pytest.raises(ConfigError, match=message):
         lora_options([LoraConfig(**config)], ["the adapter"])
 
 
 def test_the_rank_is_the_least_that_vllm_has_room_for():
     assert lora_options([LoraConfig(r=8), LoraConfig(r=20)], ["a", "b"])["max_lora_rank"] == 32
+    wider = LoraConfig(r=8, rank_pattern={"v_proj": 33}, alpha_pattern={"o_proj": 20})
+    assert lora_options([wider], ["a"])["max_lora_rank"] == 64

@@ -14,6 +14,7 @@ import pytest
 import training
 from anyio.from_thread import start_blocking_portal
 from launching import RECIPE, fork_ranks, small
+from peft import LoraConfig
 from test_in_process import longrope_config
 from training import episodes_in, make_trainer
 from trl.generation import vllm_client, vllm_generation
@@ -309,6 +310,30 @@ def test_what_a_server_refuses_is_told(fakes, engine_of):
         ask(engine, request())
 
 
+@pytest.mark.parametrize("written", [(), (11,)])
+def test_a_turn_that_a_server_aborts_is_asked_of_another(written, fakes, engine_of, caplog):
+    """As `vllm serve` answers the requests under way when it is stopped: with what there is of each."""
+    stops, stays = fakes(2)
+    engine = engine_of(stops, stays)
+    aborted = completion(written, [-1 / 8] * len(written))
+    aborted["choices"][0]["finish_reason"] = "abort"
+    stops.interfere = lambda path, body: (200, aborted) if path == "/v1/completions" else NotImplemented
+    turns = ask(engine, request((5,), row=0), request((6,), row=1))
+    assert [turn.ids for turn in turns] == [[11, 12, EOS]] * 2
+    assert f"vLLM server {stops.url} fails: it has aborted a turn" in caplog.text
+
+
+@pytest.mark.parametrize("sent", ["<html>Please wait</html>", {"choices": []}, {"choices": None}, ["turn"]])
+def test_an_answer_that_is_no_turn_is_asked_of_another(sent, fakes, engine_of, caplog):
+    """As of a proxy between."""
+    odd, stays = fakes(2)
+    engine = engine_of(odd, stays)
+    odd.interfere = lambda path, body: (200, sent) if path == "/v1/completions" else NotImplemented
+    turns = ask(engine, request((5,), row=0), request((6,), row=1))
+    assert [turn.ids for turn in turns] == [[11, 12, EOS]] * 2
+    assert f"vLLM server {odd.url} fails: what it sends is no turn: " in caplog.text
+
+
 def test_something_else_at_the_address(fakes, engine_of):
     (server,) = fakes(1)
     server.interfere = lambda path, body: (200, ["welcome"])
@@ -578,6 +603,14 @@ def test_a_server_that_knows_nothing_of_a_change_of_the_config(fakes, tokenizer,
         """start it with --hf-overrides '{"rope_parameters": {"rope_type": "yarn"}}', unless it was."""
         in said
     )
+
+
+def test_an_adapter_that_an_older_server_would_compute_otherwise_is_not_evaluated(fakes, tokenizer, tmp_path):
+    (server,) = fakes(1)
+    LoraConfig(alpha_pattern={"q_proj": 20}).save_pretrained(tmp_path)
+    policy = ServedPolicy("/base", tokenizer, adapter=tmp_path)
+    with pytest.raises(ConfigError, match=r"no adapter with alpha_pattern, as .* Leave vllm_server_urls out"):
+        vllm.VLLMBackend(EngineSettings(vllm_server_urls=[server.url]), policy)
 
 
 def test_an_adapter_of_two_ranks_is_refused_at_the_start(

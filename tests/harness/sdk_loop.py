@@ -228,6 +228,37 @@ def chooses(task: HarnessTask) -> str:
     return json.dumps(seen)
 
 
+def odd_messages(task: HarnessTask) -> str:
+    """Content in parts, with an image and without; calls without arguments or with deep ones; no tokens."""
+    client = OpenAI(base_url=task.base_url, api_key=task.api_key)
+    parts = [{"type": "text", "text": "First."}, {"type": "text", "text": "Second."}]
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+
+    def called(function: dict[str, str]) -> list[Any]:
+        call = {"id": "1", "type": "function", "function": {"name": "list_tables", **function}}
+        reply = {"role": "assistant", "content": None, "tool_calls": [call]}
+        return [
+            {"role": "user", "content": "?"},
+            reply,
+            {"role": "tool", "tool_call_id": "1", "content": "t"},
+        ]
+
+    seen = []
+    for asked in (
+        {"messages": [{"role": "user", "content": parts}]},
+        {"messages": called({"arguments": ""})},
+        {"messages": called({})},
+        {"messages": called({"arguments": "[" * 5_000 + "]" * 5_000})},
+        {"messages": [{"role": "user", "content": [*parts, image]}]},
+        {"messages": [{"role": "user", "content": "?"}], "max_tokens": 0},
+    ):
+        try:
+            seen.append(client.chat.completions.create(model=task.model, **asked).choices[0].message.content)
+        except BadRequestError as error:
+            seen.append(error.body["message"])
+    return json.dumps(seen)
+
+
 def uses_responses(task: HarnessTask) -> str:
     """OpenAI's newer API."""
     client = OpenAI(base_url=task.base_url, api_key=task.api_key)

@@ -525,6 +525,7 @@ def test_what_no_other_request_changes_ends_the_run_at_once(
     [
         (200, {"error": {"message": "overloaded", "code": 529}}, {}),
         (200, {"choices": [{"error": {"message": "upstream died", "code": 502}, "finish_reason": "error"}]}, {}),
+        (200, {"choices": [{"message": {"content": "Action: Op"}, "finish_reason": "abort"}]}, {}),
         (200, '{"choices": [{"mess', {"Content-Type": "application/json"}),
     ],
 )  # fmt: skip

@@ -15,7 +15,6 @@ import time
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,9 +28,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_dbbench import ConfigError, DBBenchGRPOTrainer, EngineError
 from trl_dbbench.engines.base import EngineSettings, open_backend
-from trl_dbbench.engines.policy import Policy, Precision, ServedPolicy
+from trl_dbbench.engines.policy import Policy, Precision, ServedPolicy, TrainedPolicy
 from trl_dbbench.engines.transformers.backend import TransformersBackend
-from trl_dbbench.engines.vllm.loaded import place_for, revision_of
+from trl_dbbench.engines.vllm.loaded import loading_options, place_for
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.types import Rules
 from trl_dbbench.evaluation.evaluate import evaluate
@@ -291,10 +290,11 @@ def test_an_adapter_goes_through_memory_where_those_of_all_ranks_fit(monkeypatch
     assert place_for(1_000) is None
 
 
-def test_the_revision_that_is_trained_is_the_one_that_plays():
-    given = SimpleNamespace(model_init_kwargs={"revision": "v2", "dtype": "bfloat16"})
-    assert revision_of(given) == "v2"
-    assert revision_of(SimpleNamespace(model_init_kwargs=None)) is None
+def test_the_revision_that_is_trained_is_the_one_that_plays(trainer_with):
+    trainer = trainer_with(use_vllm=False, model_init_kwargs={"dtype": "float32"})
+    assert loading_options(TrainedPolicy(trainer)) == {}
+    trainer.args.model_init_kwargs["revision"] = "v2"
+    assert loading_options(TrainedPolicy(trainer)) == {"revision": "v2"}
 
 
 # --- without a trainer ----------------------------------------------------------------------------
@@ -302,13 +302,16 @@ def test_the_revision_that_is_trained_is_the_one_that_plays():
 
 @pytest.fixture(scope="module")
 def adapters(servable_model, tmp_path_factory) -> list[str]:
-    """Two adapters of one model that write other tokens than it and than one another."""
+    """Two adapters of one model that write other tokens than it and than one another.
+
+    The second has other ranks and alphas in some layers."""
     folders = []
-    for seed in (1, 2):
+    patterns: dict[str, Any] = {"rank_pattern": {"v_proj": 11, "up_proj": 2}, "alpha_pattern": {"o_proj": 24}}
+    for seed, more in ((1, {}), (2, patterns)):
         torch.manual_seed(seed)
         model = get_peft_model(
             AutoModelForCausalLM.from_pretrained(servable_model),
-            LoraConfig(r=4 * seed, target_modules="all-linear"),
+            LoraConfig(r=4 * seed, target_modules="all-linear", **more),
         )
         for name, weight in model.named_parameters():
             if "lora_B" in name:

@@ -25,20 +25,6 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.utils.lookup import look_up
 
 
-class EngineArguments(Protocol):
-    """The settings that choose a backend: `DBBenchGRPOConfig`, or `EngineSettings`. A backend may read
-    others."""
-
-    @property
-    def engine(self) -> str | None: ...
-
-    @property
-    def vllm_server_urls(self) -> list[str] | None: ...
-
-    @property
-    def use_vllm(self) -> bool: ...
-
-
 @dataclass(frozen=True)
 class EngineSettings:
     """Choice of an evaluation's backend; see `DBBenchGRPOConfig` for the meaning."""
@@ -60,8 +46,7 @@ class Backend(Protocol):
 
     @property
     def contexts(self) -> Sequence[int]:
-        """Tokens of prompt and completion together that the model takes, wherever it runs and as far as
-        known."""
+        """Tokens of prompt and completion that the model takes, wherever it runs and as far as known."""
 
     @property
     def collective(self) -> bool:
@@ -80,15 +65,15 @@ class Backend(Protocol):
         """Free what it holds outside this process. May be called again."""
 
 
-def engine_of(args: EngineArguments) -> str:
-    """The name of the engine.
+def engine_of(args: Any) -> str:
+    """Return the name of the engine that `EngineSettings` or a `DBBenchGRPOConfig` choose.
 
-    If `args.engine` names none: vLLM where it is asked for or servers are named, else transformers.
+    If `engine` names none: vLLM where it is asked for or servers are named, else transformers.
     """
     return args.engine or ("vllm" if args.use_vllm or args.vllm_server_urls else "transformers")
 
 
-def in_process_vllm(args: EngineArguments) -> bool:
+def in_process_vllm(args: Any) -> bool:
     """Return whether vLLM is to run in this process."""
     return engine_of(args) == "vllm" and not args.vllm_server_urls
 
@@ -115,8 +100,8 @@ def settings_asked(get: Callable[[str], Any]) -> EngineSettings:
     )
 
 
-def open_backend(args: EngineArguments, policy: Policy | ServedPolicy) -> Backend:
-    """The backend of the engine that `engine_of` says.
+def open_backend(args: Any, policy: Policy | ServedPolicy) -> Backend:
+    """Return the backend of the engine that `engine_of` says.
 
     Raises:
         ConfigError: if the name is unknown, or the backend cannot serve this policy.

@@ -33,8 +33,7 @@ class Precision(NamedTuple):
         return f"{self.dtype} on {weights}"
 
     def agrees_with(self, other: Precision) -> bool:
-        """Return whether two models compute alike. vLLM has other names for some methods: awq_marlin for
-        awq."""
+        """Return whether two models compute alike; vLLM has names of its own, such as awq_marlin for awq."""
         short, long = sorted((self.quantization or "", other.quantization or ""), key=len)
         return self.dtype == other.dtype and short in long and bool(short) == bool(long)
 
@@ -44,8 +43,7 @@ AUTO = Precision("auto")
 
 
 def quantization_of(config: Any) -> dict[str, Any] | None:
-    """Return how a model's weights were quantized, as `quantization_config` of a config.json; `None` if they
-    were not."""
+    """Return a model's `quantization_config` as a config.json has it; `None` if it is not quantized."""
     rounded = getattr(config, "quantization_config", None)
     if rounded is None or isinstance(rounded, dict):
         return rounded
@@ -59,8 +57,7 @@ NOT_OF_THE_MODEL = ("dtype", "torch_dtype", "attn_implementation", "quantization
 
 
 def config_changes(given: Mapping[str, Any] | None, config: Any) -> dict[str, Any]:
-    """Return what arguments of `from_pretrained` have changed in a model's config, such as its
-    `rope_parameters`."""
+    """Return the arguments of `from_pretrained` that change a model's config, such as `rope_parameters`."""
     kept = ((name, value) for name, value in (given or {}).items() if name not in NOT_OF_THE_MODEL)
     return {name: value for name, value in kept if hasattr(config, name)}
 
@@ -94,8 +91,7 @@ def keep_one_hook(model: nn.Module) -> None:
 
 
 def longrope_context(config: Any) -> int | None:
-    """Return the tokens up to which a model with longrope (Phi-3, Phi-4-mini) uses its short factors; `None`
-    for other models.
+    """Return the tokens up to which a model with longrope (Phi-3, Phi-4-mini) uses its short factors, if any.
 
     A longer pass computes all positions by the long ones.
     """
@@ -156,8 +152,7 @@ class Policy:
     version: Hashable = None
     """Another value whenever the weights have changed."""
     any_rank: Callable[[bool], bool] | None = None
-    """Where a forward pass is a collective operation of all ranks: tells all of them whether one has said
-    `True`."""
+    """Where a forward pass is a collective of all ranks: tells all of them whether one has said `True`."""
     config_changes: Mapping[str, Any] = MappingProxyType({})
     """Changes that a run made to its model's config, as the function `config_changes` finds them."""
 
@@ -280,11 +275,11 @@ class TrainedPolicy(Policy):
         self.sampling = Sampling(trainer.temperature, trainer.top_p, trainer.top_k or 0)
         self.any_rank = trainer._any_rank if forward_is_collective(trainer.accelerator) else None
         self.config_changes = config_changes(trainer.args.model_init_kwargs, self.model.config)
+        self.revision: str | None = (trainer.args.model_init_kwargs or {}).get("revision")
 
     @property
     def version(self) -> Hashable:  # type: ignore[override]
-        # the tensors' own counts tell when weights change within a step, as when the best checkpoint is
-        # loaded
+        # the tensors' counts tell when weights change within a step, as when the best checkpoint is loaded
         weights = (weight for weight in self.model.parameters() if weight.requires_grad)
         return self.trainer.state.global_step, tuple(weight._version for weight in weights)
 

@@ -8,10 +8,9 @@ prompt A less its last token | its last token, completion 1 | its last token, co
 ```
 
 and go through all layers but attention unchanged, since those look at one token at a time. Attention takes
-two
-calls for each prompt: the prompt sees itself; each suffix sees the prompt and itself. A suffix starts with
-the prompt's last token, which predicts the first token of the completion. The output layer is computed only
-for the tokens that are scored.
+two calls for each prompt: the prompt sees itself; each suffix sees the prompt and itself. A suffix starts
+with the prompt's last token, which predicts the first token of the completion. The output layer is computed
+only for the tokens that are scored.
 
 Log-probabilities and gradients are those of the usual forward up to rounding. Dropout, such as
 `lora_dropout`, is drawn once for a prompt, not once for each of its episodes.
@@ -26,7 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -107,25 +106,29 @@ class Group:
         return [*outputs, output.flatten(0, 1)[None]]
 
 
-class Attending(Protocol):
-    """A part of the one row, which sees nothing of the others."""
+@dataclass(frozen=True)
+class Tree:
+    """Where an episode of several sequences lies in the row (see `token_trees`)."""
+
+    start: int
+    seen: torch.Tensor  # (tokens, tokens), the tokens that each sees
 
     @property
-    def start(self) -> int: ...
-
-    @property
-    def end(self) -> int: ...
+    def end(self) -> int:
+        return self.start + len(self.seen)
 
     def attend(
         self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
-    ) -> list[torch.Tensor]: ...
+    ) -> list[torch.Tensor]:
+        """Attend from this row's queries (1, H, tokens, D)."""
+        return [sdpa_attention_forward(module, query, key, value, self.seen[None, None], **options)[0]]
 
 
 @dataclass(frozen=True)
 class Layout:
     """Rows of a batch in one row of S tokens; M of them predict a completion's token."""
 
-    groups: tuple[Attending, ...]
+    groups: tuple[Group | Tree, ...]  # parts of the row, each of which sees nothing of the others
     input_ids: torch.Tensor  # (1, S)
     position_ids: torch.Tensor  # (1, S)
     predicts: torch.Tensor  # (M,), places in the row

@@ -13,14 +13,10 @@ of the prompt. `NOTHING_BEFORE` stands for none.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import nn
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from trl_dbbench.engines.shared_prompts import Layout
+from trl_dbbench.engines.shared_prompts import Layout, Tree
 from trl_dbbench.episode.token_tree import NOTHING, paths
 from trl_dbbench.episode.types import Episode
 
@@ -38,24 +34,6 @@ def follows_of(episodes: Sequence[Episode], columns: int) -> torch.Tensor | None
         row = [NOTHING_BEFORE if place == NOTHING else place - prompt for place in places or ()]
         rows.append([*row, *range(len(row) - 1, columns - 1)])
     return torch.tensor(rows)
-
-
-@dataclass(frozen=True)
-class Tree:
-    """A row of the batch, as it lies in the one row of a forward."""
-
-    start: int
-    seen: torch.Tensor  # (tokens, tokens), the tokens that each sees
-
-    @property
-    def end(self) -> int:
-        return self.start + len(self.seen)
-
-    def attend(
-        self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
-    ) -> list[torch.Tensor]:
-        """Attend from this row's queries (1, H, tokens, D)."""
-        return [sdpa_attention_forward(module, query, key, value, self.seen[None, None], **options)[0]]
 
 
 def places_of(

@@ -325,10 +325,6 @@ class ChatFormat:
     def _has_thought(self, turn: Turn) -> bool:
         return knows_thoughts(self.chat_template) and has_thought(turn.text)
 
-    @staticmethod
-    def _content(turn: Turn) -> str:
-        return after_thoughts(turn.text).strip()
-
     def _shown(self, number: int, turn: Turn) -> dict[str, Any]:
         """Return a turn as a client hands it back, with placeholders."""
         content, thought = f"{_PLACEHOLDER}-{number}.", f"{_THOUGHT}-{number}."
@@ -346,7 +342,7 @@ class ChatFormat:
 
     def _content_ids(self, turn: Turn) -> list[int]:
         """Return the sampled ids after the turn's thought; tokenise its text if none begins there."""
-        ids, content = self._unended_ids(turn), self._content(turn)
+        ids, content = self._unended_ids(turn), after_thoughts(turn.text).strip()
 
         def text(start: int) -> str:
             return self.tokenizer.decode(ids[start:], clean_up_tokenization_spaces=False)
@@ -601,15 +597,13 @@ class ChatFormat:
 
 
 def content_of(message: dict[str, Any]) -> str | None:
-    """Return the text of a client's message; parts that are no text are left out."""
+    """Return the text of a client's message; its parts as lines, as vLLM reads them."""
     content = message.get("content")
-    if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return None if content is None else str(content)
+    return "\n".join(part["text"] for part in content) if isinstance(content, list) else content
 
 
 def _with_object(call: dict[str, Any]) -> dict[str, Any]:
-    function = dict(call.get("function") or {})
-    with suppress(ValueError, TypeError):
-        function["arguments"] = json.loads(function["arguments"])
+    function = {"arguments": "{}"} | call["function"]
+    with suppress(ValueError, TypeError, RecursionError):
+        function["arguments"] = json.loads(function["arguments"] or "{}")
     return {**call, "function": function}

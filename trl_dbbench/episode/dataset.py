@@ -56,11 +56,7 @@ def to_dataset(
 
 @lru_cache(maxsize=64)
 def task_in(line: str) -> Task:
-    """Return the task of a row's `task` column. The copies of a prompt share one object.
-
-    Raises:
-        TaskError: if it is not a task.
-    """
+    """Return the task of a row's `task` column. The copies of a prompt share one object."""
     return Task.from_json(line)
 
 
@@ -72,16 +68,12 @@ def note_source(dataset: Dataset, source: str) -> None:
     """
     path = Path(source)
     files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
-    digests = {str(each): _digest(each) for each in files if each.is_file()}
+    digests: dict[str, dict[str, object]] = {}
+    for each in filter(Path.is_file, files):
+        with each.open("rb") as file:
+            checksum = hashlib.file_digest(file, "sha256").hexdigest()
+        digests[str(each)] = {"num_bytes": each.stat().st_size, "checksum": checksum}
     dataset.info.download_checksums = digests or {source: {}}
-
-
-def _digest(path: Path) -> dict[str, object]:
-    with path.open("rb") as file:
-        return {
-            "num_bytes": path.stat().st_size,
-            "checksum": hashlib.file_digest(file, "sha256").hexdigest(),
-        }
 
 
 @dataclass(frozen=True)

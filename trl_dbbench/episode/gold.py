@@ -1,4 +1,7 @@
-"""Executes gold SQL, and answers that are SQL, on a fresh sandbox of the task's tables."""
+"""Executes gold SQL, and answers that are SQL, on a fresh sandbox of the task's tables.
+
+What executes a statement raises `EnvironmentFault` if the database fails.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +40,7 @@ class GoldState:
 
 
 def execute_alone(database: Database, task: Task, sql: str) -> QueryResult:
-    """Return the result of a statement on the task's initial tables.
-
-    Raises:
-        EnvironmentFault: if the database fails.
-    """
+    """Return the result of a statement on the task's initial tables."""
     with database.sandbox(task) as sandbox:
         return sandbox.execute(sql)
 
@@ -53,9 +52,6 @@ def execute_untruncated(
 
     Args:
         limits: bounds on the result; a larger one is `None`.
-
-    Raises:
-        EnvironmentFault: if the database fails.
     """
     with database.sandbox(task) as sandbox:
         return execute_untruncated_in(sandbox, task, sql, limits)
@@ -64,11 +60,7 @@ def execute_untruncated(
 def execute_untruncated_in(
     sandbox: Sandbox, task: Task, sql: str, limits: Limits = JUDGED
 ) -> tuple[Result | None, str]:
-    """`execute_untruncated` on a sandbox whose tables are unchanged.
-
-    Raises:
-        EnvironmentFault: if the database fails.
-    """
+    """`execute_untruncated` on a sandbox whose tables are unchanged."""
     result = sandbox.execute(sql, limits)
     # `DELETE ... RETURNING` gives rows too; on servers a SELECT of a function counts as a change
     changed = sandbox.changed if task.dialect == "sqlite" else operation_of(sql) not in ("SELECT", None)
@@ -88,9 +80,6 @@ def gives_gold_rows(database: Database, task: Task, sql: str | None) -> bool | N
     """Return whether a query gives the rows of the task's gold SQL, by the grader `strict`.
 
     No query meets a gold without rows, or with NULLs only. `None` if the gold SQL fails on this database.
-
-    Raises:
-        EnvironmentFault: if the database fails.
     """
     assert task.gold.sql is not None
     gold, _ = execute_untruncated(database, task, task.gold.sql)
@@ -110,11 +99,7 @@ def reads_clock(database: Database, task: Task) -> bool:
 
 
 def changes_with_time(database: Database, task: Task, state: State) -> bool:
-    """Return whether a change's gold SQL leaves other tables than `state` a second later.
-
-    Raises:
-        EnvironmentFault: if the database fails.
-    """
+    """Return whether a change's gold SQL leaves other tables than `state` a second later."""
     if not reads_clock(database, task):
         return False
     time.sleep(_A_SECOND_LATER)
@@ -123,21 +108,13 @@ def changes_with_time(database: Database, task: Task, state: State) -> bool:
 
 
 def gold_state(database: Database, task: Task) -> GoldState:
-    """Return the tables after the task's gold SQL.
-
-    Raises:
-        EnvironmentFault: if the database fails.
-    """
+    """Return the tables after the task's gold SQL."""
     assert task.gold.sql is not None
     return state_after(database, task, task.gold.sql)
 
 
 def state_after(database: Database, task: Task, sql: str) -> GoldState:
-    """Return the tables after a statement on the task's initial tables.
-
-    Raises:
-        EnvironmentFault: if the database fails.
-    """
+    """Return the tables after a statement on the task's initial tables."""
     with database.sandbox(task) as sandbox:
         result = sandbox.execute(sql)
         if result.error:

@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _Key = tuple[TablesKey, str]
+"""Tables and SQL: ids are unique in one file only, and a judge may see several."""
 
 _MAX_REMEMBERED = 4096
 """Gold states, and gold results, kept in memory; each saves a sandbox and a statement."""
@@ -66,24 +67,16 @@ class Verdict:
 
 
 class _Remembered(Generic[T]):
-    """Results of gold SQL; the most recently used are kept. Thread-safe.
-
-    Args:
-        rows: counts those of a result, for `_MAX_STATE_ROWS`.
-    """
+    """Results of gold SQL; the most recently used are kept. Thread-safe."""
 
     def __init__(self, rows: Callable[[T], int] = lambda _: 0) -> None:
-        self._rows, self._held = rows, 0
+        self._rows, self._held = rows, 0  # counts a result's rows, and how many are kept
         self._kept: OrderedDict[_Key, T] = OrderedDict()
         self._making: dict[_Key, threading.Lock] = {}
         self._lock = threading.Lock()
 
     def get(self, key: _Key, make: Callable[[], T], keep: Callable[[T], bool]) -> T:
-        """Return the kept value, or make it once while other threads that want it wait.
-
-        Args:
-            keep: says whether to remember the value.
-        """
+        """Return the kept value, or make it once while others wait; `keep` says whether to remember it."""
         with self._lock:
             making = self._making.setdefault(key, threading.Lock())
         with making:
@@ -109,11 +102,6 @@ def _rows_of(gold: GoldState) -> int:
     return sum(len(table.rows) for table in (gold.state or {}).values())
 
 
-def _key(task: Task, sql: str) -> _Key:
-    # by content: ids are unique in one file only, and a judge may see several
-    return task.tables_key, sql
-
-
 class Judge:
     """Judges episodes on one database. Thread-safe.
 
@@ -123,9 +111,6 @@ class Judge:
     Args:
         database: executes gold SQL.
         grader: replaces the graders of all questions: a name of `grading.GRADERS` or your own dotted path.
-
-    Raises:
-        ConfigError: if there is no such grader.
     """
 
     def __init__(self, database: Database, grader: str | None = None):
@@ -153,7 +138,7 @@ class Judge:
             EnvironmentFault: if the database fails, or the gold SQL on it.
         """
         if task.is_question:
-            grader = self.grader_for(task, protocol_grader)
+            grader = self._grader or grader_of(task, protocol_grader)
             if isinstance(grader, SQLGrader):
                 return Verdict(self._sql_right(task, answer.text or "".join(statements[-1:]), grader))
             return Verdict(self._answer_right(task, answer, grader))
@@ -166,10 +151,6 @@ class Judge:
             return Verdict(published, published, digest)
         return Verdict(same_state(state, gold.state), published, digest)
 
-    def grader_for(self, task: Task, protocol_grader: str) -> Grader | SQLGrader:
-        """Return the grader of a question's answer."""
-        return self._grader or grader_of(task, protocol_grader)
-
     def check_task(self, task: Task, protocol: AgentProtocol) -> None:
         """Raise for a task whose episodes could not be judged in this protocol.
 
@@ -180,7 +161,7 @@ class Judge:
         self._database.check_dialect(task)
         if not task.is_question:
             return
-        asked, grader = get_grader(protocol.grader), self.grader_for(task, protocol.grader)
+        asked, grader = get_grader(protocol.grader), self._grader or grader_of(task, protocol.grader)
         if not isinstance(grader, SQLGrader):
             if task.gold.answer is None:
                 raise TaskError(
@@ -236,14 +217,10 @@ class Judge:
                 raise EnvironmentFault(f"the gold SQL cannot be judged by: {problem}")
             return gold
 
-        return self._results.get(_key(task, sql), make, _is_small)
+        return self._results.get((task.tables_key, sql), make, _is_small)
 
     def gold_state(self, task: Task) -> GoldState:
-        """Return the tables after the gold SQL; remembered unless it ran out of time, or reads the clock.
-
-        Raises:
-            EnvironmentFault: if the database fails.
-        """
+        """Return the tables after the gold SQL; remembered unless it ran out of time, or reads the clock."""
 
         def make() -> GoldState:
             gold = gold_state(self._database, task)
@@ -254,7 +231,7 @@ class Judge:
         assert task.gold.sql is not None
         if reads_clock(self._database, task):
             return make()
-        return self._states.get(_key(task, task.gold.sql), make, lambda gold: not gold.out_of_time)
+        return self._states.get((task.tables_key, task.gold.sql), make, lambda gold: not gold.out_of_time)
 
 
 def _is_small(gold: Result) -> bool:

@@ -11,6 +11,7 @@ from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.types import Sampling, Start
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.tasks import Task
+from trl_dbbench.utils.lookup import check_choice
 
 KEEP = ("right", "all")
 
@@ -38,8 +39,7 @@ class Plan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.keep not in KEEP:
-            raise ConfigError(f"unknown keep {self.keep!r}; allowed: {', '.join(KEEP)}.")
+        check_choice("keep", self.keep, KEEP)
         rules = {
             "n": ("at least 1", self.n >= 1),
             "max_per_task": ("at least 1", self.max_per_task is None or self.max_per_task >= 1),
@@ -64,10 +64,8 @@ class Plan:
 
     def samplings(self, task: Task) -> list[Sampling]:
         """Return the sampling of each of a task's episodes."""
-        return [self._sampling(task.digest, number) for number in range(self.n)]
-
-    def _sampling(self, digest: str, number: int) -> Sampling:
         # by the task, not its place, so that adding tasks or samples changes no episode
-        name = hashlib.blake2b(f"{self.seed}/{digest}/{number}".encode(), digest_size=4)
-        seed = int.from_bytes(name.digest(), "big")
-        return Sampling(self.temperature, self.top_p, self.top_k, seed=seed)
+        names = (f"{self.seed}/{task.digest}/{number}".encode() for number in range(self.n))
+        seeds = (hashlib.blake2b(name, digest_size=4).digest() for name in names)
+        settings = self.temperature, self.top_p, self.top_k
+        return [Sampling(*settings, seed=int.from_bytes(seed, "big")) for seed in seeds]

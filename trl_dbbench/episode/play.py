@@ -157,11 +157,7 @@ def noting_faults(episode: Episode, asked_by: str = "") -> Iterator[None]:
 
 
 def executed_again(turn: Turn, sandbox: Sandbox, dialect: Dialect) -> QueryResult | None:
-    """Execute a turn's statement again and return its result; `None` if it cannot have changed anything.
-
-    Raises:
-        EnvironmentFault: if the database fails.
-    """
+    """Execute a turn's statement again and return its result; `None` if it cannot have changed anything."""
     if not isinstance(turn.action, Operation) or turn.result is None:
         return None
     # a statement that was stopped at a limit was undone, and may end the server

@@ -221,13 +221,10 @@ class Player:
     def start(
         self, task: Task, sampling: Sampling = DEFAULT_SAMPLING, system_prompt: Opening | None = None
     ) -> Start:
-        """Return the start of an episode of this task.
+        """Return the start of an episode of a task that `check_task` accepts.
 
         Args:
             system_prompt: replaces the protocol's own.
-
-        Raises:
-            TaskError, ConfigError: see `check_task`.
         """
         self.check_task(task)
         messages = self.chat.protocol.messages(task, system_prompt)
@@ -257,11 +254,7 @@ class Player:
                 self.check_prompt(messages, partial(_id_of, line))
 
     def check_prompt(self, messages: Sequence[dict[str, Any]], task_id: Callable[[], str]) -> None:
-        """Raise ConfigError for a task's prompt that leaves the model no room for a turn.
-
-        Args:
-            task_id: names the task; called only for the error's text.
-        """
+        """Raise ConfigError for the prompt of the task `task_id()` if it leaves no room for a turn."""
         if self.rules.context is None:
             return
         # a token is at least one byte long, so short prompts need no tokenizer

@@ -21,9 +21,6 @@ def states_along(episode: Episode, database: Database) -> list[State]:
 
     K + 1 states; a turn that changed nothing repeats the object before it. Results that differ this time, as
     those of UUID(), do not raise: otherwise an agent could avoid its rewards by making them differ.
-
-    Raises:
-        EnvironmentFault: if the database fails.
     """
     with database.sandbox(episode.task) as sandbox:
         states = [sandbox.state()]

@@ -249,8 +249,7 @@ class Episode:
     def completion_ids(self) -> list[int]:
         """All ids after the prompt: sampled turns and the observations between them. Length T.
 
-        Raises:
-            ConfigError: if an endpoint played the episode.
+        Raises ConfigError if an endpoint played the episode.
         """
         if self.endpoint is not None:
             raise no_ids(self.task.id, self.endpoint)

@@ -89,50 +89,42 @@ _SAYS_NOTHING = (
 )
 
 
-class _Problem(Exception):
-    """A problem with a gold solution."""
-
-
 def _sql_problem(task: Task, database: Database, grader: SQLGrader) -> str | None:
     """Return the problem on one of the task's databases; in a suite the gold may give nothing on some."""
     golds: list[Result] = []
     for each in task.on_each_database():
         try:
             golds += _checked_golds(each, database, grader)
-        except _Problem as problem:
+        except TaskError as problem:
             of_suite = each.source if each.source != task.source else None
             return f"{problem} (on '{of_suite.path}' of its suite)" if of_suite else str(problem)
     return _SAYS_NOTHING if all(gold.says_nothing for gold in golds) else None
 
 
 def _checked_golds(task: Task, database: Database, grader: SQLGrader) -> Sequence[Result]:
-    """Return the gold results on one database.
-
-    Raises:
-        _Problem: if there are none, or the grader rejects them.
-    """
+    """Return the gold results on one database; TaskError if there are none, or the grader rejects them."""
     if task.gold.results:
         return _checked_results(task, database, grader)
     if task.gold.sql is None:
-        raise _Problem(f"the grader {grader.name} needs gold SQL")
+        raise TaskError(f"the grader {grader.name} needs gold SQL")
     sql = grader.rewrite(task.gold.sql)
     first, problem = execute_untruncated(database, task, sql)
     again, problem = execute_untruncated(database, task, sql) if first else (None, problem)
     if first is None or again is None:
-        raise _Problem(f"the gold SQL fails: {problem}")
+        raise TaskError(f"the gold SQL fails: {problem}")
     if grader.value(again, first, task.gold.sql) < 1:
         gives = f"gives {first.rows[:3]} and then {again.rows[:3]}" if first.rows else "gives no rows"
-        raise _Problem(f"the gold SQL, which {gives}, is not right to the grader {grader.name}")
+        raise TaskError(f"the gold SQL, which {gives}, is not right to the grader {grader.name}")
     return [first]
 
 
 def _checked_results(task: Task, database: Database, grader: SQLGrader) -> Sequence[Result]:
     result = execute_alone(database, task, f"SELECT * FROM {quote(task.tables[0].name)} LIMIT 1")
     if result.error:
-        raise _Problem(f"its database cannot be read: {result.error}")
+        raise TaskError(f"its database cannot be read: {result.error}")
     for gold in task.gold.results:
         if grader.value(gold, gold, "") < 1:
-            raise _Problem(f"the gold result {gold.rows[:3]} is not right to the grader {grader.name}")
+            raise TaskError(f"the gold result {gold.rows[:3]} is not right to the grader {grader.name}")
     return task.gold.results
 
 

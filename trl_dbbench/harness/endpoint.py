@@ -143,6 +143,8 @@ def _checked(body: dict[str, Any]) -> tuple[Any, ...]:
     messages, tools, stop = body.get("messages"), body.get("tools"), body.get("stop") or []
     if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
         raise HTTPException(400, "messages must be a list of at least one message, an object each")
+    if not all(_is_text(message.get("content")) for message in messages):
+        raise HTTPException(400, "content must be a text or a list of texts: the model reads no images")
     if not all(isinstance(message.get("tool_calls") or [], list) for message in messages):
         raise HTTPException(400, "tool_calls must be a list")
     calls = [call for message in messages for call in message.get("tool_calls") or []]
@@ -161,7 +163,8 @@ def _checked(body: dict[str, Any]) -> tuple[Any, ...]:
         raise HTTPException(400, "stop must be a text, or a list of texts")
     if not isinstance(body.get("stream_options") or {}, dict):
         raise HTTPException(400, "stream_options must be an object")
-    most = body.get("max_completion_tokens") or body.get("max_tokens")
+    most = body.get("max_completion_tokens")
+    most = body.get("max_tokens") if most is None else most
     if most is not None and (not isinstance(most, int) or most < 1):
         raise HTTPException(400, "max_tokens must be a number of at least 1")
     choice, form = body.get("tool_choice") or "auto", body.get("response_format") or {"type": "text"}
@@ -170,6 +173,11 @@ def _checked(body: dict[str, Any]) -> tuple[Any, ...]:
     if form != {"type": "text"}:
         raise HTTPException(400, "response_format must be text: no reply is held to a form")
     return messages, tools, most, stop, choice != "none"
+
+
+def _is_text(content: Any) -> bool:
+    parts = content if isinstance(content, list) else [{"text": content or ""}]
+    return all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts)
 
 
 def _count(body: dict[str, Any], session: Session) -> int:

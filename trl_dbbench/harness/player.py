@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.play import judged
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.protocol import given_answer
@@ -69,7 +68,6 @@ class HarnessPlayer(Player):
 
         What goes wrong with the program is `Status.HARNESS_FAULT`. Nothing that it does makes this raise.
         """
-        assert isinstance(self.chat, ChatFormat)
         protocol, role = self.chat.protocol, self.chat.protocol.observation_role
         episode = Episode(
             start.task, start.prompt_ids, start.sampling, observation_role=role, shots=start.shots
@@ -78,15 +76,7 @@ class HarnessPlayer(Player):
             self._serving() as endpoint,
             judged(episode, protocol, self.database, self.judge) as opening,
         ):
-            session = Session(
-                episode,
-                opening,
-                engine=engine,
-                row=row,
-                chat=self.chat,
-                database=self.database,
-                rules=self.rules,
-            )
+            session = Session(episode, opening, engine, row, self)
             try:
                 with endpoint.session(session) as key:
                     end = await self._run(session, self._told(start, endpoint, key))

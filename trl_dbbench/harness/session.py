@@ -16,13 +16,14 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from trl_dbbench.database import Database, QueryResult, Sandbox
+from trl_dbbench.database import QueryResult, Sandbox
 from trl_dbbench.episode.chat import ChatFormat, content_of
+from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.protocol import Operation, Reply
 from trl_dbbench.episode.templates import TEMPLATE_ERRORS
 from trl_dbbench.episode.token_tree import TokenTree
 from trl_dbbench.episode.tool_calls import after_thoughts, tool_call, well_formed
-from trl_dbbench.episode.types import Completion, Engine, Episode, Request, Rules, Turn
+from trl_dbbench.episode.types import Completion, Engine, Episode, Request, Turn
 
 STATEMENTS_PER_CALL = 20
 """Statements that an episode may execute, for each call of the chat API that it has."""
@@ -54,22 +55,16 @@ class Session:
     Args:
         opening: its sandbox, which is being made.
         row: its number among those that the engine plays side by side.
+        player: plays it.
     """
 
     def __init__(
-        self,
-        episode: Episode,
-        opening: Awaitable[Sandbox],
-        *,
-        engine: Engine,
-        row: int,
-        chat: ChatFormat,
-        database: Database,
-        rules: Rules,
+        self, episode: Episode, opening: Awaitable[Sandbox], engine: Engine, row: int, player: Player
     ):
-        self.episode, self.chat = episode, chat
+        assert isinstance(player.chat, ChatFormat)
+        self.episode, self.chat = episode, player.chat
         self._opening, self._engine, self._row = opening, engine, row
-        self._database, self._rules = database, rules
+        self._database, self._rules = player.database, player.rules
         self._tree: TokenTree | None = None
         self._said: list[Said] = []
         self._statements = 0
@@ -245,9 +240,9 @@ class Session:
 
 def _written(call: dict[str, Any]) -> tuple[str, str]:
     """Return a call's name and arguments, as `Said` has them."""
-    function = call.get("function") or {}
+    function = call["function"]
     arguments = function.get("arguments", "")
-    with suppress(ValueError, TypeError):
+    with suppress(ValueError, TypeError, RecursionError):
         arguments = json.dumps(json.loads(arguments), ensure_ascii=False)
     return function.get("name", ""), arguments
 

@@ -132,8 +132,7 @@ class Costs:
         return cached * self.token + rows * self.row + fed * self.fed
 
     def together(self, firsts: Iterable[Request]) -> Iterator[float]:
-        """Yield what the first episode takes, what the first two take, and so on, given their first
-        requests."""
+        """Yield what the first episode takes, the first two, and so on, given their first requests."""
         prompts = set[Sequence[int]]()
         longest_prompt = longest = 0
         for rows, first in enumerate(firsts, 1):

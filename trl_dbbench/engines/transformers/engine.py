@@ -183,8 +183,7 @@ class TransformersEngine(AskedEngine):
             self._asked[request.row].answer(completion)
 
     def _next_batch(self, episodes: Sequence[Future]) -> list[Asked]:
-        """Requests of the episodes that have a row, once every unfinished episode waits; empty when all are
-        done."""
+        """Requests of episodes that have a row, once every unfinished one waits; none when all are done."""
         with self._changed:
             while (bug := bug_in(episodes)) is None and len(self._waiting) < sum(
                 not episode.done() for episode in episodes
@@ -215,8 +214,7 @@ class TransformersEngine(AskedEngine):
         requests: Sequence[Request],
         finished: Callable[[Request, Completion], None] = lambda request, completion: None,
     ) -> list[Completion]:
-        """Generate a turn for each request, the distinct `row`s of one rollout; tells `finished` as soon as
-        one is."""
+        """Generate a turn for each request, the distinct `row`s of a rollout; tell `finished` of each."""
         # no generator: leaving inference mode at a yield and entering it again would end autocast
         with self._without_gradients(), self._autocast():
             rows, cache, width = self._continue(requests) if self._keeps_cache else self._begin(requests)
@@ -229,7 +227,9 @@ class TransformersEngine(AskedEngine):
             ragged = any(row.start for row in rows)
             chooser = TokenChooser([row.request for row in rows], self._device)
             asked = {row.request.row: row for row in rows}
-            with self._attending():
+            # tokens are fed that go on from shared prompts, if there are any
+            shared_past = None if self._prompts is None else self._prompts.active(self._config, self._cache)
+            with shared_past or nullcontext():
                 while True:
                     chosen, logprobs = chooser(self._feed(ids, start, width, cache, shared, ragged))
                     live = []
@@ -254,10 +254,6 @@ class TransformersEngine(AskedEngine):
                         chooser.select(order)
                         self._arrange(rows)
                     ids, width = chosen[:, None], width + 1
-
-    def _attending(self) -> AbstractContextManager:
-        """Tokens are fed that go on from shared prompts, if there are any."""
-        return nullcontext() if self._prompts is None else self._prompts.active(self._config, self._cache)
 
     def _feed(
         self,
@@ -419,8 +415,7 @@ class TransformersEngine(AskedEngine):
             self._prompts.arrange([row.prompt for row in rows])
 
     def _to_front(self, places: Sequence[int]) -> list[int]:
-        """Move these rows to the front of the cache, by exchange; returns where the first rows were
-        before."""
+        """Move these rows to the front of the cache, by exchange; return where the first were before."""
         order = list(range(len(self._rows)))
         gaps = sorted(set(range(len(places))) - set(places))
         for gap, place in zip(gaps, (place for place in places if place >= len(places)), strict=True):

@@ -29,8 +29,7 @@ CACHE_ARGUMENT = cache_argument_of(create_causal_mask) or CACHE_ARGUMENTS[0]
 
 
 def cache_argument(model: nn.Module | type[nn.Module]) -> str | None:
-    """Return the argument by which a model, with an adapter or without, takes keys and values; `None` if its
-    forward pass takes none."""
+    """Return the argument by which a model, with an adapter or without, takes keys and values, if any."""
     # of its bases, too: a class of one's own may pass on whatever it gets
     forwards = [vars(each)["forward"] for each in _kind(model).__mro__ if "forward" in vars(each)]
     return next(filter(None, map(cache_argument_of, forwards)), None)
@@ -65,8 +64,7 @@ def check_model(model: nn.Module | type[nn.Module]) -> None:
 
 
 def _has_state_only(kind: type[nn.Module]) -> bool:
-    """Return whether all layers of a model are recurrent. From transformers 5.24 on such models also take
-    a `cache`, of states."""
+    """Return whether all layers are recurrent; transformers 5.24 hands such models a `cache` of states."""
     names = ("sdpa", "flash_attn", "attention_backend")
     attends = any(getattr(kind, f"_supports_{name}", False) for name in names)
     return getattr(kind, "_is_stateful", False) and not attends

@@ -29,8 +29,7 @@ Weights = tuple[torch.Tensor, torch.Tensor | None]
 
 @contextmanager
 def packed(model: nn.Module) -> Iterator[None]:
-    """The model computes without gradients, with its weights as they are now; meanwhile it holds copies of
-    them.
+    """The model computes without gradients, with copies of its weights as they are now.
 
     Only layers on a CPU are concerned, and where PyTorch has no oneDNN or would not ask MKL, none.
     """

@@ -30,8 +30,7 @@ SHARE_PREFIX_MIN_TOKENS = 256
 """Tokens of a prompt, counted once per row, from which sharing it pays."""
 
 OWN_SPARE_COLUMNS = 32
-"""Columns by which a full buffer of the rows' own past grows; few, since they are read too
-(`_attend_one`)."""
+"""Columns by which a full buffer of the rows' own past grows; few, since `_attend_one` reads them too."""
 
 SCORES_AT_ONCE = 2**25
 """Scores that are written down together."""
@@ -109,15 +108,13 @@ class SharedPrefix:
             _active.reset(token)
 
     def hide(self, hidden: torch.Tensor | None) -> None:
-        """Set what rows do not see of their own past from now on, (B, 1, Q, S); `None` if they see all of
-        it."""
+        """Set what rows do not see of their own past from now on, (B, 1, Q, S); `None` if they see all."""
         self._own_bias = None if hidden is None else _bias(hidden)
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
     ) -> torch.Tensor:
-        """Attention of queries (B, H, Q, D) to their prompts and to their rows' own keys (B, K, S, D); (B, Q,
-        H, D)."""
+        """Attend from queries (B, H, Q, D) to prompts and the rows' own keys (B, K, S, D): (B, Q, H, D)."""
         batch, heads, count, size = query.shape
         kinds = key.shape[1]  # heads that share keys are put side by side: M = H / K * Q
         queries = query.reshape(batch, kinds, -1, size)  # (B, K, M, D)
@@ -150,8 +147,7 @@ def _bias(hidden: torch.Tensor) -> torch.Tensor:
 def _attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of queries (B, K, M, D) to keys (B, K, S, D), and the logarithm of its mass, (B, K, M, 1), in
-    fp32."""
+    """Attention of queries (B, K, M, D) to keys (B, K, S, D), and its mass's logarithm (B, K, M, 1), fp32."""
     if bias is not None:
         bias = bias.expand(-1, -1, query.shape[2], -1)
     if fused is None or query.device.type != "cpu":
@@ -193,8 +189,7 @@ def _attend_one(
     common: torch.Tensor,
     common_mass: torch.Tensor,
 ) -> torch.Tensor:
-    """Attention of a token's scaled queries (B, K, M, D) to its row's own past and to the prompt, known
-    already.
+    """Attention of a token's scaled queries (B, K, M, D) to its row's own past and to its prompt.
 
     The prompt is one more column, whose score is its mass and whose value is what attention to it gave. A
     buffer's spare columns are read and masked: left out, they would lie as gaps between the heads, which

@@ -15,12 +15,10 @@ import torch.nn.functional as F
 from trl_dbbench.episode.types import Request
 
 BLOCK_TOKENS = 256
-"""Tokens in a block. A draw first chooses a block, then a token in it, so that it need not add up all
-tokens."""
+"""Tokens in a block. A draw chooses a block, then a token in it, which saves adding up all tokens."""
 
 TOP_P_CANDIDATES = 256
 """The most likely tokens that top-p is tried on, before the whole vocabulary is sorted for it."""
-
 
 SORTED_ROWS = 16
 """Rows whose whole vocabularies are sorted together: that takes memory for each of them."""
@@ -62,8 +60,7 @@ class TokenChooser:
     def __call__(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The chosen ids and their log softmax(logits / temperature), each (B,), from logits of (B, V)."""
         scaled = logits.float() / self._temperature  # (B, V)
-        # which token is the most likely takes many times as long to find as its logit, so only where it is
-        # needed
+        # finding the most likely token takes many times as long as its logit, so only where it is needed
         most = scaled.amax(dim=-1, keepdim=True)  # (B, 1)
         weights = scaled.softmax(dim=-1)  # (B, V)
         # of the most likely token: minus the logarithm of the sum of exp(scaled - most)
@@ -97,8 +94,7 @@ def _uniforms(request: Request, steps: int) -> torch.Tensor:
 
 
 def _draw(blocks: torch.Tensor, masses: torch.Tensor, uniform: torch.Tensor, size: int) -> torch.Tensor:
-    """A token of each row, (B, 1), of `size`: first the block of tokens in which the draw falls, then the
-    token in it."""
+    """A token of each row, (B, 1), of `size`: first the block in which the draw falls, then the token."""
     place, rest = _inverse_cdf(masses, uniform)
     block = blocks.gather(1, place[:, :, None].expand(-1, -1, BLOCK_TOKENS))[:, 0]  # (B, BLOCK_TOKENS)
     within, _ = _inverse_cdf(block, rest)
@@ -106,11 +102,7 @@ def _draw(blocks: torch.Tensor, masses: torch.Tensor, uniform: torch.Tensor, siz
 
 
 def _inverse_cdf(masses: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where a uniform number falls among `masses`, and how far into that mass, again from 0 to 1; both (B,
-    1).
-
-    Never on a mass of zero.
-    """
+    """Where a uniform number falls among `masses`, never on a 0, and how far into that one; both (B, 1)."""
     cumulative = masses.double().cumsum(dim=-1)
     target = uniform * cumulative[:, -1:]
     # right=True: the first one whose cumulative mass exceeds the target
@@ -126,8 +118,7 @@ def _draw_restricted(
     top_k: torch.Tensor,
     uniform: torch.Tensor,
 ) -> torch.Tensor:
-    """As `_draw`, among the `top_k` most likely (0: all) and of these the fewest whose mass reaches
-    `top_p`."""
+    """As `_draw`, among the `top_k` most likely (0: all), and of these the fewest that reach `top_p`."""
     size = weights.shape[1]
     count = min(size, max(TOP_P_CANDIDATES, int(top_k.max())))
     candidates, order = weights.topk(count, dim=-1)  # (B, count), descending

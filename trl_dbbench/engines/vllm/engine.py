@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 import httpx2
 
 from trl_dbbench.engines.policy import AUTO, Policy, Precision, ServedPolicy
-from trl_dbbench.engines.vllm.logprobs import policys_logprobs
 from trl_dbbench.engines.vllm.servers import (
     CONNECT_SECONDS,
     CONNECTION_LIMITS,
@@ -33,10 +32,11 @@ from trl_dbbench.engines.vllm.servers import (
     check,
     describe,
     message_of,
+    policys_logprobs,
     read_turn,
     wait_times,
 )
-from trl_dbbench.engines.vllm.weights import weights_of
+from trl_dbbench.engines.vllm.weights import AdapterWeights, FullWeights, ServedWeights, way_of
 from trl_dbbench.episode.types import Completion, Request
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.utils.ranks import Ranks
@@ -69,11 +69,9 @@ class VLLMEngine:
         self._homes: dict[tuple[int, ...], Server] = {}  # prompt -> the server of its episodes
 
     async def generate(self, request: Request) -> Completion:
-        """A turn from the server of the episode, or from another one where that fails.
+        """Return a turn from the episode's server, or from another one where that fails.
 
-        Raises:
-            EngineError: if no server answers.
-            ConfigError: if a server refuses the request.
+        EngineError if no server answers, ConfigError if one refuses the request.
         """
         waits = wait_times(self.servers.patience)
         while True:
@@ -161,12 +159,11 @@ T = TypeVar("T")
 
 
 class VLLMBackend:
-    """Generates on servers; see `engines.base.Backend`. Connects at once, so that what cannot work is known
-    early.
+    """Generates on servers; see `engines.base.Backend`. Connects at once, to find early what cannot work.
 
     Args:
-        args: its `vllm_server_urls` are the servers. For a policy that is trained, `weights.py` says what
-            else is read of it.
+        args: its `vllm_server_urls` are the servers. For a policy that is trained, `output_dir`,
+            `vllm_group_port`, `vllm_server_timeout` and `needs_rollout_logprobs` are read, too.
         policy: its weights.
 
     Raises:
@@ -188,7 +185,8 @@ class VLLMBackend:
                 "http://10.0.0.7:8000."
             )
         self._policy = policy
-        self._weights = weights_of(policy, args)
+        way = way_of(policy, "vllm_server_urls", ServedWeights, FullWeights, AdapterWeights)
+        self._weights = way(policy, args)
         self._servers = VLLMServers(
             args.vllm_server_urls,
             policy.eos_token_ids,
@@ -209,11 +207,7 @@ class VLLMBackend:
 
     @contextmanager
     def engine(self) -> Iterator[VLLMEngine]:
-        """The engine, with the weights as they are now on the servers.
-
-        Raises:
-            ConfigError, EngineError: as above; on all ranks, whichever met it.
-        """
+        """The engine, with the weights as they are now on the servers. What fails is raised on all ranks."""
         self._weights.bring(self._servers, self._on_main_process)
         ranks = Ranks()
         first = ranks.number * len(self._servers.servers) // ranks.count  # so that they share all servers

@@ -28,8 +28,9 @@ import torch
 
 from trl_dbbench.engines.asked import Asked, AskedEngine, bug_in
 from trl_dbbench.engines.policy import Policy, ServedPolicy
-from trl_dbbench.engines.vllm.loaded import loaded_weights_of
-from trl_dbbench.engines.vllm.logprobs import policys_logprobs
+from trl_dbbench.engines.vllm.loaded import AdapterWeights, FullWeights, WeightsOfDisk
+from trl_dbbench.engines.vllm.servers import policys_logprobs
+from trl_dbbench.engines.vllm.weights import way_of
 from trl_dbbench.episode.types import Completion, Request
 from trl_dbbench.errors import ConfigError, DBBenchError, EngineError, RankError, one_line
 from trl_dbbench.utils.ranks import Ranks, together
@@ -81,12 +82,7 @@ class InProcessEngine(AskedEngine):
         self._asked: dict[str, Asked] = {}  # by vLLM's id
 
     def serve(self, episodes: Sequence[Future]) -> None:
-        """Step the engine until all episodes are done.
-
-        Raises:
-            EngineError: if vLLM fails.
-            ConfigError: if it refuses a request.
-        """
+        """Step the engine until all episodes are done. EngineError if vLLM fails."""
         self._watch(episodes)
         try:
             while self._take(episodes):
@@ -208,7 +204,7 @@ class InProcessBackend:
                 "vllm_server_urls, or generate with transformers (use_vllm: false)."
             )
         self._policy = policy
-        self._weights = loaded_weights_of(policy, args)
+        self._weights = way_of(policy, "use_vllm", WeightsOfDisk, FullWeights, AdapterWeights)(policy, args)
         sampling = self._weights.sampling
         self._processed = sampling is not None and sampling.temperature != 1
         trained_on = sampling if self._weights.logprobs_used else None
@@ -277,12 +273,7 @@ class InProcessBackend:
 
     @contextmanager
     def engine(self) -> Iterator[InProcessEngine]:
-        """The engine, awake and with the weights as they are now.
-
-        Raises:
-            ConfigError: if vLLM does not take the adapter.
-            EngineError: if it fails, as without memory to wake up.
-        """
+        """The engine, awake and with the weights as they are now. EngineError if memory is short for it."""
         adapter = self._wake()
         try:
             yield InProcessEngine(
@@ -325,11 +316,7 @@ class InProcessBackend:
 
 
 def _tensor_parallel_group(size: int) -> torch.distributed.ProcessGroup | None:
-    """Return the ranks that share an engine with this one; `None` if none do.
-
-    Raises:
-        ConfigError: if the ranks cannot be divided into groups of this size.
-    """
+    """Return the ranks that share an engine with this one; `None` if none do."""
     ranks = Ranks()
     if ranks.count % size:
         raise ConfigError(

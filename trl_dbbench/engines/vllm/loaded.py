@@ -17,8 +17,8 @@ from typing import Any
 from peft import PeftConfig
 from trl.generation.vllm_generation import VLLMGeneration
 
-from trl_dbbench.engines.policy import Policy, Precision, ServedPolicy, TrainedPolicy
-from trl_dbbench.engines.vllm.weights import check_lora, way_of
+from trl_dbbench.engines.policy import ServedPolicy, TrainedPolicy
+from trl_dbbench.engines.vllm.weights import check_lora
 from trl_dbbench.episode.types import Sampling
 from trl_dbbench.errors import ConfigError, one_line
 
@@ -57,15 +57,6 @@ class LoadedWeights:
         raise NotImplementedError
 
 
-def loaded_weights_of(policy: Policy | ServedPolicy, args: Any) -> LoadedWeights:
-    """Return the way that this policy's weights take.
-
-    Raises:
-        ConfigError: if there is none.
-    """
-    return way_of(policy, "use_vllm", WeightsOfDisk, FullWeights, AdapterWeights)(policy, args)
-
-
 def place_for(size: int) -> Path | None:
     """Return a folder in memory that has room for `size` bytes of each rank here; `None` if there is none."""
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
@@ -81,7 +72,7 @@ class AdapterWeights(LoadedWeights):
         self.sampling = policy.sampling
         self.logprobs_used = args.needs_rollout_logprobs
         self.options = lora_options([policy.model.active_peft_config], ["the adapter that is trained"])
-        self.options |= quantization_options(policy.computes_in) | loading_options(policy, revision_of(args))
+        self.options |= loading_options(policy)
         if getattr(policy.model, "is_loaded_in_8bit", False):
             raise ConfigError("vLLM cannot load a model in 8 bits: set load_in_4bit, or leave use_vllm out.")
         self._policy = policy
@@ -97,8 +88,7 @@ class AdapterWeights(LoadedWeights):
         self._count += 1
         with tempfile.TemporaryDirectory(prefix="trl-dbbench-", dir=place) as folder:
             saved = self._policy.save_adapter(Path(folder))
-            self._request = _lora_request(f"policy-{self._count}", self._count, saved)
-            _add_lora(llm, self._request)  # reads it
+            self._request = _loaded(llm, f"policy-{self._count}", self._count, saved)
         self._version = self._policy.version
         return self._request
 
@@ -115,7 +105,7 @@ class FullWeights(LoadedWeights):
                 "an adapter (use_peft: true), or leave use_vllm out."
             )
         self.dtype = policy.computes_in.dtype
-        self.options = loading_options(policy, revision_of(args))
+        self.options = loading_options(policy)
         self.sampling = policy.sampling
         self.logprobs_used = args.needs_rollout_logprobs
         self._policy = policy
@@ -150,7 +140,7 @@ class WeightsOfDisk(LoadedWeights):
 
     def __init__(self, policy: ServedPolicy, args: Any):
         self.dtype = policy.computes_in.dtype
-        self.options = loading_options(policy, policy.revision) | quantization_options(policy.computes_in)
+        self.options = loading_options(policy)
         self._adapters = [str(adapter) for adapter in policy.adapters]
         if self._adapters:
             self.options |= lora_options(
@@ -163,9 +153,7 @@ class WeightsOfDisk(LoadedWeights):
             return None
         path = str(self._policy.adapter)
         number = self._adapters.index(path) + 1
-        request = _lora_request(f"adapter-{number}", number, Path(path))
-        _add_lora(llm, request)
-        return request
+        return _loaded(llm, f"adapter-{number}", number, path)
 
 
 def lora_options(configs: list[PeftConfig], names: list[str]) -> dict[str, Any]:
@@ -179,39 +167,28 @@ def lora_options(configs: list[PeftConfig], names: list[str]) -> dict[str, Any]:
     """
     for config, name in zip(configs, names, strict=True):
         check_lora(config, name, "use_vllm")
-    rank = max(config.r for config in configs)
+    rank = max(rank for config in configs for rank in (config.r, *(config.rank_pattern or {}).values()))
     allowed = [each for each in RANKS_OF_VLLM if each >= rank]
     if not allowed:
         raise ConfigError(f"vLLM takes adapters up to rank {RANKS_OF_VLLM[-1]}; the rank here is {rank}.")
     return {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1, "max_lora_rank": allowed[0]}
 
 
-def revision_of(args: Any) -> str | None:
-    """Return the revision that is trained; `None` for the hub's latest."""
-    return (getattr(args, "model_init_kwargs", None) or {}).get("revision")
-
-
-def loading_options(policy: TrainedPolicy | ServedPolicy, revision: str | None) -> dict[str, Any]:
-    """Return vLLM's options to load the policy's own model: its revision, and its config where that was
-    changed."""
-    options = {"revision": revision, "hf_overrides": policy.config_changes}
+def loading_options(policy: TrainedPolicy | ServedPolicy) -> dict[str, Any]:
+    """Return vLLM's options to load the policy's own model as the policy has it."""
+    options = {"revision": policy.revision, "hf_overrides": policy.config_changes}
+    if policy.computes_in.quantization == "bitsandbytes":  # of others the model's own config.json says it
+        options["quantization"] = "bitsandbytes"
     return {name: value for name, value in options.items() if value}
 
 
-def quantization_options(precision: Precision) -> dict[str, Any]:
-    """Return vLLM's option for weights that are quantized as they are loaded. Others are so on the disk, and
-    their config.json says it."""
-    return {"quantization": "bitsandbytes"} if precision.quantization == "bitsandbytes" else {}
-
-
-def _lora_request(name: str, number: int, path: Path) -> Any:
+def _loaded(llm: Any, name: str, number: int, path: Path | str) -> Any:
+    """Have vLLM read an adapter; return its request of it."""
     from vllm.lora.request import LoRARequest
 
-    return LoRARequest(name, number, str(path))
-
-
-def _add_lora(llm: Any, request: Any) -> None:
+    request = LoRARequest(name, number, str(path))
     try:
         llm.llm_engine.add_lora(request)
     except Exception as error:  # vLLM's are of many kinds
         raise ConfigError(f"vLLM does not take the adapter: {one_line(error)}") from error
+    return request

@@ -23,7 +23,6 @@ from typing import Any
 import httpx2
 
 from trl_dbbench.engines.policy import Precision
-from trl_dbbench.engines.vllm.logprobs import policys_logprobs
 from trl_dbbench.episode.types import Request, Sampling
 from trl_dbbench.errors import ConfigError, EngineError
 
@@ -78,8 +77,13 @@ def check(server: Server, response: httpx2.Response) -> None:
 
 
 def read_turn(server: Server, response: httpx2.Response) -> tuple[list[int], list[float]]:
-    choice = response.json()["choices"][0]
-    ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
+    try:
+        choice = response.json()["choices"][0]
+        ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise ServerFailure(f"what it sends is no turn: {response.text[:200]!r}") from None
+    if choice.get("finish_reason") == "abort":  # it is stopped or paused, and sends what there is
+        raise ServerFailure("it has aborted a turn")
     if not ids or logprobs is None or len(ids) != len(logprobs):
         raise ConfigError(
             f"the vLLM server {server.url} returns no token ids with log-probabilities; they need vLLM "
@@ -91,6 +95,24 @@ def read_turn(server: Server, response: httpx2.Response) -> tuple[list[int], lis
             "--logprobs-mode raw_logprobs or processed_logprobs."
         )
     return ids, logprobs
+
+
+PROCESSED_MIN_TEMPERATURE = 0.01
+"""vLLM takes any lower temperature for this one."""
+
+
+def policys_logprobs(sampling: Sampling, processed: bool) -> bool:
+    """Return whether vLLM's log-probabilities are the policy's: of the logits / temperature, whatever top-p
+    and top-k.
+
+    Args:
+        processed: whether it gives those after temperature, top-p and top-k (`processed_logprobs`), and not
+            those of temperature 1 (`raw_logprobs`).
+    """
+    if processed and not sampling.greedy:
+        unrestricted = sampling.top_p == 1 and sampling.top_k == 0
+        return unrestricted and sampling.temperature >= PROCESSED_MIN_TEMPERATURE
+    return sampling.temperature == 1
 
 
 def message_of(response: httpx2.Response) -> str:
@@ -185,13 +207,10 @@ class VLLMServers:
         self.servers, self.adapter = list(servers), adapter
 
     def load_adapter(self, save: Callable[[Path], Path]) -> None:
-        """Save an adapter and brings it to the servers in place of the last one.
+        """Save an adapter and bring it to the servers in place of the last one; raises as `connect` does.
 
         Args:
             save: writes it into a folder, and returns which folder in there holds it.
-
-        Raises:
-            EngineError, ConfigError: as `connect`.
         """
         assert self._adapters is not None
         if not self._loads:  # what a killed run left
@@ -202,12 +221,7 @@ class VLLMServers:
         self._replace(Adapter(name, str(save(folder)), str(folder)))
 
     def use_adapter(self, path: str | Path) -> None:
-        """Has the servers load an adapter that lies somewhere already: in a folder that they see, or on the
-        hub.
-
-        Raises:
-            EngineError, ConfigError: as `connect`.
-        """
+        """Have the servers load an adapter that lies in a folder that they see, or on the hub."""
         place = Path(path)
         self._replace(Adapter(self._new_name(), str(place.resolve() if place.exists() else path)))
 
@@ -246,7 +260,7 @@ class VLLMServers:
         self._loaded[:] = [adapter for adapter in self._loaded if adapter not in unused]
 
     def close(self) -> None:
-        """Unload and deletes the last adapter. Happens at the end of the process, too."""
+        """Unload and delete the last adapter. Happens at the end of the process, too."""
         self._clean_up()
         self._http.close()
 
@@ -256,7 +270,7 @@ class VLLMServers:
         return self._full_weights and all(server.failed for server in self.servers)
 
     def make_ready(self) -> None:
-        """Greet servers that were lost, and loads what is missing on each that answers."""
+        """Greet servers that were lost, and load what is missing on each that answers."""
         with ThreadPoolExecutor(len(self.servers)) as pool:
             list(pool.map(self._make_server_ready, self.servers))
 
@@ -396,8 +410,7 @@ def wait_times(patience: float) -> Iterator[float]:
 
 
 def _remove(adapters: Sequence[Adapter], servers: Sequence[Server], headers: dict[str, str]) -> None:
-    """Unload adapters from the servers that are up, as far as they let it be done; deletes the folders made
-    for them."""
+    """Unload adapters from the servers that are up and let it be done; delete the folders made for them."""
     for adapter in adapters:
         for server in servers:
             if server.up:

@@ -8,7 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,19 +56,6 @@ class Weights:
         raise NotImplementedError
 
 
-def weights_of(policy: Policy | ServedPolicy, args: Any) -> Weights:
-    """The way that this policy's weights take.
-
-    Args:
-        args: of a trained policy: `output_dir`, `vllm_group_port`, `vllm_server_timeout`, and what tells
-            whether log-probabilities of the rollout are used.
-
-    Raises:
-        ConfigError: if there is none.
-    """
-    return way_of(policy, "vllm_server_urls", ServedWeights, FullWeights, AdapterWeights)(policy, args)
-
-
 def way_of(
     policy: Policy | ServedPolicy, setting: str, served: Way[W], full: Way[W], adapter: Way[W]
 ) -> Way[W]:
@@ -101,30 +89,34 @@ def way_of(
 
 
 NOT_IN_VLLM = (
-    *("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "trainable_token_indices", "lora_bias"),
-    *("alora_invocation_tokens", "layer_replication", "use_qalora", "use_bdlora"),
+    *("use_dora", "modules_to_save", "trainable_token_indices", "lora_bias", "alora_invocation_tokens"),
+    *("layer_replication", "use_qalora", "use_bdlora"),
 )
 """Settings of LoRA that vLLM refuses, some only when it gets the weights, or passes over without a word."""
 
+NOT_IN_OLD_VLLM = ("rank_pattern", "alpha_pattern")
+"""Settings that vLLM 0.32 reads. Servers may be older, and pass over them without a word."""
 
-def check_lora(config: PeftConfig, name: str, setting: str) -> None:
+
+def check_lora(config: PeftConfig, name: str, setting: str, unread: Sequence[str] = NOT_IN_VLLM) -> None:
     """Raise ConfigError for an adapter that vLLM does not take, or would compute otherwise.
 
     Args:
         name: of the adapter, for the error.
         setting: the one that asks for vLLM.
+        unread: settings that this vLLM does not know.
     """
     if config.peft_type != PeftType.LORA:
         raise ConfigError(f"vLLM takes LoRA adapters; {name} is one of {config.peft_type.value}.")
-    unknown = [each for each in NOT_IN_VLLM if getattr(config, each, None)]
+    unknown = [each for each in unread if getattr(config, each, None)]
     unknown += filter(None, [changes_base(config)])
     if unknown:
         raise ConfigError(f"vLLM takes no adapter with {unknown[0]}, as {name} is. Leave {setting} out.")
 
 
-def _logprobs_used(policy: TrainedPolicy, args: Any) -> Sampling | None:
-    """The policy's sampling, if something is trained on the rollout's log-probabilities."""
-    return policy.sampling if args.needs_rollout_logprobs else None
+def check_lora_for_servers(config: PeftConfig, name: str) -> None:
+    """Raise ConfigError for an adapter that a server of any version would refuse or compute otherwise."""
+    check_lora(config, name, "vllm_server_urls", (*NOT_IN_VLLM, *NOT_IN_OLD_VLLM))
 
 
 class ServedWeights(Weights):
@@ -132,6 +124,9 @@ class ServedWeights(Weights):
 
     def __init__(self, policy: ServedPolicy, args: Any):
         self._adapter = policy.adapter
+        if policy.adapter is not None:
+            with suppress(ValueError, OSError):  # only the servers may see it
+                check_lora_for_servers(PeftConfig.from_pretrained(policy.adapter), str(policy.adapter))
 
     def open(self, servers: VLLMServers, on_main_process: OnMainProcess) -> None:
         if (adapter := self._adapter) is not None:
@@ -146,9 +141,9 @@ class AdapterWeights(Weights):
 
     def __init__(self, policy: TrainedPolicy, args: Any):
         config = policy.model.active_peft_config
-        check_lora(config, "the adapter that is trained", "vllm_server_urls")
+        check_lora_for_servers(config, "the adapter that is trained")
         self.adapters = Path(args.output_dir) / ADAPTERS_FOLDER
-        self.logprobs_of = _logprobs_used(policy, args)
+        self.logprobs_of = policy.sampling if args.needs_rollout_logprobs else None
         self._policy = policy
         self._sent: Any = None
 
@@ -170,7 +165,7 @@ class FullWeights(Weights):
     full = True
 
     def __init__(self, policy: TrainedPolicy, args: Any):
-        self.logprobs_of = _logprobs_used(policy, args)
+        self.logprobs_of = policy.sampling if args.needs_rollout_logprobs else None
         self._policy = policy
         self._args = args
         self._sent: Any = None
@@ -229,8 +224,7 @@ class FullWeights(Weights):
 
 
 class _Sender(VLLMGeneration):
-    """TRL's, which sends the weights as it walks over them; where they are sharded, all ranks walk
-    together."""
+    """TRL's, which sends weights as it walks over them; where they are sharded, all ranks walk together."""
 
     def _init_vllm(self) -> None:
         try:
@@ -244,7 +238,6 @@ class _Sender(VLLMGeneration):
         return self._walk
 
     def walk_on(self) -> None:
-        """To the end, when the server has failed on the way: the other ranks are waiting at the next
-        weight."""
+        """To the end, when the server has failed on the way: the other ranks wait at the next weight."""
         for _ in self._walk:
             pass

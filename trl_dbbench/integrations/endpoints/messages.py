@@ -175,8 +175,8 @@ def read_reply(body: Any) -> Reply:
         finish = choice.get("finish_reason")
     except (KeyError, IndexError, TypeError, AttributeError):
         raise ValueError(f"no reply: {json.dumps(body, ensure_ascii=False)[:200]}") from None
-    if finish == "error":
-        raise ValueError("the reply ended in an error")
+    if finish in ("error", "abort"):  # a server that is stopped sends what there is
+        raise ValueError("the reply ended in an error, or was aborted")
     usage = _usage(body.get("usage"))
     return Reply(content or refusal, calls, thoughts, bool(refusal), finish, usage, dict(message))
 
