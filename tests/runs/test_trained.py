@@ -209,9 +209,6 @@ def test_a_run_of_an_earlier_version(run: Path, held_out: Path, command: Callabl
     trained = find_trained(old)
     assert Path(ROOT, trained.model) == MODEL  # as the recipe names it
     assert (trained.settings.system_prompt, trained.settings.rules.max_turn_tokens) == (None, 512)
-    assert str(trained.said).endswith(
-        " It is of an earlier version, which kept no system prompt, chat template and turn tokens."
-    )
     options = ("--model", MODEL, "--system-prompt", PROMPT, "--max-turn-tokens", 48, "--dtype", "float32")
     assert played(command, tmp_path, old, *options)[0] == of_the_run(run, 2)
 

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.play import judged
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.protocol import given_answer
@@ -69,7 +68,6 @@ class HarnessPlayer(Player):
 
         What goes wrong with the program is `Status.HARNESS_FAULT`. Nothing that it does makes this raise.
         """
-        assert isinstance(self.chat, ChatFormat)
         protocol, role = self.chat.protocol, self.chat.protocol.observation_role
         episode = Episode(
             start.task, start.prompt_ids, start.sampling, observation_role=role, shots=start.shots

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,19 +72,9 @@ def read_tasks(path: Path, notes: list[str]) -> Iterator[Task]:
         notes.append(f"{path.name}: {bad} line{'s' * (bad > 1)} could not be read and were left out.")
 
 
-def tasks_by_digest_and_id(tasks: Iterable[Task]) -> dict[str | tuple[str, str], list[Task]]:
-    """Index tasks for `find_tasks`: by digest, and by id and question for early versions."""
-    found: defaultdict[str | tuple[str, str], list[Task]] = defaultdict(list)
-    for task in tasks:
-        found[task.digest].append(task)
-        found[task.id, task.question].append(task)
-    return found
-
-
-def find_tasks(record: EpisodeRecord, tasks: Mapping[str | tuple[str, str], list[Task]]) -> list[Task]:
-    """Return the tasks that an episode may have played; several if they cannot be told apart."""
-    digest = record.get("task_digest")
-    return tasks.get(str(digest) if digest else (record["task_id"], record["question"]), [])
+def tasks_by_digest(path: Path, notes: list[str]) -> dict[str, Task]:
+    """Return the tasks of a run by their digests, which its episodes name in `task_digest`."""
+    return {task.digest: task for task in read_tasks(path, notes)}
 
 
 def loads(text: bytes | str) -> Any:

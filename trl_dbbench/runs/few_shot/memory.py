@@ -25,7 +25,7 @@ from trl_dbbench.episode.protocol import AgentProtocol, Answer, Operation
 from trl_dbbench.episode.tool_calls import after_thoughts
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.runs.read import read_episodes, read_tasks
+from trl_dbbench.runs.read import read_episodes, tasks_by_digest
 from trl_dbbench.runs.records import (
     EPISODES_FILE,
     OF_TRAINING_TASKS,
@@ -218,7 +218,7 @@ def load_memory(
     notes: list[str] = []
     tasks: dict[str, Task] = {}
     if (beside := file.with_name(TASKS_FILE)).is_file():
-        tasks = {task.digest: task for task in read_tasks(beside, notes)}
+        tasks = tasks_by_digest(beside, notes)
     memory, right, unreadable = Memory(), 0, 0
     for _, record in read_episodes(file, notes, _check_texts):
         if not (record["right"] and record["turns"]) or record["phase"] not in phases:
