@@ -9,9 +9,9 @@ from itertools import count
 from typing import Any
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.evaluation.compare.arms import GREEDY, Arm, key_of, mcnemar, paired_interval
+from trl_dbbench.evaluation.compare.arms import GREEDY, Arm, mcnemar, paired_interval
 from trl_dbbench.evaluation.compare.figures import OVERALL, Figures, best_measures, figures_of
-from trl_dbbench.runs.records import EpisodeRecord, is_void, void_reasons
+from trl_dbbench.runs.records import EpisodeRecord, is_void, key_of, void_reasons
 from trl_dbbench.utils.console import columns, printable
 
 SIGNIFICANT = 0.05
