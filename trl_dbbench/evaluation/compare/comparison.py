@@ -342,7 +342,8 @@ def transcript(episode: EpisodeRecord) -> Iterator[str]:
         elif "answer" in turn:
             yield f"answer: {_short(turn['answer'])}"
         else:
-            yield f"unreadable: {_short(turn.get('text', ''))}"
+            what = "reply" if turn.get("action") == "reply" else "unreadable"
+            yield f"{what}: {_short(turn.get('text', ''))}"
         if turn.get("observation") is not None:
             yield f"     {_short(str(turn['observation']))}"
 
