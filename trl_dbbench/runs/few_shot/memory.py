@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.episode.protocol import AgentProtocol, Answer, Operation
-from trl_dbbench.episode.tool_calls import after_thoughts
+from trl_dbbench.episode.tool_calls import after_thoughts, call_alone
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.runs.read import read_episodes, tasks_by_digest
@@ -130,11 +130,13 @@ class Example:
     def messages(self, protocol: AgentProtocol) -> list[dict[str, str]]:
         """Return the episode as earlier turns of a prompt: its question, then turns and observations.
 
-        Thoughts are left out, as in `ChatFormat.prompt_ids`.
+        Thoughts, and words around a tool call, are left out, as in `ChatFormat.prompt_ids`.
         """
         messages = [each for each in protocol.messages(self.task) if each["role"] != "system"]
         for text, seen in self.turns:
-            messages.append({"role": "assistant", "content": after_thoughts(text).strip() or text})
+            said = after_thoughts(text).strip() or text
+            said = call_alone(said) if protocol.tools else said
+            messages.append({"role": "assistant", "content": said})
             if seen is not None:
                 messages.append({"role": protocol.observation_role, "content": seen})
         return messages
