@@ -441,6 +441,13 @@ def test_files_that_show_nothing_are_refused(memory_file, tmp_path):
     assert len(load_memory(cut, get_protocol("text"))) == 19
 
 
+def test_a_file_that_an_editor_of_windows_has_saved(memory_file, tmp_path):
+    """With a mark at its begin, and with its line ends."""
+    text = memory_file.read_text().replace("\n", "\r\n")
+    (tmp_path / "memory.jsonl").write_text(text, encoding="utf-8-sig", newline="")
+    assert len(load_memory(tmp_path / "memory.jsonl", get_protocol("text"))) == 20
+
+
 def test_a_line_without_its_texts_is_left_out(memory_file, tmp_path):
     lines = memory_file.read_text().splitlines()
     lines[0] = json.dumps(json.loads(lines[0]) | {"turns": [{"observation": "[(1,)]"}]})

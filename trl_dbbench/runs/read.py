@@ -65,7 +65,7 @@ def read_tasks(path: Path, notes: list[str]) -> Iterator[Task]:
         for line in lines:
             if line.strip():
                 try:
-                    yield Task.from_json(line.decode("utf-8", errors="replace"))
+                    yield Task.from_json(line.decode("utf-8-sig", errors="replace"))
                 except TaskError:
                     bad += 1
     if bad:
@@ -80,7 +80,7 @@ def tasks_by_digest(path: Path, notes: list[str]) -> dict[str, Task]:
 def loads(text: bytes | str) -> Any:
     """Read JSON with `None` for NaN and infinities, which browsers cannot read."""
     if isinstance(text, bytes):
-        text = text.decode("utf-8", errors="replace")
+        text = text.decode("utf-8-sig", errors="replace")
     return json.loads(text, parse_constant=lambda _: None, parse_float=_finite)
 
 
