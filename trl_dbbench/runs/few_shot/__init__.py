@@ -36,7 +36,7 @@ from trl_dbbench.runs.few_shot.memory import Example, Memory, Query, good_episod
 from trl_dbbench.runs.read import read_episodes, tasks_by_digest
 from trl_dbbench.runs.records import EPISODES_FILE, SHOTS_FILE, TASKS_FILE, EpisodeRecord, episode_record
 from trl_dbbench.tasks import Task
-from trl_dbbench.utils.files import whole_lines
+from trl_dbbench.utils.files import telling_of_no_space, whole_lines
 from trl_dbbench.utils.lookup import check_choice
 from trl_dbbench.utils.ranks import Ranks
 
@@ -296,8 +296,12 @@ class Shots:
         new = [id for id in dict.fromkeys(ids) if id not in self._written]
         self._written.update(new)
         if new:
-            with self._file.open("a", encoding="utf-8", errors="backslashreplace") as file:
-                file.writelines(f"{self._drawn[id].line}\n" for id in new)
+            lines = [f"{self._drawn[id].line}\n" for id in new]
+            with (
+                telling_of_no_space(self._file, "Free some, and start again."),
+                self._file.open("a", encoding="utf-8", errors="backslashreplace") as file,
+            ):
+                file.writelines(lines)
 
 
 def _check_not_its_own(memory: str, output_dir: str) -> None:
