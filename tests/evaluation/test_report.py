@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import gzip
+import io
 import json
 import os
 import random
@@ -582,6 +583,19 @@ def test_command_writes_page_and_figures(tmp_path, monkeypatch, capsys) -> None:
     html = (run / "report.html").read_text()
     assert "Qwen/Qwen2.5-0.5B-Instruct" in html and "LoRA r 16" in html
     assert len(blocks(html, "episodes")) == 140
+
+
+def test_a_folder_whose_name_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a terminal of en_US.UTF-8 has it, Python's output takes no bytes that are no UTF-8."""
+    run = write_run(tmp_path / os.fsdecode(b"run\xff"), episodes(2))
+    terminal = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="strict")
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setattr("sys.argv", ["trl-dbbench", "report", str(run), "--no-figures"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    terminal.flush()
+    assert not stopped.value.code
+    assert rb"run\udcff/report.html: 50 episodes" in terminal.buffer.getvalue()
 
 
 def test_a_figures_text_is_no_formula(tmp_path: Path) -> None:
