@@ -469,6 +469,19 @@ def hostile(name: str, right: bool) -> Arm:
     return Arm(name, [record(1, right, "3", **more)], gold={"d1": {"sql": ATTACK, "answer": [ATTACK]}})
 
 
+def test_what_a_model_says_to_a_program_is_no_unreadable_turn(tmp_path: Path) -> None:
+    """As with `harness`, and as a summary of earlier turns (`compaction: summary`)."""
+    said: Any = {"text": "I would look at the fruits.", "action": "reply", "observation": None, "tokens": 7}
+    arms = []
+    for name, right in (("base", False), ("tuned", True)):
+        played = record(0, right)
+        arms.append(Arm(name, [{**played, "turns": [said, *played["turns"]]}]))
+    comparison = compare_arms(arms)
+    assert "reply: I would look at the fruits." in comparison_text(comparison)
+    page = write_comparison(comparison, tmp_path / "page.html").read_text()
+    assert "Turn 1: reply<" in page
+
+
 def test_hostile_text_is_no_markup(tmp_path: Path) -> None:
     comparison = compare_arms([hostile("<b>base", False), hostile("other", True)])
     html = write_comparison(comparison, tmp_path / "c.html").read_text()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import json
 import os
 import re
 import signal
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,13 @@ from typing import Any
 import pytest
 from test_endpoints import HANG, LOOK, RIGHT, WRONG, Api, api, refused, said, turn_of
 from test_evaluation import QUESTION, written
+from test_judging import record
 from worlds.tiny_model import make_tiny_model
 
 from trl_dbbench.data.sample import asked_of
 from trl_dbbench.episode.player import Player
+from trl_dbbench.errors import StorageError
+from trl_dbbench.runs.journal import Journal
 from trl_dbbench.runs.trained import DEFAULTS, Trained
 
 __all__ = ["api"]
@@ -155,6 +160,22 @@ def test_a_full_disk_is_one_line(
         code, _ = command(*arguments)
     assert re.match(r"error: no space is left for .*e.json.partial: .* again with --resume\.$", code)
     assert command(*arguments, "--resume")[0] == 0
+
+
+class FullDisk(io.RawIOBase):
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_told_though_the_file_cannot_be_closed(tmp_path: Path) -> None:
+    """What could not be written stands in Python's buffer, and closing the file writes it once more."""
+    journal = Journal(tmp_path / "e.json.partial")
+    journal._begun, journal._file = True, io.TextIOWrapper(io.BufferedWriter(FullDisk()))
+    with pytest.raises(StorageError, match=r"no space is left .* again with --resume\.$"), closing(journal):
+        journal.add("greedy", [(0, record(0, True))])
 
 
 def test_a_damaged_file_is_not_replaced(api: Api, command: Callable, arguments: list, tmp_path: Path) -> None:

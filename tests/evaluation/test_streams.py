@@ -59,8 +59,7 @@ def run_in(folder: Path, seed: int = 1, replay: float = 0.0, matrix=MATRIX) -> P
         json.dumps({"protocol": "text", "training": training, "id": str(folder)})
     )
     log = [{"step": step, "step_time": 1.5} for step in range(1, 5)]
-    state = {"global_step": 4, "max_steps": 4, "log_history": log}
-    (folder / "trainer_state.json").write_text(json.dumps(state))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in log))
     return folder
 
 
@@ -81,9 +80,7 @@ def test_a_log_entry_is_the_mean_of_its_steps(tmp_path):
     """As with `logging_steps: 2`."""
     run = run_in(tmp_path / "run")
     log = [{"step": 2, "step_time": 1.5}, {"step": 4, "step_time": 2.5}]
-    (run / "trainer_state.json").write_text(
-        json.dumps({"global_step": 4, "max_steps": 4, "log_history": log})
-    )
+    (run / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in log))
     [figures] = stream_figures([run], ["run"])
     assert figures.seconds == pytest.approx(2 * 1.5 + 2 * 2.5)
 

@@ -15,7 +15,7 @@ from test_evaluation import CHANGE, QUESTION, with_gold, written
 
 from trl_dbbench.episode.protocol import Answer, Operation
 from trl_dbbench.episode.tool_calls import meant_tool
-from trl_dbbench.episode.types import Status, Usage
+from trl_dbbench.episode.types import Rules, Status, Usage
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.integrations.endpoints.http import base_url
 from trl_dbbench.integrations.endpoints.messages import read_reply
@@ -527,11 +527,20 @@ def test_what_no_other_request_changes_ends_the_run_at_once(
         (200, {"choices": [{"error": {"message": "upstream died", "code": 502}, "finish_reason": "error"}]}, {}),
         (200, {"choices": [{"message": {"content": "Action: Op"}, "finish_reason": "abort"}]}, {}),
         (200, '{"choices": [{"mess', {"Content-Type": "application/json"}),
+        said("Action: Ans", finish="abort"),
+        said("", finish="insufficient_system_resource"),
     ],
 )  # fmt: skip
 def test_errors_that_look_like_replies_are_tried_again(api: Api, play: Play, trouble: Any) -> None:
     api.answer = lambda body, number: said(RIGHT) if number else trouble
     assert only(play(patience=60.0)).right
+
+
+@pytest.mark.parametrize("finish", ["length", "max_tokens", "model_length"])
+def test_a_turn_that_was_cut_off_in_other_words(api: Api, play: Play, finish: str) -> None:
+    api.answer = lambda body, number: said(LOOK, usage=(100, 600), finish=finish)
+    episode = only(play(rules=Rules(max_completion_length=600)))
+    assert episode.turns[0].cut_off and episode.status == Status.OUT_OF_TOKENS
 
 
 def test_a_proxy_that_cannot_be_used(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:

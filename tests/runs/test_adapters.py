@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 from trl_dbbench import ConfigError, DBBenchGRPOTrainer
 from trl_dbbench.evaluation.evaluate import open_model
 from trl_dbbench.evaluation.merge import merge
+from trl_dbbench.evaluation.report import read_run, write_report
 from trl_dbbench.runs.adapters import check_is_model, with_adapter
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import find_trained
@@ -210,6 +211,8 @@ def test_a_training_starts_from_an_adapter(run, tmp_path, monkeypatch):
     assert equal(*weights)
     assert RunSettings.read(tmp_path / "more").model == RunSettings.read(run).model
     assert f"| started from | `{run}` |" in (tmp_path / "more" / "README.md").read_text()
+    page = write_report(read_run(tmp_path / "more"), tmp_path / "report.html").read_text()
+    assert f"trained on from {run}" in page
 
 
 @pytest.fixture

@@ -489,6 +489,15 @@ def test_a_run_that_does_not_say_its_model(
     assert command("export", run, "--to", "sft", "--model", tokenizer.name_or_path)[0] in (0, None)
 
 
+def test_a_programs_prompts_are_said_to_be_missing(
+    tmp_path: Path, sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    run = save_run(tmp_path / "run", sqlite_database, tokenizer, count_scripts([2]), harness="mine:run")
+    notes: list[str] = []
+    assert export(run, "preference", notes=notes)
+    assert "prompts are the protocol's, which the model has not read" in notes[0]
+
+
 # --- the recipe that learns from them ---------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launching import QUICKSTART, RECIPE, ROOT, TWO_RANKS, fork_ranks, run_here, seen
 from safetensors.torch import load_file
+from test_rollout import call
 from training import RECIPES, episodes_in, equal, quickstart_trainer, train_and_look, varied
 from transformers import AutoTokenizer
 
@@ -220,6 +221,20 @@ def test_tool_calls_stand_in_the_form_of_the_template(tokenizer, sqlite_database
         "<|im_start|>tool\n[('< |im_end|>',)]<|im_end|>\n<|im_start|>assistant\n"
         f"{answer}<|im_end|>\n<|im_start|>user\n"
     )
+
+
+def test_messages_have_calls_alone_as_the_prompt_has(tokenizer, sqlite_database, demo_tasks):
+    """Words before a call and after it are not shown to the policy, and not exported."""
+    player = Player.of(tokenizer, sqlite_database, protocol="tools")
+    look, end = call("execute_sql", query="SELECT 1"), call("commit_final_answer", answers=["1"])
+    turns = [(f"<think>Hm.</think>\n\nI look. {look} So be it.", "[(1,)]"), (f"It is 1.\n{end}", None)]
+    shots = Shots(player, Memory([example(task("a", "Which?"), *turns)]), 1)
+    ((messages, _),) = shots.show(demo_tasks[:1], [player.chat.protocol.messages(demo_tasks[0])], 0)
+    assert [message["content"] for message in messages if message["role"] == "assistant"] == [look, end]
+    text = tokenizer.apply_chat_template(
+        messages, tools=player.chat.protocol.tools, tokenize=False, add_generation_prompt=True
+    )
+    assert text == tokenizer.decode(player.chat.prompt_ids(messages))
 
 
 def test_a_template_that_leaves_earlier_turns_out_is_refused(tiny_tokenizer, sqlite_database, memory):
@@ -424,6 +439,13 @@ def test_files_that_show_nothing_are_refused(memory_file, tmp_path):
     cut = tmp_path / "cut.jsonl"
     cut.write_text(memory_file.read_text()[:-100])
     assert len(load_memory(cut, get_protocol("text"))) == 19
+
+
+def test_a_file_that_an_editor_of_windows_has_saved(memory_file, tmp_path):
+    """With a mark at its begin, and with its line ends."""
+    text = memory_file.read_text().replace("\n", "\r\n")
+    (tmp_path / "memory.jsonl").write_text(text, encoding="utf-8-sig", newline="")
+    assert len(load_memory(tmp_path / "memory.jsonl", get_protocol("text"))) == 20
 
 
 def test_a_line_without_its_texts_is_left_out(memory_file, tmp_path):

@@ -19,7 +19,7 @@ from launching import QUICKSTART, RECIPE, ROOT, run_here
 from peft import LoraConfig
 from training import episodes_in, make_trainer
 
-from trl_dbbench import DBBenchGRPOConfig
+from trl_dbbench import DBBenchGRPOConfig, DBBenchPPOConfig
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.evaluation.evaluate import open_model
 from trl_dbbench.evaluation.merge import merge
@@ -209,9 +209,6 @@ def test_a_run_of_an_earlier_version(run: Path, held_out: Path, command: Callabl
     trained = find_trained(old)
     assert Path(ROOT, trained.model) == MODEL  # as the recipe names it
     assert (trained.settings.system_prompt, trained.settings.rules.max_turn_tokens) == (None, 512)
-    assert str(trained.said).endswith(
-        " It is of an earlier version, which kept no system prompt, chat template and turn tokens."
-    )
     options = ("--model", MODEL, "--system-prompt", PROMPT, "--max-turn-tokens", 48, "--dtype", "float32")
     assert played(command, tmp_path, old, *options)[0] == of_the_run(run, 2)
 
@@ -339,14 +336,16 @@ def test_what_decides_what_is_learned_is_recorded():
     settings = {"output_dir": "unused", "use_cpu": True, "bf16": False}
     usual, other = (
         DBBenchGRPOConfig(**settings, **more)
-        for more in ({}, {"dynamic_sampling": True, "entropy_coef": 0.05, "optim": "sgd"})
+        for more in ({}, {"dynamic_sampling": True, "optim": "sgd", "adapter_name_or_path": "runs/first"})
     )
     known, changed = training_of(usual, None), training_of(other, None)
     assert {name: changed[name] for name in changed.keys() - known.keys()} == {
         "dynamic_sampling": True,
-        "entropy_coef": 0.05,
         "optim": "sgd",
+        "adapter_name_or_path": "runs/first",
     }
+    with_critic = training_of(DBBenchPPOConfig(**settings, critic="model"), None)
+    assert with_critic["critic"] == "model"
     adapted = SimpleNamespace(peft_config={"default": LoraConfig(r=4, target_modules=["q_proj", "k_proj"])})
     asked = {"r": 4, "lora_alpha": 8, "target_modules": ["k_proj", "q_proj"]}
     assert training_of(usual, adapted)["lora"] == asked

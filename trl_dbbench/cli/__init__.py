@@ -7,8 +7,10 @@ has left, `train` starts recipes.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from importlib.metadata import version
@@ -95,6 +97,8 @@ def _options(
 def main() -> None:
     if not on_terminal():
         os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is imported, by the command
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path may be no text
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     for chatty in ("httpx", "httpx2"):  # a line for each request
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -33,7 +33,6 @@ from trl_dbbench.runs.conversations import (
     protocol_of,
     saved_episodes,
     split_by_task,
-    tools_of,
     written,
 )
 from trl_dbbench.runs.settings import RunSettings
@@ -76,7 +75,7 @@ def read_settings(runs: Sequence[str], shared: Sequence[str] = OF_A_READER) -> R
 
 def shown_by(settings: RunSettings | None) -> dict[str, Any]:
     """Return what the reward model's chat template shows beside messages."""
-    return {} if settings is None else {**settings.chat_template_kwargs, "tools": tools_of(settings)}
+    return {} if settings is None else {**settings.chat_template_kwargs, "tools": protocol_of(settings).tools}
 
 
 def check_reader(reader: Reader, settings: RunSettings | None) -> None:
@@ -86,7 +85,7 @@ def check_reader(reader: Reader, settings: RunSettings | None) -> None:
         ConfigError: if the reward model is to learn from episodes, and has no template that can.
     """
     if settings is not None:
-        own_template(reader.tokenizer, tools_of(settings))
+        own_template(reader.tokenizer, protocol_of(settings).tools)
         name, role = reader.tokenizer.name_or_path, protocol_of(settings).observation_role
         remedy = "Name another with `chat_template:`, a jinja file or one of TRL's, such as qwen3."
         check_shows_episodes(name, reader.tokenizer, role, reader.shown, remedy=remedy)

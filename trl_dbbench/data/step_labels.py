@@ -21,7 +21,6 @@ from pathlib import Path
 from trl_dbbench.data.demonstrations import Script
 from trl_dbbench.database import Database
 from trl_dbbench.engines.base import Backend
-from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.player import DEFAULT_SAMPLING, Player
 from trl_dbbench.episode.prompts import Opening
@@ -200,7 +199,6 @@ def replay_turns(
     Returns:
         The episodes; `None` for one that ends otherwise, in another number of turns, or reads something else.
     """
-    assert isinstance(player.chat, ChatFormat)
     starts = [_start(record, task, player, system_prompt) for record, task in played]
     rules = Rules(player.rules.max_turns, 10**6, 10**6)  # the saved ones kept theirs
     chat = player.chat  # an episode with more turns than were saved is another one, which `_same` sees

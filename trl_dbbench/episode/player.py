@@ -35,7 +35,7 @@ from trl_dbbench.episode.play import Dialogue, play
 from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.protocol import AgentProtocol, Reply, get_protocol
 from trl_dbbench.episode.token_tree import TokenTree
-from trl_dbbench.episode.types import Chat, Engine, Episode, Request, Rules, Sampling, Start, Turn
+from trl_dbbench.episode.types import Engine, Episode, Request, Rules, Sampling, Start, Turn
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks import Task
 
@@ -62,7 +62,7 @@ class TokenDialogue:
         row: the episode's number among those that the engine plays side by side.
     """
 
-    def __init__(self, episode: Episode, row: int, engine: Engine, chat: Chat, rules: Rules):
+    def __init__(self, episode: Episode, row: int, engine: Engine, chat: ChatFormat, rules: Rules):
         self._ids = [*episode.prompt_ids, *episode.completion_ids]
         prompt = len(episode.prompt_ids)
         self._end = prompt + rules.room(0, prompt)
@@ -104,8 +104,6 @@ class RewrittenDialogue(TokenDialogue):
 
     What a turn is sampled after is made anew each time; see `token_tree`.
     """
-
-    _chat: ChatFormat
 
     def __init__(self, episode: Episode, row: int, engine: Engine, chat: ChatFormat, rules: Rules):
         super().__init__(episode, row, engine, chat, rules)
@@ -178,14 +176,13 @@ class Player:
         rules: the limits of an episode.
     """
 
-    chat: Chat
+    chat: ChatFormat
     database: Database
     judge: Judge
     rules: Rules = DEFAULT_RULES
 
     def __post_init__(self) -> None:
         if self.rewrites:
-            assert isinstance(self.chat, ChatFormat)
             self.chat.check_context()
 
     @classmethod
@@ -265,14 +262,13 @@ class Player:
     def dialogue(self, engine: Engine, row: int, episode: Episode) -> Dialogue:
         """Return the agent's side of an episode."""
         if self.rewrites:
-            assert isinstance(self.chat, ChatFormat)
             return RewrittenDialogue(episode, row, engine, self.chat, self.rules)
         return TokenDialogue(episode, row, engine, self.chat, self.rules)
 
     @property
     def rewrites(self) -> bool:
         """Whether a turn may be sampled after a history that was rewritten or shortened."""
-        return isinstance(self.chat, ChatFormat) and bool(self.chat.rewrites or self.rules.compaction_tokens)
+        return bool(self.chat.rewrites or self.rules.compaction_tokens)
 
     async def play(self, start: Start, engine: Engine, row: int = 0) -> Episode:
         """Play one episode; see `play.play`."""

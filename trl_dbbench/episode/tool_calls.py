@@ -156,23 +156,40 @@ def tool_call(text: str, tools: Sequence[dict[str, Any]]) -> Call | None:
     Raises:
         ValueError: saying what is wrong with the call.
     """
-    marks = [(match, read) for mark, read in _FORMS if (match := mark.search(text))]
-    if not marks:
+    found = _first_call(text)
+    if found is None:
         return None
-    marks.sort(key=lambda each: each[0].start())
-    for match, read in marks:
-        try:
-            name, arguments = read(match, text[match.end() :])
-            break
-        except ValueError:  # generic JSON may be rows that are quoted before the call
-            if match.re not in _GENERIC or match is marks[-1][0]:
-                raise
+    _, read, (name, arguments) = found
     functions = {tool["function"]["name"]: tool["function"] for tool in tools}
     name = meant_tool(name, functions)
     if isinstance(read, _Tagged):
         schemas = _inside(_inside(functions.get(name), "parameters"), "properties")
         arguments = {key: _typed(value, _inside(schemas, key)) for key, value in arguments.items()}
     return name, arguments
+
+
+def call_alone(text: str) -> str:
+    """Return the first tool call of a turn, without the words around it; the whole text if it has none."""
+    found = None
+    with suppress(ValueError):
+        found = _first_call(text)
+    if found is None:
+        return text
+    call, end = text[found[0].start() :], "</tool_call>"
+    return call.partition(end)[0] + end if call.startswith("<tool_call>") and end in call else call
+
+
+def _first_call(text: str) -> tuple[re.Match[str], Callable[[re.Match[str], str], Call], Call] | None:
+    """Return the mark of a turn's first call, its reader and what that reads."""
+    marks = [(match, read) for mark, read in _FORMS if (match := mark.search(text))]
+    marks.sort(key=lambda each: each[0].start())
+    for match, read in marks:
+        try:
+            return match, read, read(match, text[match.end() :])
+        except ValueError:  # generic JSON may be rows that are quoted before the call
+            if match.re not in _GENERIC or match is marks[-1][0]:
+                raise
+    return None
 
 
 def meant_tool(name: str, known: Collection[str]) -> str:

@@ -1,4 +1,4 @@
-"""The data of an episode: its start, turns, end and limits, and the engine and chat format that it needs.
+"""The data of an episode: its start, turns, end and limits, and the engine that it needs.
 
 `play` plays one, `player.Player` many. `runs.records` is its form in a log.
 """
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from trl_dbbench.database import QueryResult
 from trl_dbbench.episode.judge import Verdict
-from trl_dbbench.episode.protocol import Action, AgentProtocol, Answer, Operation, Reply
+from trl_dbbench.episode.protocol import Action, Answer, Operation, Reply
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.tasks import Task
 
@@ -106,22 +106,6 @@ class Engine(Protocol):
 
     def serve(self, episodes: Sequence[Future]) -> None:
         """Answer requests, in the caller's thread, until all these episodes are done."""
-
-
-class Chat(Protocol):
-    """The chat format of an episode: `chat.ChatFormat`, or the saved turns of a replay."""
-
-    @property
-    def protocol(self) -> AgentProtocol: ...
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]: ...
-
-    def prompt_ids(self, messages: list[dict[str, Any]]) -> list[int]: ...
-
-    def text(self, ids: Sequence[int]) -> str: ...
-
-    def observation_ids(self, observation: str, *, end: int | None) -> list[int]: ...
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,5 @@
 """Episodes for a trainer with its own tool loop, such as TRL's `GRPOTrainer`: the same tasks, sandboxes,
-judge and rewards.
-
-```python
-with open_database("docker") as database, environments(database) as new_environment:
-    trainer = GRPOTrainer(
-        model="Qwen/Qwen2.5-7B-Instruct",
-        environment_factory=new_environment,
-        reward_funcs=[environment_reward(OutcomeReward())],
-        train_dataset=to_dataset(load_tasks("tasks.jsonl"), protocol="tools"),
-    )
-    trainer.train()
-```
+judge and rewards. docs/integrations.md has an example.
 
 Here the trainer calls, and the episode answers; in `player` the episode asks. Both use `episode.play`: each
 environment plays in a task of an event loop, and waits there for the next call.

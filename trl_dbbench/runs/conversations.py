@@ -25,7 +25,7 @@ from typing import Any
 from trl_dbbench.episode.protocol import AgentProtocol, get_protocol
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.few_shot import shown_in, with_examples
-from trl_dbbench.runs.read import find_tasks, read_episodes, read_tasks, tasks_by_digest_and_id
+from trl_dbbench.runs.read import read_episodes, tasks_by_digest
 from trl_dbbench.runs.records import (
     EPISODES_FILE,
     OF_TRAINING_TASKS,
@@ -54,7 +54,7 @@ def saved_episodes(
     prompt showed episodes that are lost. `notes` are complete at the end.
     """
     folder = Path(run)
-    tasks = tasks_by_digest_and_id(read_tasks(folder / TASKS_FILE, notes))
+    tasks = tasks_by_digest(folder / TASKS_FILE, notes)
     shown = shown_in(folder)
     lost = without_shots = void = 0
     for _, record in read_episodes(folder / EPISODES_FILE, notes, check_turns):
@@ -63,15 +63,15 @@ def saved_episodes(
         if is_void(record):
             void += 1
             continue
-        found = {task.digest: task for task in find_tasks(record, tasks)}
-        if len(found) != 1 or not record["turns"]:
+        task = tasks.get(str(record.get("task_digest")))
+        if task is None or not record["turns"]:
             lost += 1
         elif not all(id in shown for id in record.get("shots", ())):
             without_shots += 1
         else:
             if "shots" in record:
                 record["shown"] = [shown[id] for id in record["shots"]]
-            yield record, next(iter(found.values()))
+            yield record, task
     if void:
         notes.append(
             f"{folder}: {void:,} void episode{'s' * (void > 1)} left out: the environment had failed."
@@ -109,16 +109,11 @@ def completion_messages(record: EpisodeRecord, settings: RunSettings) -> list[Me
     return messages
 
 
-def tools_of(settings: RunSettings) -> list[dict[str, Any]] | None:
-    """Return the function schemas that the chat template showed, if any."""
-    return protocol_of(settings).tools
-
-
 def template_columns(settings: RunSettings) -> dict[str, Any]:
     """Return the columns by which TRL renders messages as the policy did: `tools` (JSON) and
     `chat_template_kwargs`, if the run had them."""
     columns: dict[str, Any] = {}
-    if tools := tools_of(settings):
+    if tools := protocol_of(settings).tools:
         columns["tools"] = json.dumps(tools)
     if settings.chat_template_kwargs:
         columns["chat_template_kwargs"] = settings.chat_template_kwargs

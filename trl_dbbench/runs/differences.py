@@ -97,14 +97,9 @@ def compare(saved: EpisodeRecord, episode: Episode, dialect: Dialect) -> Iterato
     now = _facts(episode_record(episode, saved["phase"], saved["step"]))
     for (turn, what), was in _facts(saved).items():
         found = now.get((turn, what))
-        if turn <= len(episode.turns) and found != was and not (what == "state" and _same_rows(was, found)):
+        if turn <= len(episode.turns) and found != was:
             excused = what in _OF_THE_DATABASE and (turn or math.inf) >= first
             yield Difference(what, was, found, turn, excuse if excused else None)
-
-
-def _same_rows(was: Any, now: Any) -> bool:
-    """Return whether a state of version 0.1, without digits for columns, equals the present one."""
-    return isinstance(was, str) and isinstance(now, str) and len(was) == 16 and now.startswith(was)
 
 
 def _facts(episode: Mapping[str, Any]) -> dict[tuple[int, str], Any]:

@@ -87,6 +87,11 @@ def export(
         check_choice("phase", phase, PHASES)
     notes = [] if notes is None else notes
     settings = RunSettings.read(run)
+    if settings.harness:
+        notes.append(
+            "What the program (harness) asked the model is not saved: prompts are the protocol's, which the "
+            "model has not read. DPO and KTO would train it on them."
+        )
     chat = None if model is None else chat_of(settings, model)
     export = _Export(settings, notes, max_per_task, label_by, chat)
     episodes = list(distinct(saved_episodes(run, notes, phases), by_prompt=kind == "preference"))

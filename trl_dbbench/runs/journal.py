@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -120,7 +120,8 @@ class Journal:
     def close(self) -> None:
         """Let another process go on with the file."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # for a full disk, which has been told
+                self._file.close()
             self._file = None
 
     def how_to_go_on(self) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,32 +65,22 @@ def read_tasks(path: Path, notes: list[str]) -> Iterator[Task]:
         for line in lines:
             if line.strip():
                 try:
-                    yield Task.from_json(line.decode("utf-8", errors="replace"))
+                    yield Task.from_json(line.decode("utf-8-sig", errors="replace"))
                 except TaskError:
                     bad += 1
     if bad:
         notes.append(f"{path.name}: {bad} line{'s' * (bad > 1)} could not be read and were left out.")
 
 
-def tasks_by_digest_and_id(tasks: Iterable[Task]) -> dict[str | tuple[str, str], list[Task]]:
-    """Index tasks for `find_tasks`: by digest, and by id and question for early versions."""
-    found: defaultdict[str | tuple[str, str], list[Task]] = defaultdict(list)
-    for task in tasks:
-        found[task.digest].append(task)
-        found[task.id, task.question].append(task)
-    return found
-
-
-def find_tasks(record: EpisodeRecord, tasks: Mapping[str | tuple[str, str], list[Task]]) -> list[Task]:
-    """Return the tasks that an episode may have played; several if they cannot be told apart."""
-    digest = record.get("task_digest")
-    return tasks.get(str(digest) if digest else (record["task_id"], record["question"]), [])
+def tasks_by_digest(path: Path, notes: list[str]) -> dict[str, Task]:
+    """Return the tasks of a run by their digests, which its episodes name in `task_digest`."""
+    return {task.digest: task for task in read_tasks(path, notes)}
 
 
 def loads(text: bytes | str) -> Any:
     """Read JSON with `None` for NaN and infinities, which browsers cannot read."""
     if isinstance(text, bytes):
-        text = text.decode("utf-8", errors="replace")
+        text = text.decode("utf-8-sig", errors="replace")
     return json.loads(text, parse_constant=lambda _: None, parse_float=_finite)
 
 

@@ -293,6 +293,11 @@ def is_void(record: EpisodeRecord) -> bool:
     return record["status"] == Status.ENVIRONMENT_FAULT
 
 
+def key_of(record: EpisodeRecord) -> str:
+    """Return what tells the tasks of episodes apart."""
+    return record.get("task_digest") or f"{record['task_id']} {record['question']}"
+
+
 def share(episodes: Iterable[EpisodeRecord]) -> Share:
     """Count right, judged and void episodes."""
     episodes = list(episodes)

@@ -15,25 +15,24 @@ import asyncio
 import json
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 from anyio.from_thread import start_blocking_portal
 from tqdm.auto import tqdm
 
 from trl_dbbench.database import Database
 from trl_dbbench.episode.judge import Judge
-from trl_dbbench.episode.player import Player
-from trl_dbbench.episode.protocol import AgentProtocol, Answer, Operation, given_answer
-from trl_dbbench.episode.types import Completion, Request, Rules, Sampling, Start, Status
+from trl_dbbench.episode.play import play
+from trl_dbbench.episode.protocol import Action, Operation, given_answer
+from trl_dbbench.episode.types import Completion, Rules, Sampling, Start, Status, Turn
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.rewards.outcome import OutcomeReward
 from trl_dbbench.runs.conversations import protocol_of
 from trl_dbbench.runs.differences import Difference, Replayed, compare
 from trl_dbbench.runs.few_shot import shown_in
-from trl_dbbench.runs.read import find_tasks, read_episodes, read_tasks, tasks_by_digest_and_id
+from trl_dbbench.runs.read import read_episodes, tasks_by_digest
 from trl_dbbench.runs.records import (
     EPISODES_FILE,
     PHASES,
@@ -85,7 +84,7 @@ def replay(
     notes = [] if notes is None else notes
     settings = settings or RunSettings.read(folder)
     rewards = rewards_of(settings, reward_funcs, outcome, database, notes)
-    player = _Replayer(settings, database, tasks_by_digest_and_id(read_tasks(folder / TASKS_FILE, notes)))
+    player = _Replayer(settings, database, tasks_by_digest(folder / TASKS_FILE, notes))
     first, end = steps or (0, math.inf)
     shown = shown_in(folder)  # earlier episodes in prompts, which rewards may read
     records = (
@@ -127,81 +126,40 @@ def _check(record: EpisodeRecord) -> None:
 
 # --- playing ------------------------------------------------------------------------------------------
 
-_TOKEN, _END = -1, -2
-"""Placeholder for ids that are not saved."""
-
-
-def _length(turn: TurnRecord) -> int:
-    """Return at least 1: 0 is saved if nobody counted the tokens."""
-    return max(1, turn["tokens"])
+_ID = -1
+"""Stands for an id that is not saved."""
 
 
 class _SavedTurns:
-    """A saved episode as the engine and the chat format of `play`.
+    """The turns of a saved episode, as long as they were; see `episode.play.Dialogue`.
 
-    Sampled turns and observations are as long as they were. After the last turn nothing more fits in, so an
-    episode that would go on there runs out of tokens, as the saved one must have done.
+    An episode that would go on after the last one runs out of tokens, as the saved one must have done.
 
     Args:
+        parse: reads a turn.
         cut: the last turn was cut off where the tokens ended, so that nobody acted on it.
     """
 
-    eos_token_ids = frozenset([_END])
+    full = True  # asked only after a turn that was cut off
 
-    def __init__(self, saved: EpisodeRecord, protocol: AgentProtocol, *, cut: bool):
-        turns = saved["turns"]
-        self.protocol = protocol
-        self.length = sum(_length(turn) for turn in turns)
-        self.length += sum(max(1, turn["observation_tokens"]) for turn in turns[:-1])
-        self._prompt_tokens = saved.get("prompt_tokens", 0)
-        self._turns = turns
-        self._turn = turns[0]
-        self._cut = cut
+    def __init__(self, turns: Sequence[TurnRecord], parse: Callable[[TurnRecord], Action], *, cut: bool):
+        self._turns, self._parse, self._cut = turns, parse, cut
+        self._saved, self._is_last = turns[0], False
 
-    def rules(self, max_turns: int) -> Rules:
-        return Rules(max_turns, self.length, self.length if self._cut else self.length + 1)
+    async def next_turn(self, number: int) -> Turn:
+        self._saved, self._is_last = self._turns[number], number + 1 == len(self._turns)
+        ids = [_ID] * max(1, self._saved["tokens"])  # 0 is saved if nobody counted them
+        completion, cut_off = Completion(ids, [math.nan] * len(ids)), self._cut and self._is_last
+        return Turn(completion, self._saved["text"], self._parse(self._saved), cut_off=cut_off)
 
-    async def generate(self, request: Request) -> Completion:
-        self._turn = self._turns[request.turn]
-        ids = [_TOKEN] * _length(self._turn)
-        if not (self._cut and request.turn + 1 == len(self._turns)):
-            ids[-1] = _END
-        return Completion(ids, [math.nan] * len(ids))
-
-    def serve(self, episodes: Sequence[Future]) -> None:
-        """Nothing to do: `generate` answers at once."""
-
-    def prompt_ids(self, messages: Sequence[dict[str, Any]]) -> list[int]:
-        return [_TOKEN] * self._prompt_tokens
-
-    def text(self, ids: Sequence[int]) -> str:
-        return self._turn["text"]
-
-    def observation_ids(self, observation: str, *, end: int | None) -> list[int]:
-        return [_TOKEN] * max(1, self._turn["observation_tokens"])
-
-
-class _ProgramsTurns:
-    """The run's protocol, but for the turns of a program: statements, and an answer as JSON at the end."""
-
-    def __init__(self, protocol: AgentProtocol, turns: Sequence[TurnRecord]):
-        self._protocol = protocol
-        self._acts = iter([turn["action"] for turn in turns])
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._protocol, name)
-
-    def parse(self, text: str) -> Operation | Answer:
-        return Operation(text) if next(self._acts) == "operation" else given_answer(json.loads(text))
+    def tell(self, turn: Turn) -> bool:
+        if not self._is_last:
+            turn.observation_ids = [_ID] * max(1, self._saved["observation_tokens"])
+        return not self._is_last
 
 
 class _Replayer:
-    def __init__(
-        self,
-        settings: RunSettings,
-        database: Database,
-        tasks: Mapping[str | tuple[str, str], list[Task]],
-    ):
+    def __init__(self, settings: RunSettings, database: Database, tasks: Mapping[str, Task]):
         self._settings = settings
         self._protocol = protocol_of(settings)
         self._database = database
@@ -231,26 +189,37 @@ class _Replayer:
         saved = replayed.saved
         if saved["status"] in (Status.ENVIRONMENT_FAULT, Status.SERVER_CRASH):
             return replayed
-        tasks = find_tasks(saved, self._tasks)
-        if len({task.digest for task in tasks}) != 1:
-            found = f"one of {len(tasks)} with this id and question" if tasks else f"not in {TASKS_FILE}"
-            replayed.differences.append(Difference("task", saved["task_id"], found))
+        task = self._tasks.get(str(saved.get("task_digest")))
+        if task is None:
+            replayed.differences.append(Difference("task", saved["task_id"], f"not in {TASKS_FILE}"))
             return replayed
         if not saved["turns"]:  # nothing was executed or answered: a program failed, or no turn fitted
             return replayed
-        cut = self._was_cut(saved, replayed.turns)
-        protocol, most = self._protocol, self._settings.max_turns
+        cut, most = self._was_cut(saved, replayed.turns), self._settings.max_turns
         if self._settings.harness is not None:
-            protocol, cut, most = _ProgramsTurns(protocol, saved["turns"]), False, len(saved["turns"])
-        turns = _SavedTurns(saved, protocol, cut=cut)
-        player = Player(turns, self._database, self._judge, turns.rules(most))
+            cut, most = False, len(saved["turns"])
+        turns = _SavedTurns(saved["turns"], self._action, cut=cut)
         sampling = Sampling(greedy=bool(saved.get("greedy")), seed=saved.get("seed", 0))
-        start = Start(tasks[0], turns.prompt_ids([]), sampling, shots=saved.get("shots", ()))
-        replayed.episode = await player.play(start, engine=turns)
+        prompt_ids = [_ID] * saved.get("prompt_tokens", 0)
+        replayed.episode = await play(
+            Start(task, prompt_ids, sampling, shots=saved.get("shots", ())),
+            dialogue=lambda episode: turns,
+            protocol=self._protocol,
+            database=self._database,
+            judge=self._judge,
+            rules=Rules(most),
+        )
         if saved["status"] == Status.HARNESS_FAULT:  # nobody runs the program again
             replayed.episode.status = Status.HARNESS_FAULT
         replayed.differences += compare(saved, replayed.episode, self._database.dialect)
         return replayed
+
+    def _action(self, turn: TurnRecord) -> Action:
+        if self._settings.harness is None:
+            return self._protocol.parse(turn["text"])
+        # of a program: a statement, or an answer as JSON
+        is_statement = turn["action"] == "operation"
+        return Operation(turn["text"]) if is_statement else given_answer(json.loads(turn["text"]))
 
     def _was_cut(self, saved: EpisodeRecord, turns: Sequence[TurnRecord]) -> bool:
         """Return whether the saved episode ran out of tokens within its last turn, and can have done so.

@@ -39,6 +39,8 @@ CHANGED = (
     *("mask_truncated_completions", "reward_weights", "kl_in_reward", "kl_reference", "rollout_correction"),
     *("dynamic_sampling", "dynamic_sampling_rounds", "task_sampling", "sampled_skills"),
     *("greedy_eval", "greedy_eval_every", "load_best_model_at_end", "metric_for_best_model"),
+    *("adapter_name_or_path", "reference_model_name_or_path", "min_tasks_per_skill", "single_skill"),
+    *("rollouts_ahead", "critic", "critic_learning_rate", "value_clip", "value_loss_weight"),
 )
 """Settings that are recorded too where they are not the defaults."""
 

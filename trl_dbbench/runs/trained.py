@@ -21,7 +21,7 @@ from trl_dbbench.episode.types import Rules
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.adapters import ADAPTER_FILE, MODEL_FILE, base_model_of, check_is_model
 from trl_dbbench.runs.checkpoints import PREFIX_CHECKPOINT_DIR, whole_checkpoints
-from trl_dbbench.runs.read import read_episodes, read_tasks
+from trl_dbbench.runs.read import read_episodes, tasks_by_digest
 from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE
 from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings
 from trl_dbbench.runs.stream import STAGES_FOLDER
@@ -177,8 +177,6 @@ def _said(
         said += f" They are the last stage's; those of each stage are in {home / STAGES_FOLDER}."
     if changed:
         said += f" Overridden: {', '.join(changed)}."
-    if known.max_turn_tokens is None:
-        said += " It is of an earlier version, which kept no system prompt, chat template and turn tokens."
     return said
 
 
@@ -195,7 +193,7 @@ def evaluated_tasks(run: Path, notes: list[str]) -> list[Task]:
             played[record["step"]].append(record.get("task_digest", ""))
     if not played:
         return []
-    tasks = {task.digest: task for task in read_tasks(run / TASKS_FILE, notes)}
+    tasks = tasks_by_digest(run / TASKS_FILE, notes)
     # a run may have been killed within an evaluation, or evaluated twice after one step
     whole = max(map(dict.fromkeys, played.values()), key=len)
     return [tasks[digest] for digest in whole if digest in tasks]

@@ -51,7 +51,6 @@ from trl_dbbench.engines.policy import (
 )
 from trl_dbbench.engines.shared_prompts import SharedPrompts
 from trl_dbbench.engines.token_trees import follows_of, lay_out_trees, score_sequences
-from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.dataset import rows_to_check, task_in
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.templates import load_chat_template
@@ -241,7 +240,6 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         )
         if args.harness is not None:
             self.player = played_by(self.player, args.harness, args.harness_seconds)
-        assert isinstance(self.player.chat, ChatFormat)
         self._tokenizer.chat_template = self.player.chat.chat_template  # the saved model has it too
         prepare_reward_models(self, self.player.chat.protocol)
         # TRL shows them to reward models

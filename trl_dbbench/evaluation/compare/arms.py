@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from trl_dbbench.episode.types import Status
-from trl_dbbench.runs.records import EpisodeRecord, is_void, said_in
+from trl_dbbench.runs.records import EpisodeRecord, is_void, key_of, said_in
 from trl_dbbench.tasks import Task
 
 
@@ -183,11 +183,6 @@ class Arm:
             elif scorer is not None and not scored:
                 found.setdefault(f"best-of-{n}", {})[key] = 0.0
         return found
-
-
-def key_of(record: EpisodeRecord) -> str:
-    """Return the key of a task, also for records of earlier versions."""
-    return record.get("task_digest") or f"{record['task_id']} {record['question']}"
 
 
 def gold_of(tasks: Iterable[Task]) -> dict[str, dict[str, Any]]:

@@ -9,9 +9,9 @@ from itertools import count
 from typing import Any
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.evaluation.compare.arms import GREEDY, Arm, key_of, mcnemar, paired_interval
+from trl_dbbench.evaluation.compare.arms import GREEDY, Arm, mcnemar, paired_interval
 from trl_dbbench.evaluation.compare.figures import OVERALL, Figures, best_measures, figures_of
-from trl_dbbench.runs.records import EpisodeRecord, is_void, void_reasons
+from trl_dbbench.runs.records import EpisodeRecord, is_void, key_of, void_reasons
 from trl_dbbench.utils.console import columns, printable
 
 SIGNIFICANT = 0.05
@@ -342,7 +342,8 @@ def transcript(episode: EpisodeRecord) -> Iterator[str]:
         elif "answer" in turn:
             yield f"answer: {_short(turn['answer'])}"
         else:
-            yield f"unreadable: {_short(turn.get('text', ''))}"
+            what = "reply" if turn.get("action") == "reply" else "unreadable"
+            yield f"{what}: {_short(turn.get('text', ''))}"
         if turn.get("observation") is not None:
             yield f"     {_short(str(turn['observation']))}"
 

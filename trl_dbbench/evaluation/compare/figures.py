@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trl_dbbench.evaluation.compare.arms import GREEDY, Arm, by_task, key_of
+from trl_dbbench.evaluation.compare.arms import GREEDY, Arm, by_task
 from trl_dbbench.grading.statistics import Share
 from trl_dbbench.runs.records import (
     EpisodeRecord,
     commonest,
     groups_of,
     is_void,
+    key_of,
     place_of_group,
     void_reasons,
 )

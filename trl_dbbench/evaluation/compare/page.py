@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trl_dbbench.evaluation.compare.arms import GREEDY, Arm, by_task, key_of
+from trl_dbbench.evaluation.compare.arms import GREEDY, Arm, by_task
 from trl_dbbench.evaluation.compare.comparison import Comparison, Pairing, side_by_side
 from trl_dbbench.evaluation.compare.figures import OVERALL, Figures, best_measures, figures_of
 from trl_dbbench.evaluation.report.page import Fact, filters, headline, render
-from trl_dbbench.runs.records import EpisodeRecord, failed_statement, is_void
+from trl_dbbench.runs.records import EpisodeRecord, failed_statement, is_void, key_of
 
 TEMPLATE = "judging.html.j2"
 

@@ -7,11 +7,11 @@ random numbers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from trl.trainer.utils import get_callable_name
 
@@ -243,23 +243,21 @@ def play_adapters(
         DatabaseError, EngineError: as in [`evaluate`].
     """
     first = trained[0]
-    only = _by_vllm(policy) if isinstance(policy, ServedPolicy) else _by_peft(policy.model, trained)
+    loaded: dict[str | None, str] = {}
+    if not isinstance(policy, ServedPolicy):
+        loaded = _loaded(policy.model, trained)
     arms, playing = [], ArmPlayer(tasks, first, player, backend, drawing)
     names = [BASE, *arm_names([str(each.adapter) for each in trained])]
     for name, adapter in zip(names, [None, *(each.adapter for each in trained)], strict=True):
-        with only(adapter):
+        with _playing(policy, adapter, loaded.get(adapter)):
             logger.info("%s plays %d tasks", name, len(tasks))
             arm = playing.judged(name, playing.greedy())
         arms.append(replace(arm, adapter=adapter))
     return arms
 
 
-Only: TypeAlias = Callable[[str | None], AbstractContextManager[None]]
-"""Makes the model generate with this adapter, or with none."""
-
-
-def _by_peft(model: Any, trained: Sequence[Trained]) -> Only:
-    """Load all adapters into the PEFT model that has the first of them."""
+def _loaded(model: Any, trained: Sequence[Trained]) -> dict[str | None, str]:
+    """Load all adapters into the PEFT model that has the first of them; return their names there."""
     first, names = trained[0], {trained[0].adapter: model.active_adapter}
     for number, other in enumerate(trained[1:], 1):
         names[other.adapter] = f"adapter{number}"
@@ -275,22 +273,19 @@ def _by_peft(model: Any, trained: Sequence[Trained]) -> Only:
                 f"the adapter '{adapter}' changes the weights of '{first.model}' itself ({setting}), so no "
                 "other can be played on it. Evaluate each with eval --json, and compare the files."
             )
-
-    @contextmanager
-    def only(adapter: str | None) -> Iterator[None]:
-        if adapter is not None:
-            model.set_adapter(names[adapter])
-            model.eval()
-        with model.disable_adapter() if adapter is None else nullcontext():
-            yield
-
-    return only
+    return names
 
 
-def _by_vllm(policy: ServedPolicy) -> Only:
-    @contextmanager
-    def only(adapter: str | None) -> Iterator[None]:
+@contextmanager
+def _playing(policy: Policy | ServedPolicy, adapter: str | None, name: str | None) -> Iterator[None]:
+    """Let the model generate with this adapter, which has this name in a PEFT model, or with none."""
+    if isinstance(policy, ServedPolicy):
         policy.adapter = adapter
-        yield
-
-    return only
+    elif adapter is not None:
+        policy.model.set_adapter(name)
+        policy.model.eval()
+    else:
+        with policy.model.disable_adapter():
+            yield
+        return
+    yield

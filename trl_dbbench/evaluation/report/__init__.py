@@ -3,7 +3,7 @@
 What a run leaves behind may be half of it, so reading never fails on a part:
 
 ```
-episodes.jsonl, tasks.jsonl, trainer_state.json
+episodes.jsonl, tasks.jsonl, metrics.jsonl, run.json
   run.py          read_run       what is readable, with a note on what is not
   curves.py       charts         curves as plain numbers
                   compare        accuracy per skill, before and after

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from trl_dbbench.episode.types import Status
 from trl_dbbench.evaluation.report.run import Run
 from trl_dbbench.grading.statistics import Share
-from trl_dbbench.runs.records import EpisodeRecord, is_void, share
+from trl_dbbench.runs.records import EpisodeRecord, is_void, key_of, share
 from trl_dbbench.tasks.skills import SKILLS
 
 POINTS = 60  # of a curve at most; longer runs are averaged over neighbouring steps
@@ -21,22 +21,14 @@ VOID_WRONG = ", void counted wrong"
 """Ending of the name of a line that counts void episodes as wrong."""
 
 
-TaskKey = tuple[str, str, str]
-"""A task's id, question and digest; early records have no digest."""
-
-
-def task_key(episode: EpisodeRecord) -> TaskKey:
-    return episode["task_id"], episode["question"], str(episode.get("task_digest") or "")
-
-
 # --- accuracy ---------------------------------------------------------------------------------------
 
 
 def evaluations(run: Run) -> dict[int, list[EpisodeRecord]]:
     """Updates done -> the held-out episodes, each task once, even where it was evaluated twice."""
-    by_step: defaultdict[int, dict[TaskKey, EpisodeRecord]] = defaultdict(dict)
+    by_step: defaultdict[int, dict[str, EpisodeRecord]] = defaultdict(dict)
     for episode in run.phase("eval"):
-        by_step[episode["step"]][task_key(episode)] = episode
+        by_step[episode["step"]][key_of(episode)] = episode
     return {step: list(episodes.values()) for step, episodes in sorted(by_step.items())}
 
 
@@ -49,7 +41,7 @@ def whole_evaluations(run: Run) -> dict[int, list[EpisodeRecord]]:
     held_out = evaluations(run)
     if (best := run.best_step) is not None and best in held_out:
         held_out = {step: episodes for step, episodes in held_out.items() if step <= best}
-    tasks = {step: {*map(task_key, episodes)} for step, episodes in held_out.items()}
+    tasks = {step: {*map(key_of, episodes)} for step, episodes in held_out.items()}
     whole = [of for of in tasks.values() if not any(of < other for other in tasks.values())]
     return {step: held_out[step] for step, of in tasks.items() if of == whole[-1]}
 
@@ -103,8 +95,8 @@ def changed_episode(run: Run) -> int | None:
     sound = [[e for e in episodes if not is_void(e)] for episodes in held_out]
     if len(sound) < 2:
         return None
-    wrong = {task_key(e) for e in sound[0] if not e["right"]}
-    mended = [e for e in sound[-1] if e["right"] and task_key(e) in wrong]
+    wrong = {key_of(e) for e in sound[0] if not e["right"]}
+    mended = [e for e in sound[-1] if e["right"] and key_of(e) in wrong]
     return next((place for place, e in enumerate(run.episodes) if mended and e is mended[0]), None)
 
 
@@ -176,13 +168,13 @@ class _Lines:
     def __init__(self, run: Run):
         # what dynamic sampling has left out was not trained on, and the log's rewards are without it
         self.sampled = [episode for episode in run.phase("train") if not episode.get("left_out")]
-        self.log = [entry for entry in run.log if "reward" in entry and _has(entry, "step")]
+        self.log = [entry for entry in run.log if "reward" in entry]
         self.bins = _Bins([*(e["step"] for e in self.sampled), *map(_played_at, self.log)])
 
     def logged(self, name: str, color: int, metric: str) -> Series:
         """Return a metric of the trainer's log."""
-        points = [(_played_at(entry), entry[metric]) for entry in self.log if _has(entry, metric)]
-        return self.bins.mean(name, color, points)
+        values = [(_played_at(entry), number(entry.get(metric))) for entry in self.log]
+        return self.bins.mean(name, color, [(step, value) for step, value in values if value is not None])
 
     def mean(self, name: str, color: int, values: Iterable[float | None]) -> Series:
         """Return the mean of the sampled episodes' values."""
@@ -210,10 +202,6 @@ class _Lines:
         return lines
 
     def statuses(self) -> list[Series]:
-        if not self.sampled:
-            colors = {Status.ANSWERED: 2, **STATUSES}
-            return [self.logged(_words(s), color, f"status/{s}") for s, color in colors.items()]
-
         ended = [e["status"] for e in self.sampled]
         answers = [e["right"] if e["status"] == Status.ANSWERED else None for e in self.sampled]
         others = dict.fromkeys(sorted({*ended} - {Status.ANSWERED, *STATUSES}), 6)
@@ -226,35 +214,27 @@ class _Lines:
             ),
         ]
 
-    def turns(self) -> list[Series]:
-        if not self.sampled:
-            return [self.logged("turns", 0, "turns/mean")]
-        return [self.mean("turns", 0, [len(e["turns"]) for e in self.sampled])]
-
-    def tokens(self) -> list[Series]:
-        if not self.sampled:
-            return [self.logged("all after the prompt", 0, "completions/mean_length")]
-        return [
-            self.mean("written by the agent", 0, [_tokens(e, "tokens") for e in self.sampled]),
-            self.mean("observations", 1, [_tokens(e, "observation_tokens") for e in self.sampled]),
-        ]
-
 
 def charts(run: Run) -> list[Chart]:
-    """Return the run's curves, from its episodes; from the trainer's log where those are missing."""
+    """Return the run's curves, from its episodes and the trainer's log."""
     lines = _Lines(run)
     width = lines.bins.width
+    turns = lines.mean("turns", 0, [len(e["turns"]) for e in lines.sampled])
+    tokens = [
+        lines.mean("written by the agent", 0, [_tokens(e, "tokens") for e in lines.sampled]),
+        lines.mean("observations", 1, [_tokens(e, "observation_tokens") for e in lines.sampled]),
+    ]
     note = "Sampled episodes." + (f" A point is the mean of {width} steps." if width > 1 else "")
     kl = [lines.logged("KL to the reference", 0, "kl")]
-    no_kl = "No KL in the trainer's log: it is computed with beta above 0, and saved with a checkpoint."
+    no_kl = "No KL in the log: it is computed with beta above 0."
     drawn = [
         Chart("reward", "Reward", "mean reward", lines.rewards(), note, reach=1.0),
         Chart("kl", "KL", "nats per token", kl, note if kl[0].x else no_kl),
         Chart(
             "status", "How episodes end", "share of episodes", lines.statuses(), note, "shares", percent=True
         ),
-        Chart("turns", "Turns per episode", "mean turns", lines.turns(), note),
-        Chart("tokens", "Tokens per episode", "mean tokens", lines.tokens(), f"{note} Prompts not counted."),
+        Chart("turns", "Turns per episode", "mean turns", [turns], note),
+        Chart("tokens", "Tokens per episode", "mean tokens", tokens, f"{note} Prompts not counted."),
     ]
     entropy = [lines.logged("entropy", 0, "entropy")]
     alarms, errors = lines.family("alarm/"), lines.family("error/")
@@ -269,7 +249,7 @@ def charts(run: Run) -> list[Chart]:
         Chart("alarms", "What the alarms watch", "share", alarms, note, percent=True),
         Chart("errors", "SQL that failed", "share of statements", errors, note, percent=True),
     ]
-    # an older log has none of these
+    # not every run logs these
     drawn += [chart for chart in watched if any(series.x for series in chart.series)]
     for chart in drawn:
         shown = any if chart.kind == "shares" else len  # a status that never came up is left out
@@ -280,38 +260,15 @@ def charts(run: Run) -> list[Chart]:
 def _accuracy_chart(run: Run) -> Chart:
     note = "Bands are 95 % intervals. Running: all greedy runs so far, each played before its update."
     held_out = _accuracy("held-out", 0, {step: share(e) for step, e in evaluations(run).items()})
-    if not held_out and (found := _logged(run, "held-out", 0, "eval_", lambda entry: entry["step"])):
-        held_out = found
-        note += " The log does not keep how many held-out tasks there are, so their interval is not known."
     for line in held_out:
         line.points = True
     greedy = _accuracy("greedy, running", 1, running(run.phase("greedy")))
-    series = [*held_out, *(greedy or _logged(run, "greedy, running", 1, "greedy/", _played_at))]
+    series = [*held_out, *greedy]
     if any(line.name.endswith(VOID_WRONG) for line in series):
         note += " Void are episodes whose environment failed; the other lines leave them out."
     if not series:
         note = "Neither held-out nor greedy episodes were recorded."
     return Chart("accuracy", "Greedy accuracy", "accuracy", series, note, percent=True)
-
-
-def _logged(
-    run: Run, name: str, color: int, prefix: str, played_at: Callable[[Mapping[str, Any]], float]
-) -> list[Series]:
-    """Return a logged accuracy; if it leaves out void episodes, also the one that counts them."""
-    metric, void_wrong = f"{prefix}accuracy", f"{prefix}accuracy_void_wrong"
-    bounds = f"{metric}_low", f"{metric}_high"
-    found = [entry for entry in run.log if _has(entry, "step", metric)]
-    counted = [entry for entry in run.log if _has(entry, "step", void_wrong)]
-    if not found and not counted:
-        return []
-    line = Series(name, color, [played_at(e) for e in found], [e[metric] for e in found])
-    if all(_has(entry, *bounds) for entry in found):
-        line.low, line.high = ([entry[each] for entry in found] for each in bounds)
-    lines = [line] if found else []
-    if any(entry[void_wrong] != entry.get(metric) for entry in counted):
-        x, y = [played_at(e) for e in counted], [e[void_wrong] for e in counted]
-        lines.append(Series(name + VOID_WRONG, color + 3, x, y))
-    return lines
 
 
 def running(greedy: Iterable[EpisodeRecord]) -> dict[int, Share]:
@@ -381,22 +338,17 @@ class _Bins:
             color,
             x=[sum(self._steps[place]) / len(self._steps[place]) for place in places],
             y=[sum(binned[place]) / len(binned[place]) for place in places],
-            detail=[_with_void(f"{len(binned[place])} {unit}s", left_out[place]) for place in places]
+            detail=[
+                f"{len(binned[place])} {unit}s" + (f"; {left_out[place]:,} void" if left_out[place] else "")
+                for place in places
+            ]
             if unit
             else None,
         )
 
 
-def _with_void(said: str, void: int) -> str:
-    return f"{said}; {void:,} void" if void else said
-
-
 def number(value: Any) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _has(entry: Mapping[str, Any], *names: str) -> bool:
-    return all(number(entry.get(name)) is not None for name in names)
 
 
 def _tokens(episode: EpisodeRecord, key: str) -> float:

@@ -18,7 +18,6 @@ import jinja2
 from trl_dbbench.evaluation.report.curves import (
     Chart,
     Comparison,
-    TaskKey,
     changed_episode,
     charts,
     compare,
@@ -26,14 +25,13 @@ from trl_dbbench.evaluation.report.curves import (
     number,
     per_skill,
     running,
-    task_key,
     updates,
     whole_evaluations,
     y_range,
 )
 from trl_dbbench.evaluation.report.run import Run
 from trl_dbbench.grading.statistics import Share
-from trl_dbbench.runs.records import PHASES, EpisodeRecord, failed_statement, is_void, share
+from trl_dbbench.runs.records import PHASES, EpisodeRecord, failed_statement, is_void, key_of, share
 from trl_dbbench.runs.stream import StreamRecord, measures_text
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.files import shortest_names, write_atomically
@@ -46,25 +44,25 @@ def head_of(run: Run) -> dict[str, list[Fact]]:
     """Return the facts of a run for the top of its page: its `settings` and its `results`."""
     counts: Counter[str] = Counter(episode["phase"] for episode in run.episodes)
     kinds = ", ".join(f"{counts[phase]:,} {name}" for phase, name in PHASES.items() if counts[phase])
-    planned = f"of {run.planned_steps:,}" if run.planned_steps and run.planned_steps != run.steps else ""
-    results = [("Updates", f"{run.steps:,}", planned), ("Episodes", f"{len(run.episodes):,}", kinds)]
+    planned = number(run.training.get("max_steps")) or 0
+    of_all = f"of {planned:,}" if planned > run.steps else ""
+    results = [("Updates", f"{run.steps:,}", of_all), ("Episodes", f"{len(run.episodes):,}", kinds)]
     if run.best_step is not None:
         by = str(run.training.get("metric_for_best_model", ""))
         results.append(("Weights", f"after {updates(run.best_step)}", f"the best by {by}" if by else ""))
-    return {"settings": _setting_rows(run), "results": [*results, *(_accuracies(run) or _logged(run))]}
+    return {"settings": _setting_rows(run), "results": [*results, *_accuracies(run)]}
 
 
 def _setting_rows(run: Run) -> list[Fact]:
     """Model, learning rate, batch and loss, as far as known."""
     of = run.training
-    facts = [("Model", run.model or "not recorded", run.adapter or "")]
-    logged = [rate for entry in run.log if (rate := number(entry.get("learning_rate"))) is not None]
+    lora, start = of.get("lora") or {}, of.get("adapter_name_or_path")
+    adapter = [f"LoRA r {lora['r']}" if "r" in lora else "", f"trained on from {start}" if start else ""]
+    facts = [("Model", run.model or "not recorded", ", ".join(filter(None, adapter)))]
     if (rate := number(of.get("learning_rate"))) is not None:
         facts.append(
             ("Learning rate", f"{rate:g}", f"schedule: {of.get('lr_scheduler_type', 'not recorded')}")
         )
-    elif logged:
-        facts.append(("Learning rate", f"{max(logged):g}", "the highest in the trainer's log"))
     parts = {
         "a device": number(of.get("per_device_train_batch_size")),
         "devices": number(of.get("world_size")),
@@ -106,27 +104,11 @@ def headline(of: Share, where: str) -> tuple[str, str]:
     return str(of), f"{where}: {of.right:,.0f} of {of.judged:,} episodes"
 
 
-def _logged(run: Run) -> list[Fact]:
-    """Return the accuracies of the trainer's log."""
-    line = next(iter(charts(run)[0].series), None)
-    if line is None:
-        return []
-    ends = {"Accuracy at the start": 0, "Accuracy at the end": -1} if len(line.x) > 1 else {"Accuracy": 0}
-    facts = []
-    for name, at in ends.items():
-        interval = f" [{100 * line.low[at]:.1f}, {100 * line.high[at]:.1f}]" if line.low and line.high else ""
-        remark = f"{line.name}, {updates(int(line.x[at]))}; the log does not say of how many episodes"
-        facts.append((name, f"{100 * line.y[at]:.1f} %{interval}", remark))
-    return facts
-
-
 def names_of(runs: tuple[Run, Run]) -> tuple[str, str]:
     """Return the names of both, told apart by their folders where they are the same."""
-    first, second = (run.name for run in runs)
-    if first == second:
-        paths = [run.path.parts for run in runs if run.path is not None]
-        longer = shortest_names(paths) if len(paths) == 2 else None
-        first, second = longer or (f"{first} (1)", f"{second} (2)")
+    paths = [run.path.parts for run in runs if run.path is not None]
+    told_apart = shortest_names(paths) if len(paths) == 2 else None
+    first, second = told_apart or [f"{run.name} ({number})" for number, run in enumerate(runs, 1)]
     return first, second
 
 
@@ -153,10 +135,10 @@ def charts_beside(runs: tuple[Run, Run]) -> list[Chart]:
     return both
 
 
-def _last(run: Run) -> tuple[int, dict[TaskKey, EpisodeRecord]]:
+def _last(run: Run) -> tuple[int, dict[str, EpisodeRecord]]:
     """Return the updates before the last evaluation, and its episodes by their task; none without one."""
     step, episodes = max(whole_evaluations(run).items(), default=(0, []))
-    return step, {task_key(e): e for e in episodes}
+    return step, {key_of(e): e for e in episodes}
 
 
 def compare_runs(runs: tuple[Run, Run]) -> Comparison | None:
@@ -201,24 +183,18 @@ def transcripts(shown: Sequence[tuple[str, Run]]) -> tuple[dict[str, Any], list[
 
     Episodes of one task point to it, so its question is in the page once.
     """
-    recorded: dict[TaskKey, Task] = {}
-    for task in (task for _, run in shown for task in run.tasks):
-        recorded[task.id, task.question, task.digest] = task
-        recorded.setdefault((task.id, task.question, ""), task)  # older episodes have no digest of their task
-        recorded.setdefault((task.id, "", ""), task)  # still older ones do not say their question
-    places: dict[TaskKey, int] = {}
+    recorded = {task.digest: task for _, run in shown for task in run.tasks}
+    places: dict[str, int] = {}
     tasks: list[dict[str, Any]] = []
     details: list[dict[str, Any] | None] = []
     episodes = [(number, episode) for number, (_, run) in enumerate(shown) for episode in run.episodes]
     for _, episode in episodes:
-        key = task_key(episode)
+        key = key_of(episode)
         if key not in places:
             places[key] = len(tasks)
             found = recorded.get(key)
-            question = episode["question"] or (found.question if found else "")
-            tasks.append(
-                {"id": key[0], "question": question, "op": episode["operation"], "skills": episode["skills"]}
-            )
+            of_task = {"id": episode["task_id"], "question": episode["question"], "op": episode["operation"]}
+            tasks.append(of_task | {"skills": episode["skills"]})
             details.append(_task_detail(found) if found else None)
     flipped = _flipped(episodes)
     for key, place in places.items():
@@ -232,7 +208,7 @@ def transcripts(shown: Sequence[tuple[str, Run]]) -> tuple[dict[str, Any], list[
         "block": BLOCK,
         "episodes": {
             "run": [number for number, _ in episodes],
-            "task": [places[task_key(e)] for _, e in episodes],
+            "task": [places[key_of(e)] for _, e in episodes],
             "phase": [e["phase"] for _, e in episodes],
             "step": [e["step"] for _, e in episodes],
             "status": [statuses.index(e["status"]) for _, e in episodes],
@@ -244,16 +220,16 @@ def transcripts(shown: Sequence[tuple[str, Run]]) -> tuple[dict[str, Any], list[
     return index, _blocks(bodies), _blocks(details)
 
 
-def _flipped(episodes: Iterable[tuple[int, EpisodeRecord]]) -> set[TaskKey]:
+def _flipped(episodes: Iterable[tuple[int, EpisodeRecord]]) -> set[str]:
     """Return the tasks right in one evaluation and wrong in another, held-out or greedy before an update.
 
     Of an evaluation that was played twice, the second time counts, as in the accuracies. `episodes` are
     (number of the run, episode).
     """
-    ends: defaultdict[TaskKey, dict[tuple[int, str, int], bool]] = defaultdict(dict)
+    ends: defaultdict[str, dict[tuple[int, str, int], bool]] = defaultdict(dict)
     for place, episode in episodes:
         if episode["phase"] != "train" and not is_void(episode):
-            ends[task_key(episode)][place, episode["phase"], episode["step"]] = episode["right"]
+            ends[key_of(episode)][place, episode["phase"], episode["step"]] = episode["right"]
     return {key for key, of in ends.items() if len(set(of.values())) == 2}
 
 
@@ -289,7 +265,7 @@ def write_report(run: Run, out: str | Path, other: Run | None = None) -> Path:
         drawn, compared, start = charts_beside(pair), compare_runs(pair), differing_episode(pair)
     index, episode_blocks, task_blocks = transcripts(shown)
     in_page = [asdict(chart) | {"range": y_range(chart)} for chart in drawn]
-    steps = max(each.steps or 0 for _, each in shown)
+    steps = max(each.steps for _, each in shown)
     return render(
         "report.html.j2",
         out,

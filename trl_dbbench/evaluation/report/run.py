@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.runs.checkpoints import is_of_another_run
 from trl_dbbench.runs.read import loads, read_episodes, read_tasks
 from trl_dbbench.runs.records import EPISODES_FILE, METRICS_FILE, TASKS_FILE, EpisodeRecord
 from trl_dbbench.runs.settings import SETTINGS_FILE
 from trl_dbbench.tasks import Task
-
-STATE_FILE = "trainer_state.json"
 
 
 @dataclass
@@ -21,18 +18,20 @@ class Run:
     """The readable parts of a run; `notes` tell the user what is missing."""
 
     name: str
-    model: str | None = None
-    adapter: str | None = None
     episodes: list[EpisodeRecord] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
     log: list[dict[str, Any]] = field(default_factory=list)
-    steps: int | None = None
-    planned_steps: int | None = None
+    steps: int = 0
     notes: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings in run.json."""
     path: Path | None = None
     """The run's folder."""
+
+    @property
+    def model(self) -> str | None:
+        """The trained model, or its adapter's base."""
+        return str(self.settings.get("model") or "") or None
 
     @property
     def training(self) -> dict[str, Any]:
@@ -62,75 +61,31 @@ def read_run(folder: str | Path) -> Run:
         raise ConfigError(f"the run '{folder}' {what}. Give the output_dir of a training run, a folder.")
     run = Run(folder.resolve().name or str(folder.resolve()), path=folder.resolve())
     run.episodes.extend(record for _, record in read_episodes(folder / EPISODES_FILE, run.notes))
-    _read_log(folder, run)
-    _read_metrics(folder / METRICS_FILE, run)
+    _read_log(folder / METRICS_FILE, run)
     if not run.episodes and not run.log:
         reasons = " ".join(run.notes)
         raise ConfigError(f"nothing of a run can be read in '{folder}'. {reasons}")
-    _read_tasks(folder / TASKS_FILE, run)
-    _read_model(folder, run)
+    run.tasks.extend(read_tasks(folder / TASKS_FILE, run.notes))
     _read_settings(folder / SETTINGS_FILE, run)
     # no update follows the episodes of `sample`, whose run.json names no training
     trained = bool(not run.settings or run.training or run.settings.get("id"))
     played = max((e["step"] + (e["phase"] != "eval" and trained) for e in run.episodes), default=0)
-    if run.log and run.steps is not None and played > run.steps + 1:
-        run.notes.append(
-            f"The trainer's log was last saved after {run.steps} updates; episodes go on to update {played}. "
-            "Total reward and KL end with the log."
-        )
-    run.steps = max(run.steps or 0, played)
+    run.steps = max(run.steps, played)
     return run
 
 
-def _read_log(folder: Path, run: Run) -> None:
-    """Take the furthest readable state of the trainer: beside the episodes, or in a checkpoint."""
-    found: list[tuple[int, dict[str, Any]]] = []
-    for path in [folder / STATE_FILE, *sorted(folder.glob("checkpoint-*/"))]:
-        path = path if path.name == STATE_FILE else path / STATE_FILE
-        if path.parent == folder and not path.exists():
-            continue
-        if path.parent != folder and is_of_another_run(path.parent):
-            run.notes.append(f"{path.parent.name} is of another run and was left out.")
-            continue
+def _read_log(path: Path, run: Run) -> None:
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    for line in lines:
         try:
-            state = loads(path.read_bytes())
-            found.append((int(state["global_step"]), state))
-        except FileNotFoundError:
-            run.notes.append(f"{path.relative_to(folder)} is not there: this checkpoint was left out.")
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            run.notes.append(f"{path.relative_to(folder)} cannot be read and was left out.")
-    if not found:
-        return
-    run.steps, state = max(found, key=lambda entry: entry[0])
-    log = state.get("log_history")
-    run.log = [entry for entry in log if isinstance(entry, dict)] if isinstance(log, list) else []
-    planned = state.get("max_steps")
-    run.planned_steps = planned if isinstance(planned, int) and planned > 0 else None
-
-
-def _read_metrics(path: Path, run: Run) -> None:
-    """Take the log of each step where it goes on after the last saved state."""
-    entries = []
-    if path.exists():
-        for line in path.read_bytes().splitlines():
-            try:
-                entry = loads(line)
-                entries.append(entry | {"step": int(entry["step"])})
-            except (ValueError, KeyError, TypeError, RecursionError):  # half a line, of a killed run
-                continue
-    if entries and (run.steps is None or entries[-1]["step"] > run.steps):
-        run.log, run.steps = entries, entries[-1]["step"]
-    elif run.steps is None:
-        run.notes.append(
-            f"Neither {METRICS_FILE} nor a checkpoint with a {STATE_FILE} was found: no total reward, no KL."
-        )
-
-
-def _read_tasks(path: Path, run: Run) -> None:
-    if path.exists():
-        run.tasks.extend(read_tasks(path, run.notes))
-    elif run.episodes:
-        run.notes.append(f"{path.name} is not there: the tables that the agent worked on are not shown.")
+            entry = loads(line)
+            run.log.append(entry | {"step": int(entry["step"])})
+        except (ValueError, KeyError, TypeError, RecursionError):  # half a line, of a killed run
+            continue
+    if run.log:
+        run.steps = run.log[-1]["step"]
+    else:
+        run.notes.append(f"{path.name} has no readable line: no total reward, no KL.")
 
 
 def _read_settings(path: Path, run: Run) -> None:
@@ -142,26 +97,5 @@ def _read_settings(path: Path, run: Run) -> None:
         settings = None
     if isinstance(settings, dict):
         run.settings = settings
-        run.model = str(settings.get("model") or run.model or "") or None
     else:
         run.notes.append(f"{path.name} cannot be read: the settings of the run are not shown.")
-
-
-def _read_model(folder: Path, run: Run) -> None:
-    checkpoints = sorted(folder.glob("checkpoint-*/"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for place in (folder, *checkpoints):
-        for name, key in (
-            ("adapter_config.json", "base_model_name_or_path"),
-            ("config.json", "_name_or_path"),
-        ):
-            try:
-                config = loads((place / name).read_bytes())
-            except (OSError, ValueError, RecursionError):
-                continue
-            if not isinstance(config, dict):
-                continue
-            # a local model's config has no name of its own
-            run.model = str(config.get(key) or config.get("model_type") or "") or None
-            if "r" in config and "peft_type" in config:
-                run.adapter = f"{str(config['peft_type']).replace('LORA', 'LoRA')} r {config['r']}"
-            return

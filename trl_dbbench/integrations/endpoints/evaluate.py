@@ -143,10 +143,7 @@ class EndpointEvaluation(Evaluation):
     Args:
         endpoint: the model and the server's address.
         planned: the number of tasks; `episodes` are the played ones.
-        requests: how many were sent, repeated ones too.
-        left_out: the settings that the server did not take.
-        squeezed: turns that got fewer tokens than asked for, since no more were left of the model's context.
-        too_long: what the server last said of a conversation that does not fit the model.
+        requests, left_out, squeezed, too_long: see `Endpoint`; requests of earlier starts count too.
         stopped: why it ended early.
         usages: what the endpoint counted of each turn.
         samples: the episodes that were drawn beside the greedy ones.

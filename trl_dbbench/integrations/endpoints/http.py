@@ -105,12 +105,11 @@ def _wait(state: tenacity.RetryCallState) -> float:
     return _failure_of(state).wait + pause * random.uniform(0.5, 1.0)
 
 
+@dataclass(eq=False)
 class _Adapted(Exception):
     """The next request leaves out what the server does not take, or asks for `tokens` at most."""
 
-    def __init__(self, tokens: int | None = None):
-        super().__init__(tokens)
-        self.tokens = tokens
+    tokens: int | None = None
 
 
 def read_key(variable: str | None) -> str | None:

@@ -29,6 +29,12 @@ _ARGUMENTS = ("arguments", "parameters", "input")
 _NOT_ENDED = ("length", "content_filter")
 """Why a reply ended, where it did not come to its end."""
 
+_CUT_OFF = ("max_tokens", "model_length")
+"""Other words for `length`."""
+
+_FAILED = ("error", "abort", "insufficient_system_resource")
+"""Why a server itself ended a reply: vLLM and SGLang as they stop, DeepSeek as it has too much to do."""
+
 
 @dataclass(frozen=True)
 class Call:
@@ -173,10 +179,11 @@ def read_reply(body: Any) -> Reply:
         thoughts = thoughts or _text(message.get("content"), "thinking", "reasoning")
         calls = _calls(message)
         finish = choice.get("finish_reason")
+        finish = "length" if finish in _CUT_OFF else finish
     except (KeyError, IndexError, TypeError, AttributeError):
         raise ValueError(f"no reply: {json.dumps(body, ensure_ascii=False)[:200]}") from None
-    if finish in ("error", "abort"):  # a server that is stopped sends what there is
-        raise ValueError("the reply ended in an error, or was aborted")
+    if finish in _FAILED:
+        raise ValueError(f"the server ended the reply ({finish})")
     usage = _usage(body.get("usage"))
     return Reply(content or refusal, calls, thoughts, bool(refusal), finish, usage, dict(message))
 

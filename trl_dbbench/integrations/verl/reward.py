@@ -1,12 +1,4 @@
-"""The reward function of a training with verl.
-
-```yaml
-reward:
-  custom_reward_function:
-    path: pkg://trl_dbbench.integrations.verl.reward
-    name: compute_score
-    reward_kwargs: {database: "mysql+pymysql://user:password@host:3306/"}
-```
+"""The reward function of a training with verl; docs/integrations.md has its configuration.
 
 An episode of our tools (see `tool`) was judged on its own tables, and is worth what that says. What was
 written without them is one turn: it is executed and judged here.

@@ -1,12 +1,4 @@
-"""Tools for verl's `ToolAgentLoop`, as verl 0.9 calls them.
-
-```yaml
-tools:
-  - class_name: trl_dbbench.integrations.verl.tool.DatabaseTool
-    config: {type: native, tool: execute_sql, database: "mysql+pymysql://user:password@host:3306/"}
-  - class_name: trl_dbbench.integrations.verl.tool.DatabaseTool
-    config: {type: native, tool: commit_final_answer, database: "mysql+pymysql://user:password@host:3306/"}
-```
+"""Tools for verl's `ToolAgentLoop`, as verl 0.9 calls them; docs/integrations.md has their configuration.
 
 verl creates and releases a tool for each call, so the episode belongs to the trajectory's `agent_data`: the
 first call begins it, and it ends with its answer, at the limit on calls, or when verl lets go of that. How it

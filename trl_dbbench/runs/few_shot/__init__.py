@@ -17,6 +17,7 @@ question or gold SQL on the same schema, are never shown.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,19 +25,18 @@ from typing import Any
 
 import numpy as np
 
-from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.dataset import rows_to_check, task_in
-from trl_dbbench.episode.player import TEMPLATE_TOKENS, Player
+from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.protocol import AgentProtocol
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.runs.few_shot.choice import WAYS
 from trl_dbbench.runs.few_shot.memory import Example, Memory, Query, good_episodes, load_memory
-from trl_dbbench.runs.read import read_episodes, read_tasks
+from trl_dbbench.runs.read import read_episodes, tasks_by_digest
 from trl_dbbench.runs.records import EPISODES_FILE, SHOTS_FILE, TASKS_FILE, EpisodeRecord, episode_record
 from trl_dbbench.tasks import Task
-from trl_dbbench.utils.files import whole_lines
+from trl_dbbench.utils.files import telling_of_no_space, whole_lines
 from trl_dbbench.utils.lookup import check_choice
 from trl_dbbench.utils.ranks import Ranks
 
@@ -56,9 +56,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-
-TURN_TOKENS = 50
-"""Upper bound on the tokens that a chat template adds to a turn."""
 
 DEFAULT_WAY = "bm25"
 
@@ -117,8 +114,7 @@ class Shots:
         self._written: set[str] | None = None  # ids
         self._drawn: dict[str, Example] = {}  # by id, of the last prompts
         self._told = False
-        if isinstance(player.chat, ChatFormat):
-            player.chat.check_shots()
+        player.chat.check_shots()
 
     @classmethod
     def of(cls, trainer: Any) -> Shots | None:
@@ -226,16 +222,11 @@ class Shots:
     def _room(self) -> float:
         """Return the tokens that a prompt may have; examples take nothing from the episode."""
         context = self.player.rules.context
-        return float("inf") if context is None else context - self.player.rules.max_completion_length
+        return math.inf if context is None else context - self.player.rules.max_completion_length
 
     def _fits(self, messages: Messages) -> bool:
         room = self._room()
-        # a token is at least a byte long, so that the tokenizer is not asked about short prompts
-        longest = sum(len(message["content"].encode()) + TURN_TOKENS for message in messages)
-        longest += TEMPLATE_TOKENS
-        if longest <= room and not self.player.chat.protocol.tools:
-            return True
-        return len(self.player.chat.prompt_ids(messages)) <= room
+        return room == math.inf or len(self.player.chat.prompt_ids(messages)) <= room
 
     def check_room(self, prompts: Iterable[Messages]) -> None:
         """Raise ConfigError if not even the shortest prompt has room for the shortest example."""
@@ -305,8 +296,12 @@ class Shots:
         new = [id for id in dict.fromkeys(ids) if id not in self._written]
         self._written.update(new)
         if new:
-            with self._file.open("a", encoding="utf-8", errors="backslashreplace") as file:
-                file.writelines(f"{self._drawn[id].line}\n" for id in new)
+            lines = [f"{self._drawn[id].line}\n" for id in new]
+            with (
+                telling_of_no_space(self._file, "Free some, and start again."),
+                self._file.open("a", encoding="utf-8", errors="backslashreplace") as file,
+            ):
+                file.writelines(lines)
 
 
 def _check_not_its_own(memory: str, output_dir: str) -> None:
@@ -358,7 +353,7 @@ def prompts_of(
     `protocol` and `system_prompt` are the run's own, as `RunSettings` has them.
     """
     notes: list[str] = []
-    tasks = {task.digest: task for task in read_tasks(Path(run) / TASKS_FILE, notes)}
+    tasks = tasks_by_digest(Path(run) / TASKS_FILE, notes)
     shown = shown_in(run)
     for _, record in read_episodes(Path(run) / EPISODES_FILE, notes):
         prompt = protocol.messages(tasks[record["task_digest"]], system_prompt)

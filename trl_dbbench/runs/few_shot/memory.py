@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.episode.protocol import AgentProtocol, Answer, Operation
-from trl_dbbench.episode.tool_calls import after_thoughts
+from trl_dbbench.episode.tool_calls import after_thoughts, call_alone
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.runs.read import read_episodes, read_tasks
+from trl_dbbench.runs.read import read_episodes, tasks_by_digest
 from trl_dbbench.runs.records import (
     EPISODES_FILE,
     OF_TRAINING_TASKS,
@@ -130,11 +130,13 @@ class Example:
     def messages(self, protocol: AgentProtocol) -> list[dict[str, str]]:
         """Return the episode as earlier turns of a prompt: its question, then turns and observations.
 
-        Thoughts are left out, as in `ChatFormat.prompt_ids`.
+        Thoughts, and words around a tool call, are left out, as in `ChatFormat.prompt_ids`.
         """
         messages = [each for each in protocol.messages(self.task) if each["role"] != "system"]
         for text, seen in self.turns:
-            messages.append({"role": "assistant", "content": after_thoughts(text).strip() or text})
+            said = after_thoughts(text).strip() or text
+            said = call_alone(said) if protocol.tools else said
+            messages.append({"role": "assistant", "content": said})
             if seen is not None:
                 messages.append({"role": protocol.observation_role, "content": seen})
         return messages
@@ -218,7 +220,7 @@ def load_memory(
     notes: list[str] = []
     tasks: dict[str, Task] = {}
     if (beside := file.with_name(TASKS_FILE)).is_file():
-        tasks = {task.digest: task for task in read_tasks(beside, notes)}
+        tasks = tasks_by_digest(beside, notes)
     memory, right, unreadable = Memory(), 0, 0
     for _, record in read_episodes(file, notes, _check_texts):
         if not (record["right"] and record["turns"]) or record["phase"] not in phases:
