@@ -477,41 +477,44 @@ def measure(d: Draft, prefix: str = "") -> Measure | None:
     item = d.item("category", "key") if function == "DISTINCT" else d.item(*NUMBERS)
     if item is None:
         return None
-    sql = function.join(["", f"({prefix}{item.sql})"])
-    if function == "DISTINCT":
-        sql, label = f"COUNT(DISTINCT {prefix}{item.sql})", f"number of different values of {item.label}"
-    elif function == "AVG":
-        sql = f"ROUND({sql}, 2)"
-        label = d.pick(
-            f"average {item.label} (rounded to 2 decimals)", f"mean {item.label} (rounded to two decimals)"
-        )
-    else:
-        words = {
-            "SUM": ("total", "sum of the"),
-            "MAX": ("highest", "largest", "maximum"),
-            "MIN": ("lowest", "smallest", "minimum"),
-        }
-        label = f"{d.pick(*words[function])} {item.label}"
-    mistaken = {"SUM": "MAX", "MAX": "MIN", "MIN": "MAX", "AVG": "SUM", "DISTINCT": "COUNT"}[function]
-    return Measure(sql, label, aggregate(function, item), aggregate(mistaken, item))
+    sql, mistaken, labels = _MEASURES[function]
+    label = d.pick(*labels) if labels[1:] else labels[0]  # a choice of one would draw a random number
+    return Measure(
+        sql.format(prefix + item.sql),
+        label.format(item.label),
+        aggregate(function, item),
+        aggregate(mistaken, item),
+    )
+
+
+_MEASURES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "SUM": ("SUM({})", "MAX", ("total {}", "sum of the {}")),
+    "MAX": ("MAX({})", "MIN", ("highest {}", "largest {}", "maximum {}")),
+    "MIN": ("MIN({})", "MAX", ("lowest {}", "smallest {}", "minimum {}")),
+    "AVG": (
+        "ROUND(AVG({}), 2)",
+        "SUM",
+        ("average {} (rounded to 2 decimals)", "mean {} (rounded to two decimals)"),
+    ),
+    "DISTINCT": ("COUNT(DISTINCT {})", "COUNT", ("number of different values of {}",)),
+}
+"""SQL, the aggregate that is easily taken for it, and names."""
 
 
 def aggregate(function: str, item: Item) -> Callable[[Sequence[int]], float | None]:
     """Return a function that computes the aggregate over rows, given by number, as SQL does."""
 
     def of(rows: Sequence[int]) -> float | None:
-        cells: list[Any] = [item.cells[row] for row in rows if item.cells[row] is not None]
-        if function in ("DISTINCT", "COUNT"):
-            return len(set(cells) if function == "DISTINCT" else cells)
-        if not cells:
-            return None
-        if function == "MAX":
-            return max(cells)
-        if function == "MIN":
-            return min(cells)
-        return sum(cells) / (len(cells) if function == "AVG" else 1)
+        cells = [item.cells[row] for row in rows if item.cells[row] is not None]
+        return _AGGREGATES[function](cells) if cells or function in ("DISTINCT", "COUNT") else None
 
     return of
+
+
+_AGGREGATES: dict[str, Callable[[list[Any]], Any]] = {
+    **{"COUNT": len, "MAX": max, "MIN": min, "SUM": sum, "AVG": lambda cells: sum(cells) / len(cells)},
+    "DISTINCT": lambda cells: len(set(cells)),
+}
 
 
 def _direction(rng: random.Random, role: str, down: bool) -> str:

@@ -33,8 +33,10 @@ def usable(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
     kept, notes = [], list[str]()
     with open_database("sqlite") as database:
         for table in tables:
-            if (reason := _misnamed(table)) is not None:
-                notes.append(f"{table.name}: left out, {reason}")
+            try:
+                check_new_names(replace(table, columns=()))
+            except TaskError as error:
+                notes.append(f"{table.name}: left out, {error}")
                 continue
             table = _in_a_row(table, notes)
             if (problem := _problem(database, table)) is None:
@@ -52,14 +54,6 @@ def usable(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
             else:
                 notes.append(f"{table.name}: left out, {problem}")
     return kept, notes
-
-
-def _misnamed(table: Table) -> str | None:
-    try:
-        check_new_names(replace(table, columns=()))
-    except TaskError as error:
-        return str(error)
-    return None
 
 
 def _in_a_row(table: Table, notes: list[str]) -> Table:
