@@ -17,8 +17,7 @@ from typing import Literal
 import torch
 
 from trl_dbbench.advantages.batch import AdvantageBatch, needs
-from trl_dbbench.errors import ConfigError
-from trl_dbbench.utils.lookup import check_choice
+from trl_dbbench.utils.lookup import check_choice, check_share
 
 EPSILON = 1e-6
 """Added to standard deviations. TRL's own is 1e-4."""
@@ -147,7 +146,7 @@ class TurnReturns:
     gamma: float = 1.0
 
     def __post_init__(self) -> None:
-        check_share("gamma", self.gamma)
+        check_share("advantage_args.gamma", self.gamma)
 
     def __call__(self, batch: AdvantageBatch) -> torch.Tensor:
         """(N, T)"""
@@ -167,9 +166,3 @@ def places_of_groups(values: torch.Tensor, groups: torch.Tensor) -> Iterator[tor
 def vary(values: torch.Tensor) -> bool:
     """Return whether the values differ; there must be at least one."""
     return bool((values != values[0]).any())
-
-
-def check_share(name: str, value: float) -> None:
-    """Raise ConfigError for an argument that is not a number from 0 to 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ConfigError(f"{name} in advantage_args must be a number from 0 to 1, is {value!r}.")
