@@ -212,13 +212,10 @@ def plain(function: Any) -> Any:
 
 def gives_no_steps(functions: Sequence[Any]) -> bool:
     """Return whether certainly none gives step rewards: all are the library's own."""
-    return all(_gives_no_steps(plain(each)) for each in functions)
-
-
-def _gives_no_steps(function: Any) -> bool:
-    name = _name_of(function)
-    return isinstance(function, OutcomeReward | RewardModel) or (
-        name is not None and not NAMED[name].gives_steps
+    return all(
+        isinstance(each, OutcomeReward | RewardModel)
+        or ((name := _name_of(each)) is not None and not NAMED[name].gives_steps)
+        for each in map(plain, functions)
     )
 
 
