@@ -23,7 +23,7 @@ from trl_dbbench.database import Database
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import GRADERS, Grader, SQLGrader
 from trl_dbbench.grading.scorers import Result
-from trl_dbbench.grading.states import state_hash
+from trl_dbbench.grading.states import state_hash, without_dates
 from trl_dbbench.tasks import Gold, Table, Task
 from trl_dbbench.utils.sql import only_statement
 
@@ -140,7 +140,7 @@ def gold_of(task: Task, ending: Ending) -> Gold:
         return replace(gold, state_md5=state_hash(ending[task.tables[0].name].rows) or "")
     if gold.answer is None:
         return gold
-    rows = [tuple(map(plain, row)) for row in ending.rows]
+    rows = [tuple(map(plain, without_dates(row))) for row in ending.rows]
     of_rows = task.grader in GRADERS and GRADERS[task.grader].rows
     return replace(gold, answer=tuple(rows) if of_rows else tuple(str(cell) for row in rows for cell in row))
 
