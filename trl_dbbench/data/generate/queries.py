@@ -508,8 +508,7 @@ def _difference(d: Draft) -> Made:
     if d.plan.where:
         items = d.rng.sample(d.source.items, 2)
         a, b = (simple(d.rng, item) for item in items)
-        count = f"(SELECT COUNT(*) FROM {table} WHERE {{}})"
-        sql = f"{count.format(a.sql)} - {count.format(b.sql)}"
+        sql = f"(SELECT COUNT(*) FROM {table} WHERE {a.sql}) - (SELECT COUNT(*) FROM {table} WHERE {b.sql})"
         question = d.pick(
             f"By how many do the {rows} where {a.text} outnumber those where {b.text}? A negative number is "
             "fine.",
