@@ -254,6 +254,20 @@ def test_a_name_may_have_braces() -> None:
     assert drafted is not None and drafted[1].count("FROM `{3F25}` WHERE") == 2
 
 
+@pytest.mark.parametrize("texts", [("Søren", "Soren"), ("Пётр", "Петр"), ("か", "が")])
+def test_no_question_is_about_texts_that_only_some_servers_tell_apart(texts: tuple[str, str]) -> None:
+    asked = source_of(table("t", "name TEXT, a INT, b INT", *((texts[n % 2], n, n % 3) for n in range(6))))
+    assert asked is not None and [item.name for item in asked.items] == ["a", "b"]
+
+
+def test_no_question_is_about_fractions_that_graders_take_for_0() -> None:
+    """The gold answer of their largest was 0, and any of them right."""
+    asked = source_of(
+        table("t", "name TEXT, c DOUBLE, d DOUBLE", *((f"N{n}", n * 1e-9, n) for n in range(6)))
+    )
+    assert asked is not None and [item.name for item in asked.items] == ["name", "d"]
+
+
 @pytest.mark.parametrize(
     ("sql", "form"),
     [

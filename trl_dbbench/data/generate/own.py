@@ -27,6 +27,7 @@ from trl_dbbench.data.generate.queries import draft
 from trl_dbbench.data.generate.tables import Item, Source, fold
 from trl_dbbench.database import open_database
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.mysqlite.collation import sort_key
 from trl_dbbench.tasks import Cell, Column, Table, Task
 from trl_dbbench.utils.sql import normal_form
 
@@ -41,6 +42,9 @@ _LONG = 10**12
 
 _LARGEST = 1e300
 """Fractions from here on are not asked about: their sums and products leave the range of a DOUBLE."""
+
+_SMALLEST = 1e-3
+"""Fractions nearer to 0 are not asked about: graders take numbers within 1e-6 of each other for equal."""
 
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "MEDIUMINT": 24, "INT": 32, "INTEGER": 32, "BIGINT": 64}
 _BITS |= {"BOOL": 8, "BOOLEAN": 8}
@@ -138,7 +142,8 @@ def _item(column: Column, cells: Sequence[Cell]) -> Item | None:
         role = "id" if _names_something(column, present) else "count"
     else:
         role = "money" if type_ in ("DECIMAL", "NUMERIC", "DEC", "FIXED") else "rate"
-        if any(_is_rough(type_, cell) for cell in cells) or max(map(abs, present)) >= _LARGEST:
+        held = all(_SMALLEST <= abs(value) < _LARGEST for value in present if value)
+        if not held or any(_is_rough(type_, cell) for cell in cells):
             return None
     if role is None:
         return None
@@ -203,7 +208,8 @@ def _unmistakable(texts: Sequence[str]) -> bool:
     different = set(texts)
     if any(text != text.strip() or re.search(r"[\\\x00-\x1f]", text) for text in different):
         return False
-    return len({fold(text) or text for text in different}) == len(different)
+    letters = {fold(text) or text for text in different}
+    return len(letters) == len({*map(sort_key, different)}) == len(different)  # to MySQL, ø is o
 
 
 def _role_of_texts(texts: Sequence[str], rows: int) -> str:
