@@ -146,11 +146,8 @@ def gold_of(task: Task, ending: Ending) -> Gold:
 
 
 def _changed(table: Table, change: Change) -> Table:
-    if change.place is None:
-        return replace(table, rows=(*table.rows, change.row))
-    rows = list(table.rows)
-    rows[change.place] = change.row
-    return replace(table, rows=tuple(rows))
+    place = len(table.rows) if change.place is None else change.place
+    return replace(table, rows=(*table.rows[:place], change.row, *table.rows[place + 1 :]))
 
 
 # --- what is tried -----------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ TEST_SHARE = 5
 CHUNK = 200
 """Tasks that one random generator makes, and one worker at a time."""
 
-_TRIES = 1_000
+TRIES = 1_000
 """Tables tried for one task; few need more than ten. After that there is nothing left to ask."""
 
 _DRAFTS = 8
@@ -59,7 +59,8 @@ def _one_statement(database: Database, source: Any, plan: Any, question: str, sq
     skills = skills_of(sql)
     if set(skills) != plan.skills:
         return None
-    task = Task("", question, (source.table,), _operation(skills), Gold(sql=sql), skills)
+    operation = next((name.upper() for name in ("insert", "update", "delete") if name in skills), "SELECT")
+    task = Task("", question, (source.table,), operation, Gold(sql=sql), skills)
     with database.sandbox(task) as sandbox:
         gold = gold_answer(sandbox, sql) if task.is_question else gold_state(sandbox, sql, source.table)
     return replace(task, gold=gold) if gold else None
@@ -303,7 +304,7 @@ def _drawn(request: Request, part: str, num_tasks: int | None) -> Iterator[Task]
             if len(seen) % len(targets) == 0:  # each skill once, then each once more: none is left out
                 rng.shuffle(targets)
             target = targets[len(seen) % len(targets)]
-            for _ in range(_TRIES):
+            for _ in range(TRIES):
                 task = try_once(rng, level, draw_plan(rng, plans[target]), request.split, database)
                 if task is not None and _identity(task) not in seen:
                     break
@@ -338,10 +339,6 @@ def try_once(rng: random.Random, level: Level, plan: Any, split: str, database: 
         if task is not None and _split_of(_key(task.tables[0])) == split:
             return task
     return None
-
-
-def _operation(skills: Sequence[str]) -> str:
-    return next((skill.upper() for skill in ("insert", "update", "delete") if skill in skills), "SELECT")
 
 
 def _key(table: Table) -> str:

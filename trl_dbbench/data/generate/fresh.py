@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from trl_dbbench.data.generate import Request, draw_plan, find_level, try_once
+from trl_dbbench.data.generate import TRIES, Request, draw_plan, find_level, try_once
 from trl_dbbench.database import Limits
 from trl_dbbench.database.embedded.database import SQLiteDatabase
 from trl_dbbench.errors import ConfigError
@@ -26,8 +26,6 @@ from trl_dbbench.tasks import Task
 from trl_dbbench.utils.lookup import unknown
 
 SCHEME = "generate://"
-
-_TRIES = 1_000
 
 
 @dataclass(frozen=True)
@@ -78,9 +76,9 @@ class FreshTasks:
         target = random.Random(f"{request.name}-round-{rounds}").sample(list(plans), len(plans))[place]
         rng = random.Random(f"{request.name}-draw-{draw}")
         with SQLiteDatabase(Limits()) as database:
-            for _ in range(_TRIES):
+            for _ in range(TRIES):
                 plan = draw_plan(rng, plans[target])
                 task = try_once(rng, find_level(request.level), plan, request.split, database)
                 if task is not None:
                     return replace(task, id=f"{request.name}-draw-{draw}")
-        raise ConfigError(f"no task of {target} is found in {_TRIES:,} tries. Leave the skill out.")
+        raise ConfigError(f"no task of {target} is found in {TRIES:,} tries. Leave the skill out.")

@@ -147,7 +147,8 @@ def _item(column: Column, cells: Sequence[Cell]) -> Item | None:
             return None
     if role is None:
         return None
-    fresh = partial(_fresh, role, sorted(set(present)), _length(column.type), "PRIMARY KEY" in words)
+    length = int(size[1]) if (size := re.match(r"(?:VAR)?CHAR\((\d+)\)", words)) else _LONGEST
+    fresh = partial(_fresh, role, sorted(set(present)), length, "PRIMARY KEY" in words)
     bounds, has_default = _bounds(type_, column.type), "DEFAULT" in words
     return Item(column.name, role, fresh, column.nullable, tuple(values), bounds, has_default)
 
@@ -224,11 +225,6 @@ def _names_something(column: Column, values: Sequence[int]) -> bool:
     named = re.search(r"(^|_)(id|nr|no|number|code|year|zip|phone)$|[a-z]I[Dd]$", column.name, re.IGNORECASE)
     key = re.search("PRIMARY KEY|UNIQUE", column.type, re.IGNORECASE)
     return bool(named or key) or set(values) <= {0, 1} or max(map(abs, values)) >= _LONG
-
-
-def _length(type_: str) -> int:
-    size = re.match(r"(?:VAR)?CHAR\((\d+)\)", type_, re.IGNORECASE)
-    return int(size[1]) if size else _LONGEST
 
 
 def _fresh(role: str, present: Sequence[Any], length: int, unique: bool, rng: random.Random) -> Cell:

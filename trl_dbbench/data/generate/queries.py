@@ -195,7 +195,7 @@ def _shown(d: Draft, keys: list[Item]) -> tuple[Measure, Having, tuple[str, str]
     """Return an aggregate, HAVING, an order and a limit that fit the groups of the rows that are left."""
     by_key, *others = (_grouped(keys, rows) for rows in (d.kept, *d.others))
     for _ in range(15):
-        shown, having = measure(d, d.prefix), _having(d, list(by_key.values()))
+        shown, having = measure(d), _having(d, list(by_key.values()))
         if (
             shown is None
             or having is None
@@ -417,7 +417,7 @@ def draft(rng: random.Random, source: Source, plan: Plan) -> tuple[str, str] | N
 
 
 def _aggregate(d: Draft) -> Made:
-    shown, condition = measure(d, d.prefix), d.where()
+    shown, condition = measure(d), d.where()
     if shown is None or condition is None:
         return None
     if shown.of(d.kept) in (shown.mistaken(d.kept), *map(shown.of, d.others)):
