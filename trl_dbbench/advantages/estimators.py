@@ -81,9 +81,6 @@ def weighted(batch: AdvantageBatch) -> torch.Tensor:
     return normalised(batch.weighted, batch.groups) * weights
 
 
-Spread = Literal["last_token", "turn"]
-
-
 @needs("groups", "step_rewards")
 @dataclass(frozen=True)
 class ProcessAvgUnique:
@@ -101,7 +98,7 @@ class ProcessAvgUnique:
         ConfigError: if there is no such spread.
     """
 
-    step_spread: Spread = "last_token"
+    step_spread: Literal["last_token", "turn"] = "last_token"
 
     def __post_init__(self) -> None:
         check_choice("advantage_args.step_spread", self.step_spread, ("last_token", "turn"))
