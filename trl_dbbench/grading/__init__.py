@@ -106,21 +106,14 @@ class SQLGrader:
     counts_rows: bool = False
     rows: ClassVar[bool] = False
 
-    def value(self, predicted: Result, gold: Result, gold_sql: str) -> float:
-        """Return a result's score, 0 to 1.
-
-        Args:
-            gold_sql: before `rewrite`; decides whether the order of rows counts.
-        """
-        return self.score(predicted, gold, self.ordered(gold_sql))
-
     def best(self, predicted: Result, golds: Sequence[Result], gold_sql: str | None) -> float:
         """Return the score against the most similar gold, 0 to 1.
 
         Args:
-            gold_sql: if `None`, order counts only for graders that always require it.
+            gold_sql: before `rewrite`; decides whether the order of rows counts. If `None`, it counts only
+                for graders that always require it.
         """
-        return max(self.value(predicted, gold, gold_sql or "") for gold in golds)
+        return max(self.score(predicted, gold, self.ordered(gold_sql or "")) for gold in golds)
 
     def right(self, predicted: Result, golds: Sequence[Result], gold_sql: str | None) -> bool:
         """Return whether rewards and accuracy count an answer as right: a score of 1, and no extra columns.
