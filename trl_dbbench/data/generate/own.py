@@ -135,7 +135,10 @@ def _item(column: Column, cells: Sequence[Cell]) -> Item | None:
     if not present:
         return None
     if type_ in _TEXTS:
-        role = _role_of_texts(present, len(cells)) if _unmistakable(present) else None
+        if not _unmistakable(present):
+            return None
+        shared = len(set(present)) <= 0.6 * len(present)
+        role = "note" if len(present) <= 0.7 * len(cells) else "category" if shared else "key"
     elif type_ in _DAYS:
         role = "day"
     elif type_ in _BITS:
@@ -145,8 +148,6 @@ def _item(column: Column, cells: Sequence[Cell]) -> Item | None:
         held = all(_SMALLEST <= abs(value) < _LARGEST for value in present if value)
         if not held or any(_is_rough(type_, cell) for cell in cells):
             return None
-    if role is None:
-        return None
     length = int(size[1]) if (size := re.match(r"(?:VAR)?CHAR\((\d+)\)", words)) else _LONGEST
     fresh = partial(_fresh, role, sorted(set(present)), length, "PRIMARY KEY" in words)
     bounds, has_default = _bounds(type_, column.type), "DEFAULT" in words
@@ -211,12 +212,6 @@ def _unmistakable(texts: Sequence[str]) -> bool:
         return False
     letters = {fold(text) or text for text in different}
     return len(letters) == len({*map(sort_key, different)}) == len(different)  # to MySQL, ø is o
-
-
-def _role_of_texts(texts: Sequence[str], rows: int) -> str:
-    if len(texts) <= 0.7 * rows:
-        return "note"
-    return "category" if len(set(texts)) <= 0.6 * len(texts) else "key"
 
 
 def _names_something(column: Column, values: Sequence[int]) -> bool:

@@ -110,8 +110,7 @@ def _slips_of_joins(node: exp.Expr, tables: Sequence[Table]) -> Iterator[Slip]:
             yield lambda join: join.set("side", "LEFT")
     elif isinstance(node, exp.Column):
         for table, column in _mistaken_for(node, tables):
-            other = exp.column(column, table or None)
-            yield lambda node, other=other: node.replace(other)
+            yield partial(exp.Expression.replace, expression=exp.column(column, table or None))
     elif type(node) in BOUNDS and _bound_counts(node, tables):
         yield move_bound
     elif isinstance(node, exp.SetOperation):
