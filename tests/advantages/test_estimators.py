@@ -422,10 +422,10 @@ def test_penalties_are_taken_from_the_outcome(played):
         ("state", {"omega": -1}, "omega in advantage_args must be 0 or more, is -1"),
         ("state", {"omega": NAN}, "omega in advantage_args must be 0 or more, is nan"),  # `.nan` in a YAML
         ("prime", {"beta": math.inf}, "beta in advantage_args must be a number above 0, is inf"),
-        ("state", {"gamma": 1.5}, "gamma in advantage_args must be a number from 0 to 1, is 1.5"),
-        ("turn", {"gamma": 2}, "gamma in advantage_args must be a number from 0 to 1, is 2"),
+        ("state", {"gamma": 1.5}, "advantage_args.gamma must be a share from 0 to 1, is 1.5"),
+        ("turn", {"gamma": 2}, "advantage_args.gamma must be a share from 0 to 1, is 2"),
         ("process_avg_unique", {"step_spread": "all"}, "unknown advantage_args.step_spread 'all'; allowed: "),
-        ("tree", {"lam": -0.1}, "lam in advantage_args must be a number from 0 to 1, is -0.1"),
+        ("tree", {"lam": -0.1}, "advantage_args.lam must be a share from 0 to 1, is -0.1"),
         ("vine", {"continuations": 0}, "continuations in advantage_args must be 1 or more, is 0"),
     ],
 )

@@ -317,6 +317,23 @@ def test_a_repaired_questions_answer_is_that_of_its_gold_sql(sqlite_database: Da
     assert str(changes[0]).startswith("people: ")
 
 
+def test_a_repaired_answer_has_dates_and_times_as_text(sqlite_database: Database) -> None:
+    """As tasks hold them: a date is no JSON."""
+    dated = table(
+        "people",
+        "name TEXT, born DATE, wakes TIME, age INT",
+        *(("Ann", "2000-01-02", "06:30:00", 30), ("Bo", "1999-05-06", "07:00:00", 25)),
+        ("Cy", "1990-03-04", "08:00:00", 41),
+    )
+    sql = "SELECT born, wakes FROM people WHERE age >= 30 AND name = 'Ann'"
+    answer = ("2000-01-02", "06:30:00")
+    weak = question(
+        "When was Ann, who is at least 30, born, and when does she wake?", sql, answer, tables=(dated,)
+    )
+    better, _ = repaired(weak, [sqlite_database]) or pytest.fail("no repair was found")
+    assert better.gold.answer == (answer,) and Task.from_json(better.to_json()) == better
+
+
 def test_a_repair_keeps_keys(sqlite_database: Database) -> None:
     keyed = table("people", "id INT PRIMARY KEY, name VARCHAR(20), age INT", (1, "Ann", 30), (2, "Bo", 41))
     sql = "SELECT name FROM people WHERE age < 41 AND name <> 'Bo'"

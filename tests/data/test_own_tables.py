@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from typer.testing import CliRunner
 
 from trl_dbbench.cli import app
 from trl_dbbench.data.generate.own import Drafts, source_of
+from trl_dbbench.data.generate.plans import Plan
+from trl_dbbench.data.generate.queries import draft
 from trl_dbbench.database import Database
 from trl_dbbench.database.server.tables import read_tables
 from trl_dbbench.episode.validation import validate
@@ -235,6 +238,34 @@ def test_no_question_is_asked_about_floats_whose_sum_is_beyond_a_double() -> Non
     suns = table("suns", "name TEXT, mass DOUBLE, moons INT", *((f"N{n}", n * 2e307, n) for n in range(1, 9)))
     tasks = list(Drafts([suns], 40))
     assert not any("mass" in task.question for task in tasks if task.operation == "SELECT")
+
+
+@pytest.mark.parametrize("name", ["library", "offset"])  # reserved by MySQL 9, and by MariaDB
+def test_names_that_a_server_reserves_are_in_backticks(name: str) -> None:
+    asked = table(name, f"id INT, {name} INT, kind TEXT", *((n, n * 7 % 5, "ab"[n % 2]) for n in range(9)))
+    tasks = list(Drafts([asked], 12))
+    assert len(tasks) == 12
+    assert not any(re.search(rf"(?<!`)\b{name}\b", task.gold.sql or "") for task in tasks)
+
+
+def test_a_name_may_have_braces() -> None:
+    source = source_of(table("{3F25}", "name TEXT, n INT", *((f"a{n}", n) for n in range(9))))
+    drafted = draft(random.Random(0), source, Plan("difference", "where_single_condition"))
+    assert drafted is not None and drafted[1].count("FROM `{3F25}` WHERE") == 2
+
+
+@pytest.mark.parametrize("texts", [("Søren", "Soren"), ("Пётр", "Петр"), ("か", "が")])
+def test_no_question_is_about_texts_that_only_some_servers_tell_apart(texts: tuple[str, str]) -> None:
+    asked = source_of(table("t", "name TEXT, a INT, b INT", *((texts[n % 2], n, n % 3) for n in range(6))))
+    assert asked is not None and [item.name for item in asked.items] == ["a", "b"]
+
+
+def test_no_question_is_about_fractions_that_graders_take_for_0() -> None:
+    """The gold answer of their largest was 0, and any of them right."""
+    asked = source_of(
+        table("t", "name TEXT, c DOUBLE, d DOUBLE", *((f"N{n}", n * 1e-9, n) for n in range(6)))
+    )
+    assert asked is not None and [item.name for item in asked.items] == ["name", "d"]
 
 
 @pytest.mark.parametrize(

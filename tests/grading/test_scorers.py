@@ -32,10 +32,10 @@ from trl_dbbench.grading.scorers import (
     csv_cells,
     scores,
     spider2,
-    spider2_any,
     spider_ts,
     strict,
 )
+from trl_dbbench.tasks.formats.spider2 import _counting, _places
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "scorers"
 
@@ -93,6 +93,14 @@ def result_of(line: dict[str, Any], side: str) -> Result | None:
     return Result(columns, [tuple(map(cell, row)) for row in rows])
 
 
+def counting(gold: Result, places: Any) -> Result | None:
+    """The gold's columns that count in Spider 2.0, as a task has them; `None` where it has no such."""
+    try:
+        return _counting(gold, places if isinstance(places, list) or not places else [places])
+    except (IndexError, TypeError):
+        return None
+
+
 def ours(line: dict[str, Any]) -> float:
     predicted, gold, options = result_of(line, "pred"), result_of(line, "gold"), line["options"]
     if predicted is None or gold is None:
@@ -106,7 +114,8 @@ def ours(line: dict[str, Any]) -> float:
             sql = str(line.get("scored_gold_sql", line["gold_sql"])).lower()
             return spider_ts(predicted, gold, options.get("order_matters", "order by" in sql))
         case "spider2_lite":
-            return spider2(predicted, gold, options["ignore_order"], options["condition_cols"])
+            counted = counting(gold, options["condition_cols"])
+            return 0.0 if counted is None else spider2(predicted, counted, options["ignore_order"])
         case "bird_critic_mysql" | "bird_critic_postgresql":
             return critic_mysql(predicted, gold)
     return critic(predicted, gold, bool((options["conditions"] or {}).get("order")))
@@ -198,9 +207,8 @@ def from_sql(line: dict[str, Any], copy: Callable[[str], sqlite3.Connection]) ->
             other = copy(line["db_id"])
             gold, predicted = executed(mine, gold_sql, True), executed(other, predicted_sql, True)
             gold, predicted = (each and csv_cells(each) for each in (gold, predicted))
-            score = partial(
-                spider2, ignore_order=options["ignore_order"], condition_cols=options["condition_cols"]
-            )
+            gold = gold and counting(gold, options["condition_cols"])
+            score = partial(spider2, ignore_order=options["ignore_order"])
         case "bird_critic_sqlite" | "livesqlbench_sqlite":
             try:  # first as it is; what changes something is committed before its rows are read
                 cursor = mine.execute(predicted_sql)
@@ -241,8 +249,9 @@ def test_several_golds(databases) -> None:
             copy = databases(line["db_id"])
             statements = (line["pred_sql"], line["gold_sql"], *options["extra_gold_sql"])
             predicted, *golds = (csv_cells(executed(copy, sql)) for sql in statements)
-            found = spider2_any(predicted, golds, options["ignore_order"], options["condition_cols"])
-            assert found == float(line["verdict"]), line["id"]
+            of_golds = zip(golds, _places(options["condition_cols"] or [], len(golds)), strict=False)
+            found = [spider2(predicted, _counting(*each), options["ignore_order"]) for each in of_golds]
+            assert max(found) == float(line["verdict"]), line["id"]
             checked += 1
     assert checked == 9
 

@@ -20,7 +20,7 @@ from trl_dbbench.database import Database
 from trl_dbbench.database.server.tables import read_tables
 from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.tasks import Column, Gold, Source, Task, load_tasks
+from trl_dbbench.tasks import Column, Gold, Source, Table, Task, load_tasks
 from trl_dbbench.tasks.sources.dump_text import unescaped
 
 PHP_MY_ADMIN = """SET NAMES utf8mb4;
@@ -299,3 +299,18 @@ def test_many_short_texts_fit_a_page(local_database: Database, tmp_path: Path) -
     ):
         with local_database.sandbox(task) as sandbox:
             assert sandbox.execute("SELECT c0 FROM t").rows == [("x",), ("y",)]
+
+
+def test_a_value_of_a_list_may_have_parentheses() -> None:
+    """The column was left out: its list ended at the first of them."""
+    size, kind = Column("size", "ENUM('small (s) size','big')"), Column("kind", "enum('a','b')")
+    sold = Table("sold", (Column("id", "INT"), size, kind), ((1, "big", "a"), (2, "small (s) size", "b")))
+    assert usable([sold]) == ([sold], [])
+    other = Table("sold", sold.columns, ((1, "big", "x"), (2, "other", "b")))
+    assert usable([other]) == (
+        [Table("sold", (Column("id", "INT"), Column("size"), Column("kind")), other.rows)],
+        [
+            "sold.size: its list of values is not held (it holds 'other', which is outside its list)",
+            "sold.kind: its list of values is not held (it holds 'x', which is outside its list)",
+        ],
+    )

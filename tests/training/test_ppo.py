@@ -404,7 +404,7 @@ def test_from_a_yaml_to_an_adapter(monkeypatch, tmp_path, kind):
         ({"critic_learning_rate": 0.0}, "critic_learning_rate must be above 0, is 0.0"),
         ({"value_loss_weight": -1.0}, "value_loss_weight must be above 0, is -1.0"),
         ({"value_clip": -0.5}, r"value_clip must be 0 \(clips nothing\) or more, is -0.5"),
-        ({"advantage_args": {"lam": 1.5}}, "lam in advantage_args must be a number from 0 to 1, is 1.5"),
+        ({"advantage_args": {"lam": 1.5}}, "advantage_args.lam must be a share from 0 to 1, is 1.5"),
         ({"advantage_args": {"whiten": "yes"}}, "whiten in advantage_args must be true or false, is 'yes'"),
         ({"advantage_args": {"lambda": 1}}, "the advantage 'gae' cannot .* 'lambda'; allowed are gamma, lam, whiten"),
         ({"fp16": True}, "PPO trains its critic without a loss scaler; set fp16: false"),

@@ -17,8 +17,7 @@ from typing import Literal
 import torch
 
 from trl_dbbench.advantages.batch import AdvantageBatch, needs
-from trl_dbbench.errors import ConfigError
-from trl_dbbench.utils.lookup import check_choice
+from trl_dbbench.utils.lookup import check_choice, check_share
 
 EPSILON = 1e-6
 """Added to standard deviations. TRL's own is 1e-4."""
@@ -82,9 +81,6 @@ def weighted(batch: AdvantageBatch) -> torch.Tensor:
     return normalised(batch.weighted, batch.groups) * weights
 
 
-Spread = Literal["last_token", "turn"]
-
-
 @needs("groups", "step_rewards")
 @dataclass(frozen=True)
 class ProcessAvgUnique:
@@ -102,7 +98,7 @@ class ProcessAvgUnique:
         ConfigError: if there is no such spread.
     """
 
-    step_spread: Spread = "last_token"
+    step_spread: Literal["last_token", "turn"] = "last_token"
 
     def __post_init__(self) -> None:
         check_choice("advantage_args.step_spread", self.step_spread, ("last_token", "turn"))
@@ -147,7 +143,7 @@ class TurnReturns:
     gamma: float = 1.0
 
     def __post_init__(self) -> None:
-        check_share("gamma", self.gamma)
+        check_share("advantage_args.gamma", self.gamma)
 
     def __call__(self, batch: AdvantageBatch) -> torch.Tensor:
         """(N, T)"""
@@ -167,9 +163,3 @@ def places_of_groups(values: torch.Tensor, groups: torch.Tensor) -> Iterator[tor
 def vary(values: torch.Tensor) -> bool:
     """Return whether the values differ; there must be at least one."""
     return bool((values != values[0]).any())
-
-
-def check_share(name: str, value: float) -> None:
-    """Raise ConfigError for an argument that is not a number from 0 to 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ConfigError(f"{name} in advantage_args must be a number from 0 to 1, is {value!r}.")

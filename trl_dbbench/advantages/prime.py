@@ -41,8 +41,6 @@ from trl_dbbench.utils.lookup import check_choice
 
 ADAPTER = "prime"
 
-By = Literal["token", "turn"]
-
 
 @needs("groups")
 class Prime:
@@ -63,7 +61,9 @@ class Prime:
         ConfigError: if an argument is out of range.
     """
 
-    def __init__(self, beta: float = 0.05, learning_rate: float = 1e-5, by: By = "token"):
+    def __init__(
+        self, beta: float = 0.05, learning_rate: float = 1e-5, by: Literal["token", "turn"] = "token"
+    ):
         for name, value in (("beta", beta), ("learning_rate", learning_rate)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
                 raise ConfigError(f"{name} in advantage_args must be a number above 0, is {value!r}.")
@@ -107,7 +107,9 @@ class Prime:
                 (loss / number).backward()
                 sums += torch.stack([loss.detach(), ((logits > 0) == right.bool()).sum()])
             if number:
-                self._step(trainer, optimizer)
+                weights = optimizer.param_groups[0]["params"]
+                reduce_gradients(weights, accelerator, "sum", trainer.args.max_grad_norm)
+                optimizer.step()
                 means = (accelerator.reduce(sums, reduction="sum") / number).tolist()
                 for name, mean in zip(("loss", "accuracy"), means, strict=True):
                     trainer._metrics["train"][f"prime/{name}"].append(mean)
@@ -128,11 +130,6 @@ class Prime:
         own, *_ = score(model, ids, there, width)
         sampled, _ = _padded([torch.tensor(each.mask) for each in rows], "right")
         return self.beta * (own - base), sampled.to(device)
-
-    def _step(self, trainer: Any, optimizer: torch.optim.Optimizer) -> None:
-        weights = optimizer.param_groups[0]["params"]
-        reduce_gradients(weights, trainer.accelerator, "sum", trainer.args.max_grad_norm)
-        optimizer.step()
 
     @contextmanager
     def _model(self, trainer: Any) -> Iterator[tuple[PeftModel, torch.optim.Optimizer]]:

@@ -1,9 +1,4 @@
-"""Advantages by name: `advantage: NAME` in a YAML, or a function of your own.
-
-```python
-def leave_one_out(batch: AdvantageBatch) -> torch.Tensor:  # (N,)
-    ...
-```
+"""Advantages by name: `advantage: NAME` in a YAML, or a function of your own (`docs/extending.md` has two).
 
 `grpo` is TRL's own, unchanged. Others replace it before anything is recorded, so `episodes.jsonl`, TRL's logs
 and the report show the values that were trained. `advantage_args` become keyword arguments.
@@ -20,8 +15,6 @@ class Mine:
 ```
 
 `@needs(...)` declares the requirements of a function or class.
-
-Shapes: N episodes of all ranks, F reward functions, K turns at most, T tokens at most after a prompt.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ import torch
 from trl_dbbench.advantages.batch import AdvantageBatch
 from trl_dbbench.utils.lookup import check_choice
 
-Baseline = Literal["none", "running"]
-
 
 class Reinforce:
     """The reward of an episode; works with one sample per prompt.
@@ -22,7 +20,7 @@ class Reinforce:
         ConfigError: for another baseline.
     """
 
-    def __init__(self, baseline: Baseline = "none"):
+    def __init__(self, baseline: Literal["none", "running"] = "none"):
         check_choice("advantage_args.baseline", baseline, ("none", "running"))
         self.baseline = baseline
         self._sum, self._count = 0.0, 0

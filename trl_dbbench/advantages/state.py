@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from trl_dbbench.advantages.batch import AdvantageBatch, needs
-from trl_dbbench.advantages.estimators import EPSILON, check_share, in_groups, normalised, places_of_groups
+from trl_dbbench.advantages.estimators import EPSILON, in_groups, normalised, places_of_groups
 from trl_dbbench.advantages.gae import gae
 from trl_dbbench.database import Database
 from trl_dbbench.episode.table_states import for_each_episode, states_along
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading.states import state_digest
+from trl_dbbench.utils.lookup import check_share
 
 
 class _ByStates:
@@ -43,7 +44,7 @@ class StateGroups(_ByStates):
     """
 
     def __init__(self, omega: float = 1.0, gamma: float = 0.95):
-        check_share("gamma", gamma)
+        check_share("advantage_args.gamma", gamma)
         if isinstance(omega, bool) or not isinstance(omega, int | float) or not 0 <= omega < inf:
             raise ConfigError(f"omega in advantage_args must be 0 or more, is {omega!r}.")
         self.omega, self.gamma = omega, gamma
@@ -74,7 +75,7 @@ class StateTree(_ByStates):
     """
 
     def __init__(self, lam: float = 0.0):
-        check_share("lam", lam)
+        check_share("advantage_args.lam", lam)
         self.lam = lam
 
     def __call__(self, batch: AdvantageBatch) -> torch.Tensor:

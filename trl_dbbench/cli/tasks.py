@@ -186,12 +186,14 @@ def generate(
     """Makes tasks of tables, questions and gold SQL that has been executed."""
     from tqdm.auto import tqdm
 
-    from trl_dbbench.data.generate import iterate_tasks
+    from trl_dbbench.data.generate import Request, iterate_tasks
 
     workers = workers if workers is not None else min(os.cpu_count() or 1, 8)
-    asked = opt.names(skills)
+    names = opt.names(skills)
+    asked = None if names is None else tuple(names)
+    request = Request(seed, asked, single_skill, max_skills, split, level)
     with write_atomically(out) as file:
-        tasks = iterate_tasks(num_tasks, seed, asked, single_skill, max_skills, split, level, workers)
+        tasks = iterate_tasks(num_tasks, request, workers)
         for task in tqdm(tasks, total=num_tasks, desc="generate", unit="task"):
             file.write(task.to_json() + "\n")
     typer.echo(f"{num_tasks} tasks written to {out}")

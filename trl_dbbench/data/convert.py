@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,7 @@ def convert(
         )
     protocol = protocol or "text"
     messages = get_protocol(protocol).messages
-    with _opened(database) as opened:
+    with SQLiteDatabase(GOLD_LIMITS) if database is None else nullcontext(database) as opened:
         context = _Context(opened, messages, split or "train", protocol)
         losses: list[Loss] = []
         notes: list[str] = []
@@ -174,15 +174,6 @@ def _check_source(
             f"{source} is a table of questions; name the CSV files of the tables that it asks of with "
             "--tables."
         )
-
-
-@contextmanager
-def _opened(database: Database | None) -> Iterator[Database]:
-    if database is not None:
-        yield database
-        return
-    with SQLiteDatabase(GOLD_LIMITS) as opened:
-        yield opened
 
 
 @dataclass

@@ -286,7 +286,10 @@ class _Kept:
 
     def add(self, batch: Sequence[EpisodeRecord]) -> None:
         lines = []
-        for record in filter(self._wanted, batch):
+        for record in batch:
+            wanted = not is_void(record) if self._plan.keep == "all" else worth_learning(record)
+            if not wanted:
+                continue
             said, before = said_in(record), self._said.setdefault(record["task_digest"], set())
             if said in before:
                 self._sampled.repeated += 1
@@ -296,14 +299,6 @@ class _Kept:
                 self._sampled.kept_tokens += _sampled_tokens(record)
                 lines.append(json.dumps(record, ensure_ascii=False) + "\n")
         self._sampled.kept_tasks = sum(map(bool, self._said.values()))
-        self._append(lines)
-
-    def _wanted(self, record: EpisodeRecord) -> bool:
-        if self._plan.keep == "all":
-            return not is_void(record)
-        return worth_learning(record)
-
-    def _append(self, lines: list[str]) -> None:
         remedy = "Free some, and start again: it goes on where it stopped."
         with telling_of_no_space(self._path, remedy):
             with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:

@@ -32,7 +32,7 @@ from trl_dbbench.runs.conversations import Labels, Played, labels_of_all
 from trl_dbbench.runs.few_shot import with_examples
 from trl_dbbench.runs.records import EpisodeRecord
 from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings
-from trl_dbbench.runs.trained import Trained, find_trained
+from trl_dbbench.runs.trained import find_trained
 from trl_dbbench.tasks import Task
 from trl_dbbench.tasks.skills import operation_of
 from trl_dbbench.utils.ranks import Ranks
@@ -70,18 +70,14 @@ def label_steps(
         return labels_of_all((record for record, _ in played), by)
     if k < 1 or model is None:
         raise ConfigError(f"labels: continuations needs at least one continuation and a model; given is {k}.")
-    backend, policy = open_model(_model_of(model))
+    is_run = any((place / SETTINGS_FILE).exists() for place in (Path(model), Path(model).parent))
+    backend, policy = open_model(find_trained(run=Path(model)) if is_run else find_trained(model=model))
     with open_database() as database:
         player = player_of(settings, policy, database)
         labels = by_continuations(
             played, player, backend, k=k, system_prompt=settings.system_prompt, seed=seed
         )
     return Ranks().from_main(labels)  # what is sampled may differ in a last digit, and then in more
-
-
-def _model_of(name: str) -> Trained:
-    is_run = any((place / SETTINGS_FILE).exists() for place in (Path(name), Path(name).parent))
-    return find_trained(run=Path(name)) if is_run else find_trained(model=name)
 
 
 # --- by what a statement did to the tables ------------------------------------------------------------
@@ -199,7 +195,10 @@ def replay_turns(
     Returns:
         The episodes; `None` for one that ends otherwise, in another number of turns, or reads something else.
     """
-    starts = [_start(record, task, player, system_prompt) for record, task in played]
+    protocol, starts = player.chat.protocol, []
+    for record, task in played:  # with the earlier episodes that the saved prompt showed
+        prompt = with_examples(protocol.messages(task, system_prompt), record.get("shown", ()), protocol)
+        starts.append(Start(task, player.chat.prompt_ids(prompt), shots=record.get("shots", ())))
     rules = Rules(player.rules.max_turns, 10**6, 10**6)  # the saved ones kept theirs
     chat = player.chat  # an episode with more turns than were saved is another one, which `_same` sees
     ids = [[chat.ids_of(turn["text"]) for turn in record["turns"]] for record, _ in played]
@@ -211,13 +210,6 @@ def replay_turns(
         episode if _same(record, episode) else None
         for (record, _), episode in zip(played, episodes, strict=True)
     ]
-
-
-def _start(record: EpisodeRecord, task: Task, player: Player, system_prompt: Opening | None) -> Start:
-    """Return a start with the earlier episodes that the saved prompt showed."""
-    protocol = player.chat.protocol
-    prompt = with_examples(protocol.messages(task, system_prompt), record.get("shown", ()), protocol)
-    return Start(task, player.chat.prompt_ids(prompt), shots=record.get("shots", ()))
 
 
 def _same(record: EpisodeRecord, episode: Episode) -> bool:

@@ -112,7 +112,7 @@ def _checked_golds(task: Task, database: Database, grader: SQLGrader) -> Sequenc
     again, problem = execute_untruncated(database, task, sql) if first else (None, problem)
     if first is None or again is None:
         raise TaskError(f"the gold SQL fails: {problem}")
-    if grader.value(again, first, task.gold.sql) < 1:
+    if grader.best(again, [first], task.gold.sql) < 1:
         gives = f"gives {first.rows[:3]} and then {again.rows[:3]}" if first.rows else "gives no rows"
         raise TaskError(f"the gold SQL, which {gives}, is not right to the grader {grader.name}")
     return [first]
@@ -123,7 +123,7 @@ def _checked_results(task: Task, database: Database, grader: SQLGrader) -> Seque
     if result.error:
         raise TaskError(f"its database cannot be read: {result.error}")
     for gold in task.gold.results:
-        if grader.value(gold, gold, "") < 1:
+        if grader.best(gold, [gold], None) < 1:
             raise TaskError(f"the gold result {gold.rows[:3]} is not right to the grader {grader.name}")
     return task.gold.results
 

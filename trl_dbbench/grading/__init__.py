@@ -6,13 +6,10 @@ of tables, `statistics` and `calibration` the figures. All are pure functions.
 In: an answer or a result, and the gold. Out: right or wrong, or a score from 0 to 1.
 
 `GRADERS` judge texts, `SQL_GRADERS` the results of SQL. A task, a protocol or a setting such as `validate
---grader` names one. Your own is a function, named by its dotted path in a setting:
+--grader` names one. Your own is a function, named by its dotted path in a setting (`docs/extending.md`); one
+for answers that are SQL:
 
 ```python
-def close_enough(answer: str, gold: Sequence) -> bool:
-    return answer.strip().lower() == str(gold[0]).lower()
-
-
 def same_number_of_rows(predicted: Result, gold: Result, ordered: bool) -> float:
     return float(len(predicted.rows) == len(gold.rows))
 
@@ -26,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading.answers import grade_agentbench_fc, grade_agentbench_text, grade_lifelong
@@ -46,15 +43,12 @@ from trl_dbbench.grading.states import without_dates
 from trl_dbbench.utils.lookup import look_up
 from trl_dbbench.utils.sql import sorts_rows
 
+GraderFunction = Callable[[str, Sequence], bool]
+"""Your own grader: returns whether an answer is right.
 
-class GraderFunction(Protocol):
-    """Your own grader: returns whether an answer is right.
-
-    It gets the agent's answer as text (answers from tool calls as `str()` of a list of strings) and the gold
-    labels. With the attribute `rows = True` it gets the gold rows instead.
-    """
-
-    def __call__(self, answer: str, gold: Sequence, /) -> bool: ...
+It gets the agent's answer as text (answers from tool calls as `str()` of a list of strings) and the gold
+labels. With the attribute `rows = True` it gets the gold rows instead.
+"""
 
 
 @dataclass(frozen=True)
@@ -86,13 +80,11 @@ class Grader:
         return bool(self.judge(str(list(gold)), list(gold)))
 
 
-class ScorerFunction(Protocol):
-    """Your own grader of SQL answers: returns a score from 0 to 1. It has the attribute `sql = True`.
+ScorerFunction = Callable[[Result, Result, bool], float]
+"""Your own grader of SQL answers: returns a score from 0 to 1. It has the attribute `sql = True`.
 
-    `ordered` says whether the gold SQL sorts its rows.
-    """
-
-    def __call__(self, predicted: Result, gold: Result, ordered: bool, /) -> float: ...
+It gets the answer's result, the gold's, and whether the gold SQL sorts its rows.
+"""
 
 
 @dataclass(frozen=True)
@@ -114,21 +106,14 @@ class SQLGrader:
     counts_rows: bool = False
     rows: ClassVar[bool] = False
 
-    def value(self, predicted: Result, gold: Result, gold_sql: str) -> float:
-        """Return a result's score, 0 to 1.
-
-        Args:
-            gold_sql: before `rewrite`; decides whether the order of rows counts.
-        """
-        return self.score(predicted, gold, self.ordered(gold_sql))
-
     def best(self, predicted: Result, golds: Sequence[Result], gold_sql: str | None) -> float:
         """Return the score against the most similar gold, 0 to 1.
 
         Args:
-            gold_sql: if `None`, order counts only for graders that always require it.
+            gold_sql: before `rewrite`; decides whether the order of rows counts. If `None`, it counts only
+                for graders that always require it.
         """
-        return max(self.value(predicted, gold, gold_sql or "") for gold in golds)
+        return max(self.score(predicted, gold, self.ordered(gold_sql or "")) for gold in golds)
 
     def right(self, predicted: Result, golds: Sequence[Result], gold_sql: str | None) -> bool:
         """Return whether rewards and accuracy count an answer as right: a score of 1, and no extra columns.

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
+from itertools import chain
 from typing import Any
 
 MAX_LITERAL_CHARACTERS = 100_000
@@ -63,9 +64,8 @@ def grade_lifelong(answer: str, rows: Sequence) -> bool:
     if not rows:
         return not groups and re.fullmatch(r"\s*|[^\[\]]*\[\s*\]\s*", answer) is not None
     found = [_cells(group) for group in groups or [answer]]
-    return len(found) == len(rows) and all(
-        _lifelong_row(cells, row) for cells, row in zip(found, rows, strict=True)
-    )
+    golds = [row if isinstance(row, Sequence) and not isinstance(row, str | bytes) else [row] for row in rows]
+    return [*map(len, found)] == [*map(len, golds)] and all(map(_lifelong_cell, chain(*found), chain(*golds)))
 
 
 def _literal(text: str) -> Any:
@@ -184,14 +184,6 @@ def _cells(text: str) -> list[str]:
     """Split a tuple's content at its commas, quoted or not; the comma of a one-tuple adds no cell."""
     cells = [cell.strip() for cell in text.split(",")]
     return cells if cells[-1] else cells[:-1]
-
-
-def _lifelong_row(cells: list[str], row: Any) -> bool:
-    """Compare one tuple of the answer with one gold row."""
-    expected = row if isinstance(row, Sequence) and not isinstance(row, (str, bytes)) else (row,)
-    return len(cells) == len(expected) and all(
-        _lifelong_cell(cell, gold) for cell, gold in zip(cells, expected, strict=True)
-    )
 
 
 def _lifelong_cell(cell: str, gold: Any) -> bool:

@@ -34,12 +34,11 @@ class Calibration:
     error: Interval
 
     def __str__(self) -> str:
-        parts = [
-            f"accuracy {_percent(self.accuracy)}",
-            f"Brier {_plain(self.brier)} (base rate alone: {self.base_rate * (1 - self.base_rate):.3f})",
-            f"calibration error {_plain(self.error)}",
-        ]
-        return ", ".join(parts)
+        guess = self.base_rate * (1 - self.base_rate)
+        return (
+            f"accuracy {_percent(self.accuracy)}, Brier {_plain(self.brier)} (base rate alone: {guess:.3f}), "
+            f"calibration error {_plain(self.error)}"
+        )
 
 
 def calibration(

@@ -89,11 +89,9 @@ def cell_key(cell: Any) -> Key:
 
 
 def _close_rows(a: tuple[Key, ...], b: tuple[Key, ...]) -> bool:
-    return len(a) == len(b) and all(x == y or _close(x, y) for x, y in zip(a, b, strict=True))
-
-
-def _close(a: Key, b: Key) -> bool:
-    return a[0] == b[0] == "number" and _close_numbers(a[1], b[1])
+    return len(a) == len(b) and all(
+        x == y or (x[0] == y[0] == "number" and _close_numbers(x[1], y[1])) for x, y in zip(a, b, strict=True)
+    )
 
 
 def _close_numbers(a: Any, b: Any) -> bool:

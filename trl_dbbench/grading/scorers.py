@@ -121,7 +121,8 @@ def spider_ts(predicted: Result, gold: Result, ordered: bool = False) -> float:
         return 0.0
     try:
         ours_sorted, theirs_sorted = (
-            [tuple(sorted(row, key=_text_and_type)) for row in each] for each in (ours, theirs)
+            [tuple(sorted(row, key=lambda cell: f"{cell}{type(cell)}")) for row in each]
+            for each in (ours, theirs)
         )
         if ordered:
             if ours_sorted != theirs_sorted:
@@ -132,10 +133,6 @@ def spider_ts(predicted: Result, gold: Result, ordered: bool = False) -> float:
         return float(_permuted(ours, theirs))
     except TypeError:  # a cell that is a list or an object
         return 0.0
-
-
-def _text_and_type(cell: Any) -> str:
-    return f"{cell}{type(cell)}"
 
 
 MAX_BAGS = 20_000
@@ -177,12 +174,7 @@ def _permuted(ours: Sequence[Row], theirs: Sequence[Row]) -> bool:
     return False
 
 
-def spider2(
-    predicted: Result,
-    gold: Result,
-    ignore_order: bool = True,
-    condition_cols: Sequence[int] | int | None = None,
-) -> float:
+def spider2(predicted: Result, gold: Result, ignore_order: bool = True) -> float:
     """Compare as Spider 2.0 does: every column of the gold equals some column of the prediction.
 
     Numbers are equal within 0.01 or a relative 1e-9, and NULL is 0. Spider 2.0 first writes both results to
@@ -190,15 +182,8 @@ def spider2(
 
     Args:
         ignore_order: sorts each column by itself.
-        condition_cols: places of the gold's columns that count; all if empty.
     """
     ours, theirs = _columns(predicted), _columns(gold)
-    if condition_cols:
-        places = condition_cols if isinstance(condition_cols, Sequence) else [condition_cols]
-        try:
-            theirs = [theirs[place] for place in places]
-        except (IndexError, TypeError):
-            return 0.0
     if theirs and len(predicted.rows) != len(gold.rows):
         return 0.0
     arranged = partial(sorted, key=_as_text) if ignore_order else list
@@ -209,29 +194,6 @@ def spider2(
             for column in map(arranged, theirs)
         )
     )
-
-
-def spider2_any(
-    predicted: Result,
-    golds: Sequence[Result],
-    ignore_order: bool = True,
-    condition_cols: Sequence[Any] | None = None,
-) -> float:
-    """Spider 2.0's comparison with several golds, of which one has to match.
-
-    Args:
-        condition_cols: a list for each gold. A list of places is for each of several golds; of a single gold
-            only its first entry is used, as the evaluator does.
-    """
-    columns: Sequence[Any] = condition_cols or ()
-    if not [each for each in columns if each not in (None, [])]:
-        columns = [None] * len(golds)
-    elif len(golds) > 1 and not all(isinstance(each, list) for each in columns):
-        columns = [columns] * len(golds)
-    for gold, places in zip(golds, columns, strict=False):
-        if spider2(predicted, gold, ignore_order, places):
-            return 1.0
-    return 0.0
 
 
 def _columns(result: Result) -> list[list[Any]]:

@@ -1,11 +1,4 @@
-"""The rewards that a recipe can name. A new one is a function or class in this room, marked with `@named`.
-
-```python
-@named("short")
-def short(episode, **kwargs):
-    return [-0.1 * len(e.turns) for e in episode]
-```
-"""
+"""The rewards that a recipe can name. A new one is a function or class in this room, marked with `@named`."""
 
 from __future__ import annotations
 

@@ -87,16 +87,13 @@ class ExecutionReward:
         if task.is_question:
             same = gives_gold_rows(self._database, task, sql_of(episode))
             return None if same is None else float(same)
-        return self._same_state(episode)
-
-    def _same_state(self, episode: Episode) -> float | None:
-        gold = self._judge.gold_state(episode.task)
+        gold = self._judge.gold_state(task)
         if gold.state is None:
             return None
         change = _last_change(episode, self._database.dialect)
         if change is None:
             return 0.0
-        with self._database.sandbox(episode.task) as sandbox:
+        with self._database.sandbox(task) as sandbox:
             sandbox.execute(change)
             return float(same_state(sandbox.state(), gold.state))
 
@@ -126,11 +123,9 @@ def _last_change(episode: Episode, dialect: Dialect) -> str | None:
 @named("format")
 def format_reward(episode: Sequence[Episode], **kwargs: object) -> list[float | None]:
     """Return the share of an episode's turns that the protocol could read, 0 to 1."""
-    return [_readable_share(e) for e in episode]
-
-
-def _readable_share(episode: Episode) -> float | None:
-    if episode.status == Status.ENVIRONMENT_FAULT:
-        return None
-    read = sum(not isinstance(turn.action, Invalid) for turn in episode.turns)
-    return read / max(1, len(episode.turns))
+    return [
+        None
+        if e.status == Status.ENVIRONMENT_FAULT
+        else sum(not isinstance(turn.action, Invalid) for turn in e.turns) / max(1, len(e.turns))
+        for e in episode
+    ]

@@ -1,11 +1,6 @@
 """Reward functions in TRL's form: keyword arguments in, one float or `None` per row out.
 
-Each gets `episode`, a list of `Episode`, so your own needs no parsing of text:
-
-```python
-def short(episode, **kwargs):
-    return [-0.1 * len(e.turns) for e in episode]
-```
+Each gets `episode`, a list of `Episode`, so your own needs no parsing of text (`docs/rewards.md` shows one).
 
 It may also return a list for an episode: one value per turn (*step rewards*), or `None` for a turn. Their sum
 is the episode's reward; the parts are recorded with the turns and seen by advantages. See `rewards/steps.py`.
@@ -212,13 +207,10 @@ def plain(function: Any) -> Any:
 
 def gives_no_steps(functions: Sequence[Any]) -> bool:
     """Return whether certainly none gives step rewards: all are the library's own."""
-    return all(_gives_no_steps(plain(each)) for each in functions)
-
-
-def _gives_no_steps(function: Any) -> bool:
-    name = _name_of(function)
-    return isinstance(function, OutcomeReward | RewardModel) or (
-        name is not None and not NAMED[name].gives_steps
+    return all(
+        isinstance(each, OutcomeReward | RewardModel)
+        or ((name := _name_of(each)) is not None and not NAMED[name].gives_steps)
+        for each in map(plain, functions)
     )
 
 

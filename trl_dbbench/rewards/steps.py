@@ -62,7 +62,8 @@ def _seen(episode: Episode) -> list[float | None] | None:
     task = episode.task
     if episode.status == Status.ENVIRONMENT_FAULT or not task.is_question or not task.gold.answer:
         return None
-    wanted = {_comparable(cell) for cell in _cells(task.gold.answer)}
+    rows = (row if isinstance(row, tuple | list) else [row] for row in task.gold.answer)
+    wanted = {_comparable(cell) for row in rows for cell in without_dates(row)}
     missing, values = set(wanted), list[float | None]()
     for turn, said in zip(episode.turns, episode.said, strict=True):
         # a program reads what the observation leaves out
@@ -86,14 +87,6 @@ def _shown(turn: Turn) -> Iterator[Any]:
             yield cell
             place += 2
         place += len(row) == 1  # `(1,)`
-
-
-def _cells(rows: Sequence[Any]) -> Iterator[Any]:
-    for row in rows:
-        if isinstance(row, (tuple, list)):
-            yield from without_dates(row)
-        else:
-            yield row
 
 
 def _comparable(cell: Any) -> float | str:

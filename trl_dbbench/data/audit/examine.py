@@ -317,7 +317,7 @@ def examine(
         first = Examined(task, databases[0], grader)
         gold, problem = first.gold
         if gold is None:
-            return [Finding("fails", f"{_name(databases[0])}: {problem}")]
+            return [Finding("fails", f"{databases[0].dialect.product}: {problem}")]
         found = [*_of_gold(first, gold), *_on_others(first, gold, databases[1:])]
         if not found:
             found = [Finding("weak", f"also right: {sql}", sql) for sql in first.surviving(slips_of(task))]
@@ -417,12 +417,8 @@ def _on_others(first: Examined, gold: Ending, databases: Sequence[Database]) -> 
     for database in databases:
         ending, problem = first.elsewhere(first.task, database).gold
         if ending is None:
-            found.append(Finding("fails", f"{_name(database)}: {problem}"))
+            found.append(Finding("fails", f"{database.dialect.product}: {problem}"))
         elif not first.right(ending):
             gives = ending.rows[:3] if isinstance(ending, Result) else "other tables"
-            found.append(Finding("differs", f"{_name(database)} gives {gives}"))
+            found.append(Finding("differs", f"{database.dialect.product} gives {gives}"))
     return found
-
-
-def _name(database: Database) -> str:
-    return database.dialect.product

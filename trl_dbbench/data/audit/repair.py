@@ -23,7 +23,7 @@ from trl_dbbench.database import Database
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import GRADERS, Grader, SQLGrader
 from trl_dbbench.grading.scorers import Result
-from trl_dbbench.grading.states import state_hash
+from trl_dbbench.grading.states import state_hash, without_dates
 from trl_dbbench.tasks import Gold, Table, Task
 from trl_dbbench.utils.sql import only_statement
 
@@ -140,17 +140,14 @@ def gold_of(task: Task, ending: Ending) -> Gold:
         return replace(gold, state_md5=state_hash(ending[task.tables[0].name].rows) or "")
     if gold.answer is None:
         return gold
-    rows = [tuple(map(plain, row)) for row in ending.rows]
+    rows = [tuple(map(plain, without_dates(row))) for row in ending.rows]
     of_rows = task.grader in GRADERS and GRADERS[task.grader].rows
     return replace(gold, answer=tuple(rows) if of_rows else tuple(str(cell) for row in rows for cell in row))
 
 
 def _changed(table: Table, change: Change) -> Table:
-    if change.place is None:
-        return replace(table, rows=(*table.rows, change.row))
-    rows = list(table.rows)
-    rows[change.place] = change.row
-    return replace(table, rows=tuple(rows))
+    place = len(table.rows) if change.place is None else change.place
+    return replace(table, rows=(*table.rows[:place], change.row, *table.rows[place + 1 :]))
 
 
 # --- what is tried -----------------------------------------------------------------------------------------

@@ -69,11 +69,7 @@ def _slips(node: exp.Expr, columns: Mapping[str, Sequence[str]]) -> Iterator[Sli
     elif isinstance(node, exp.Column) and not isinstance(node.parent, exp.Count):
         others = [name for name in columns.get(node.name.lower(), ()) if not _is_set(node, name)]
         for name in others[:OTHER_COLUMNS]:
-            yield partial(_with_name, name)
-
-
-def _with_name(name: str, column: exp.Column) -> None:
-    column.this.replace(exp.to_identifier(name, quoted=True))
+            yield partial(exp.Expression.set, arg_key="this", value=exp.to_identifier(name, quoted=True))
 
 
 def _may_be_equal(comparison: exp.Expr) -> bool:

@@ -38,7 +38,7 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading import GRADERS
 from trl_dbbench.tasks import Gold, Table, Task
 from trl_dbbench.tasks.skills import NAMED, SKILLS, skills_of
-from trl_dbbench.utils.lookup import look_up
+from trl_dbbench.utils.lookup import check_choice, look_up
 
 SPLITS = ("train", "test")
 TEST_SHARE = 5
@@ -47,7 +47,7 @@ TEST_SHARE = 5
 CHUNK = 200
 """Tasks that one random generator makes, and one worker at a time."""
 
-_TRIES = 1_000
+TRIES = 1_000
 """Tables tried for one task; few need more than ten. After that there is nothing left to ask."""
 
 _DRAFTS = 8
@@ -59,23 +59,20 @@ def _one_statement(database: Database, source: Any, plan: Any, question: str, sq
     skills = skills_of(sql)
     if set(skills) != plan.skills:
         return None
-    task = Task("", question, (source.table,), _operation(skills), Gold(sql=sql), skills)
+    operation = next((name.upper() for name in ("insert", "update", "delete") if name in skills), "SELECT")
+    task = Task("", question, (source.table,), operation, Gold(sql=sql), skills)
     with database.sandbox(task) as sandbox:
         gold = gold_answer(sandbox, sql) if task.is_question else gold_state(sandbox, sql, source.table)
     return replace(task, gold=gold) if gold else None
 
 
-def in_labels(task: Task) -> Task:
+def _plain_task(database: Database, source: Any, plan: Any, question: str, sql: str) -> Task | None:
     """Return the task as AgentBench has it: an answer of labels, judged by the protocol's own grader."""
-    if task.gold.answer is None:
-        return replace(task, grader=None)
+    task = _one_statement(database, source, plan, question, sql)
+    if task is None or task.gold.answer is None:
+        return task and replace(task, grader=None)
     labels = GRADERS["agentbench_text"].gold(task.gold.answer)
     return replace(task, grader=None, gold=replace(task.gold, answer=tuple(map(str, labels))))
-
-
-def _plain_task(database: Database, source: Any, plan: Any, question: str, sql: str) -> Task | None:
-    task = _one_statement(database, source, plan, question, sql)
-    return None if task is None else in_labels(task)
 
 
 @dataclass(frozen=True)
@@ -98,7 +95,8 @@ class Level:
 
     @property
     def skills(self) -> tuple[str, ...]:
-        return tuple(skill for skill in NAMED if any(skill in plan.skills for plan in self.plans))
+        found = frozenset[str]().union(*(plan.skills for plan in self.plans))
+        return tuple(skill for skill in NAMED if skill in found)
 
 
 LEVELS: dict[str, Level] = {
@@ -151,28 +149,19 @@ def generate_tasks(
     Raises:
         ConfigError: if a name is unknown, a number too small, or `max_skills` leaves no room for a skill.
     """
-    return list(iterate_tasks(num_tasks, seed, skills, single_skill, max_skills, split, level, workers))
+    asked = None if skills is None else tuple(skills)
+    return list(
+        iterate_tasks(num_tasks, Request(seed, asked, single_skill, max_skills, split, level), workers)
+    )
 
 
-def iterate_tasks(
-    num_tasks: int,
-    seed: int = 0,
-    skills: Iterable[str] | None = None,
-    single_skill: bool = False,
-    max_skills: int | None = None,
-    split: str = "train",
-    level: str = "full",
-    workers: int = 1,
-) -> Iterator[Task]:
+def iterate_tasks(num_tasks: int, request: Request, workers: int = 1) -> Iterator[Task]:
     """`generate_tasks`, one by one; the settings are checked at once."""
     if num_tasks < 1:
         raise ConfigError(f"the number of tasks is {num_tasks}; it must be at least 1.")
-    if split not in SPLITS:
-        raise ConfigError(f"unknown split {split!r}; allowed: {', '.join(SPLITS)}")
-    find_level(level)
+    check_choice("split", request.split, SPLITS)
     if workers < 1:
         raise ConfigError(f"the number of workers is {workers}; it must be at least 1.")
-    request = Request(seed, None if skills is None else tuple(skills), single_skill, max_skills, split, level)
     request.plans()  # raises for what cannot be had
     return _generate(request, num_tasks, workers)
 
@@ -214,10 +203,12 @@ def plans_by_skill(
         if max_skills is not None and least > max_skills:
             if asked is None:
                 continue
-            needed = min(having, key=lambda group: (len(group), _in_order(group)))
+            needed = min(
+                [skill for skill in NAMED if skill in group] for group in having if len(group) == least
+            )
             raise ConfigError(
                 f"{skill} cannot be had with {max_skills} skills a task: it needs at least {least} "
-                f"({', '.join(_in_order(needed))}). Raise the number or leave the skill out."
+                f"({', '.join(needed)}). Raise the number or leave the skill out."
             )
         by_size: dict[int, list[list[Any]]] = defaultdict(list)
         for group in having:
@@ -246,10 +237,6 @@ def _minimal_skill_sets(groups: Iterable[frozenset[str]], asked: set[str]) -> li
     return [group for group in groups if len(group - asked) == least.get(group & asked, 0)]
 
 
-def _in_order(skills: Iterable[str]) -> tuple[str, ...]:
-    return tuple(skill for skill in NAMED if skill in set(skills))
-
-
 # --- tasks ----------------------------------------------------------------------------------------
 
 
@@ -257,12 +244,12 @@ def _in_order(skills: Iterable[str]) -> tuple[str, ...]:
 class Request:
     """The settings of `generate_tasks`, as a worker gets them."""
 
-    seed: int
-    skills: tuple[str, ...] | None
-    single_skill: bool
-    max_skills: int | None
-    split: str
-    level: str
+    seed: int = 0
+    skills: tuple[str, ...] | None = None
+    single_skill: bool = False
+    max_skills: int | None = None
+    split: str = "train"
+    level: str = "full"
 
     @property
     def name(self) -> str:
@@ -317,7 +304,7 @@ def _drawn(request: Request, part: str, num_tasks: int | None) -> Iterator[Task]
             if len(seen) % len(targets) == 0:  # each skill once, then each once more: none is left out
                 rng.shuffle(targets)
             target = targets[len(seen) % len(targets)]
-            for _ in range(_TRIES):
+            for _ in range(TRIES):
                 task = try_once(rng, level, draw_plan(rng, plans[target]), request.split, database)
                 if task is not None and _identity(task) not in seen:
                     break
@@ -352,10 +339,6 @@ def try_once(rng: random.Random, level: Level, plan: Any, split: str, database: 
         if task is not None and _split_of(_key(task.tables[0])) == split:
             return task
     return None
-
-
-def _operation(skills: Sequence[str]) -> str:
-    return next((skill.upper() for skill in ("insert", "update", "delete") if skill in skills), "SELECT")
 
 
 def _key(table: Table) -> str:

@@ -41,11 +41,8 @@ def gold_answer(sandbox: Sandbox, sql: str, tables: Sequence[Table] = ()) -> Gol
     if not rows or len(rows) > MOST_ROWS or all(cell is None for row in rows for cell in row):
         return None
     tree = sqlglot.parse_one(sql, dialect="mysql")
-    ordered = tree.args.get("order") is not None
-    if len(rows) > 1 and not ordered:
+    if len(rows) > 1 and not tree.args.get("order"):
         return None  # engines may differ in the order of the rows, and the grader minds it
-    if len(rows) == 1 and ordered and not tree.args.get("limit"):
-        return None  # in the other direction it would be the same
     if not all(_safe(cell) for row in rows for cell in row):
         return None
     if _has_ties(sandbox, tree) or _rounds_a_tie(sandbox, tree):

@@ -56,34 +56,6 @@ def _words(item: Item, prefix: str, sql: str, text: str, test: Callable[[Any], b
     return Words(f"{prefix}{item.sql} {sql}", f"the {item.label} {text}", _on(item, test))
 
 
-def where(d: Choices, kind: str, subquery: str, prefix: str) -> Words | None:
-    """Return a WHERE condition of one of the three kinds, with the subquery form that the plan names or `""`.
-
-    Args:
-        prefix: the outer table's alias with its dot, or `""`.
-
-    Returns:
-        `None` if the table has no columns for it.
-    """
-    special: list[Words] = []
-    if subquery:
-        for form in _PAIRS.get(subquery, (subquery,)):
-            words = _SUBQUERIES[form](d, prefix)
-            if words is None:
-                return None
-            special.append(words)
-    wanted = {MULTIPLE: d.rng.choice([2, 2, 3]), NESTED: 3}.get(kind, 1)
-    items = d.rng.sample(d.source.items, len(d.source.items))
-    plain = [simple(d.rng, item, prefix) for item in items[: wanted - len(special)]]
-    parts = [*special, *plain]
-    if len(parts) < wanted:
-        return None
-    d.rng.shuffle(parts)
-    if kind == MULTIPLE:
-        return _joined(parts, d.pick("AND", "AND", "OR"))
-    return _nested(d.rng, *parts) if kind == NESTED else parts[0]
-
-
 def _joined(parts: list[Words], connector: str) -> Words:
     word = ", or " if len(parts) > 2 and connector == "OR" else f" {connector.lower()} "
     sets = [part.rows for part in parts]
@@ -175,7 +147,7 @@ def _on_amount(rng: random.Random, item: Item, prefix: str, value: Any) -> Words
 # --- one condition with a subquery ----------------------------------------------------------------
 
 
-def _scalar(d: Choices, prefix: str, derived: bool = False) -> Words | None:
+def _scalar(d: Draft, derived: bool = False) -> Words | None:
     """Return a number against the average, the highest or the lowest.
 
     Args:
@@ -200,10 +172,10 @@ def _scalar(d: Choices, prefix: str, derived: bool = False) -> Words | None:
         subquery = (
             f"SELECT bound FROM (SELECT {function}({item.sql}) AS bound FROM {d.source.table_sql}) AS limits"
         )
-    return _words(item, prefix, f"{sign} ({subquery})", text, lambda cell: _TESTS[sign](cell, bound))
+    return _words(item, d.prefix, f"{sign} ({subquery})", text, lambda cell: _TESTS[sign](cell, bound))
 
 
-def _of_same_kind(d: Choices, prefix: str) -> Words | None:
+def _of_same_kind(d: Draft) -> Words | None:
     """Return the categories of some rows."""
     kind = d.item("category")
     if kind is None:
@@ -212,10 +184,10 @@ def _of_same_kind(d: Choices, prefix: str) -> Words | None:
     shared = {kind.cells[row] for row in inner.rows}
     sql = f"IN (SELECT {kind.sql} FROM {d.source.table_sql} WHERE {inner.sql})"
     text = f"is one that occurs in a row where {inner.text}"
-    return _words(kind, prefix, sql, text, lambda cell: cell in shared)
+    return _words(kind, d.prefix, sql, text, lambda cell: cell in shared)
 
 
-def _of_large_group(d: Choices, prefix: str) -> Words | None:
+def _of_large_group(d: Draft) -> Words | None:
     """Return the categories that many rows share."""
     kind = d.item("category")
     if kind is None:
@@ -226,10 +198,10 @@ def _of_large_group(d: Choices, prefix: str) -> Words | None:
     least, table = d.rng.choice(sizes[1:]), d.source.table_sql
     sql = f"IN (SELECT {kind.sql} FROM {table} GROUP BY {kind.sql} HAVING COUNT(*) >= {least})"
     text = f"{d.pick('occurs at least', 'stands in at least')} {least} times in the table"
-    return _words(kind, prefix, sql, text, lambda cell: kind.cells.count(cell) >= least)
+    return _words(kind, d.prefix, sql, text, lambda cell: kind.cells.count(cell) >= least)
 
 
-def _nested_subquery(d: Choices, prefix: str) -> Words | None:
+def _nested_subquery(d: Draft) -> Words | None:
     """Return the second highest, or the kind that the highest is of."""
     item = d.item(*NUMBERS)
     if item is None or len(item.present) < 3:
@@ -243,17 +215,17 @@ def _nested_subquery(d: Choices, prefix: str) -> Words | None:
     if d.rng.random() < 0.5:
         sql = f"= (SELECT {function}({column}) FROM {table} WHERE {column} {sign} {extreme})"
         text = f"is the second {word} value that occurs"
-        return _words(item, prefix, sql, text, lambda cell: cell == second)
+        return _words(item, d.prefix, sql, text, lambda cell: cell == second)
     kind = d.item("category")
     if kind is None:
         return None
     shared = {kind.cells[row] for row in _on(item, lambda cell: cell == first)}
     sql = f"IN (SELECT {kind.sql} FROM {table} WHERE {column} = {extreme})"
     text = f"is that of {d.pick('a', 'some')} row with the {word} {item.label} of all"
-    return _words(kind, prefix, sql, text, lambda cell: cell in shared)
+    return _words(kind, d.prefix, sql, text, lambda cell: cell in shared)
 
 
-_SUBQUERIES: dict[str, Callable[[Choices, str], Words | None]] = {
+_SUBQUERIES: dict[str, Callable[[Draft], Words | None]] = {
     "scalar": _scalar,
     "same": _of_same_kind,
     "group": _of_large_group,
@@ -343,12 +315,31 @@ class Draft(Choices):
             return "", ""
         everything = frozenset(range(len(self.source.table.rows)))
         for _ in range(8):
-            words = where(self, self.plan.where, self.plan.subquery, self.prefix)
+            words = self._condition()
             if words and words.rows and words.rows not in (everything, *words.parts):
                 self.kept = sorted(words.rows)
                 self.others = [sorted(rows) for rows in (*words.parts, everything)]
                 return f" WHERE {words.sql}", f" {self.pick('where', 'for which', 'such that')} {words.text}"
         return None
+
+    def _condition(self) -> Words | None:
+        """Return a condition with the subquery of the plan; `None` if the table has no columns for it."""
+        parts: list[Words] = []
+        kind, subquery = self.plan.where, self.plan.subquery
+        for form in _PAIRS.get(subquery, (subquery,)) if subquery else ():
+            words = _SUBQUERIES[form](self)
+            if words is None:
+                return None
+            parts.append(words)
+        wanted = {MULTIPLE: self.rng.choice([2, 2, 3]), NESTED: 3}.get(kind, 1)
+        items = self.rng.sample(self.source.items, len(self.source.items))
+        parts += [simple(self.rng, item, self.prefix) for item in items[: wanted - len(parts)]]
+        if len(parts) < wanted:
+            return None
+        self.rng.shuffle(parts)
+        if kind == MULTIPLE:
+            return _joined(parts, self.pick("AND", "AND", "OR"))
+        return _nested(self.rng, *parts) if kind == NESTED else parts[0]
 
     def alias_sentences(self) -> list[str]:
         """Return the question's sentences about aliases."""
@@ -467,7 +458,7 @@ def _decides(terms: list[Term]) -> bool:
     return len(set(keys)) == len(keys) and (len(terms) == 1 or len(set(terms[0].values)) < len(keys))
 
 
-def measure(d: Draft, prefix: str = "") -> Measure | None:
+def measure(d: Draft) -> Measure | None:
     """Return an aggregate and its name."""
     function = d.rng.choice(["COUNT", "COUNT", "SUM", "AVG", "MAX", "MIN", "DISTINCT"])
     if function == "COUNT":
@@ -477,41 +468,44 @@ def measure(d: Draft, prefix: str = "") -> Measure | None:
     item = d.item("category", "key") if function == "DISTINCT" else d.item(*NUMBERS)
     if item is None:
         return None
-    sql = function.join(["", f"({prefix}{item.sql})"])
-    if function == "DISTINCT":
-        sql, label = f"COUNT(DISTINCT {prefix}{item.sql})", f"number of different values of {item.label}"
-    elif function == "AVG":
-        sql = f"ROUND({sql}, 2)"
-        label = d.pick(
-            f"average {item.label} (rounded to 2 decimals)", f"mean {item.label} (rounded to two decimals)"
-        )
-    else:
-        words = {
-            "SUM": ("total", "sum of the"),
-            "MAX": ("highest", "largest", "maximum"),
-            "MIN": ("lowest", "smallest", "minimum"),
-        }
-        label = f"{d.pick(*words[function])} {item.label}"
-    mistaken = {"SUM": "MAX", "MAX": "MIN", "MIN": "MAX", "AVG": "SUM", "DISTINCT": "COUNT"}[function]
-    return Measure(sql, label, aggregate(function, item), aggregate(mistaken, item))
+    sql, mistaken, labels = _MEASURES[function]
+    label = d.pick(*labels) if labels[1:] else labels[0]  # a choice of one would draw a random number
+    return Measure(
+        sql.format(d.prefix + item.sql),
+        label.format(item.label),
+        aggregate(function, item),
+        aggregate(mistaken, item),
+    )
+
+
+_MEASURES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "SUM": ("SUM({})", "MAX", ("total {}", "sum of the {}")),
+    "MAX": ("MAX({})", "MIN", ("highest {}", "largest {}", "maximum {}")),
+    "MIN": ("MIN({})", "MAX", ("lowest {}", "smallest {}", "minimum {}")),
+    "AVG": (
+        "ROUND(AVG({}), 2)",
+        "SUM",
+        ("average {} (rounded to 2 decimals)", "mean {} (rounded to two decimals)"),
+    ),
+    "DISTINCT": ("COUNT(DISTINCT {})", "COUNT", ("number of different values of {}",)),
+}
+"""SQL, the aggregate that is easily taken for it, and names."""
 
 
 def aggregate(function: str, item: Item) -> Callable[[Sequence[int]], float | None]:
     """Return a function that computes the aggregate over rows, given by number, as SQL does."""
 
     def of(rows: Sequence[int]) -> float | None:
-        cells: list[Any] = [item.cells[row] for row in rows if item.cells[row] is not None]
-        if function in ("DISTINCT", "COUNT"):
-            return len(set(cells) if function == "DISTINCT" else cells)
-        if not cells:
-            return None
-        if function == "MAX":
-            return max(cells)
-        if function == "MIN":
-            return min(cells)
-        return sum(cells) / (len(cells) if function == "AVG" else 1)
+        cells = [item.cells[row] for row in rows if item.cells[row] is not None]
+        return _AGGREGATES[function](cells) if cells or function in ("DISTINCT", "COUNT") else None
 
     return of
+
+
+_AGGREGATES: dict[str, Callable[[list[Any]], Any]] = {
+    **{"COUNT": len, "MAX": max, "MIN": min, "SUM": sum, "AVG": lambda cells: sum(cells) / len(cells)},
+    "DISTINCT": lambda cells: len(set(cells)),
+}
 
 
 def _direction(rng: random.Random, role: str, down: bool) -> str:

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from trl_dbbench.data.generate import Request, draw_plan, find_level, try_once
+from trl_dbbench.data.generate import TRIES, Request, draw_plan, find_level, try_once
 from trl_dbbench.database import Limits
 from trl_dbbench.database.embedded.database import SQLiteDatabase
 from trl_dbbench.errors import ConfigError
@@ -26,10 +26,6 @@ from trl_dbbench.tasks import Task
 from trl_dbbench.utils.lookup import unknown
 
 SCHEME = "generate://"
-
-_TRIES = 1_000
-
-_YES_OR_NO = {"true": True, "false": False}
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ class FreshTasks:
         readers: dict[str, Any] = {
             "seed": int,
             "skills": lambda text: tuple(text.split(",")),
-            "single_skill": lambda text: _YES_OR_NO[text.lower()],
+            "single_skill": lambda text: {"true": True, "false": False}[text.lower()],
             "max_skills": int,
         }
         read = {}
@@ -64,30 +60,25 @@ class FreshTasks:
                 read[name] = readers[name](value)
             except (ValueError, KeyError):
                 raise ConfigError(f"{url}: {name} cannot be {value!r}.") from None
-        settings = {"seed": 0, "skills": None, "single_skill": False, "max_skills": None} | read
-        made = cls(Request(**settings, split="train", level=level))
+        made = cls(Request(**read, level=level))
         made.request.plans()  # raises for what cannot be had
         return made
 
+    @lru_cache(maxsize=4_096)  # noqa: B019 - of a frozen value; a draw comes once for each sample of its group
     def task(self, draw: int) -> Task:
         """Return the task of a draw, from 0; each skill comes once before any comes again.
 
         Raises:
             ConfigError: if none is found, which `max_skills` and few skills may bring about.
         """
-        return _task(self.request, draw)
-
-
-@lru_cache(maxsize=4_096)  # a draw comes once for each sample of its group
-def _task(request: Request, draw: int) -> Task:
-    plans = request.plans()
-    rounds, place = divmod(draw, len(plans))
-    target = random.Random(f"{request.name}-round-{rounds}").sample(list(plans), len(plans))[place]
-    rng = random.Random(f"{request.name}-draw-{draw}")
-    with SQLiteDatabase(Limits()) as database:
-        for _ in range(_TRIES):
-            plan = draw_plan(rng, plans[target])
-            task = try_once(rng, find_level(request.level), plan, request.split, database)
-            if task is not None:
-                return replace(task, id=f"{request.name}-draw-{draw}")
-    raise ConfigError(f"no task of {target} is found in {_TRIES:,} tries. Leave the skill out.")
+        request, plans = self.request, self.request.plans()
+        rounds, place = divmod(draw, len(plans))
+        target = random.Random(f"{request.name}-round-{rounds}").sample(list(plans), len(plans))[place]
+        rng = random.Random(f"{request.name}-draw-{draw}")
+        with SQLiteDatabase(Limits()) as database:
+            for _ in range(TRIES):
+                plan = draw_plan(rng, plans[target])
+                task = try_once(rng, find_level(request.level), plan, request.split, database)
+                if task is not None:
+                    return replace(task, id=f"{request.name}-draw-{draw}")
+        raise ConfigError(f"no task of {target} is found in {TRIES:,} tries. Leave the skill out.")

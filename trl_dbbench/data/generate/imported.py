@@ -27,14 +27,19 @@ from trl_dbbench.utils.lookup import unknown
 MAX_REASON = 160
 """Characters of a reason in a note."""
 
+_LIST = re.compile(r"^(ENUM|SET)\s*\((?:[^'()]|'[^']*')*\)", re.IGNORECASE)
+"""The type of a column with a list of values, which may have parentheses in them."""
+
 
 def usable(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
     """Return the tables as a database can make them, and a note for each left-out table and column."""
     kept, notes = [], list[str]()
     with open_database("sqlite") as database:
         for table in tables:
-            if (reason := _misnamed(table)) is not None:
-                notes.append(f"{table.name}: left out, {reason}")
+            try:
+                check_new_names(replace(table, columns=()))
+            except TaskError as error:
+                notes.append(f"{table.name}: left out, {error}")
                 continue
             table = _in_a_row(table, notes)
             if (problem := _problem(database, table)) is None:
@@ -52,14 +57,6 @@ def usable(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
             else:
                 notes.append(f"{table.name}: left out, {problem}")
     return kept, notes
-
-
-def _misnamed(table: Table) -> str | None:
-    try:
-        check_new_names(replace(table, columns=()))
-    except TaskError as error:
-        return str(error)
-    return None
 
 
 def _in_a_row(table: Table, notes: list[str]) -> Table:
@@ -104,7 +101,7 @@ def _forms(type_: str) -> Iterator[tuple[str, str]]:
     if timed := re.match(r"(?:DATETIME|TIMESTAMP)\(\d\)", type_):
         of_text = re.sub(r" (PRIMARY KEY|UNIQUE)", "", without_default)
         yield of_text.replace(timed[0], "TEXT", 1), f"type {timed[0]} becomes TEXT"
-    without_list = re.sub(r"^(?:ENUM|SET)\(.*?\)(?= |$)", "TEXT", without_default)
+    without_list = _LIST.sub("TEXT", without_default)
     if without_list != without_default:
         yield without_list, "list of values is not held"
 
@@ -129,11 +126,11 @@ def _problem(database: Database, table: Table) -> str | None:
 def _not_listed(type_: str, cells: Sequence[Cell]) -> str | None:
     """Return a cell of an ENUM or SET that is none of its values, which servers refuse; MySQL has some of
     old."""
-    found = re.match(r"(ENUM|SET)\((.*?)\)(?: |$)", type_, re.IGNORECASE)
+    found = _LIST.match(type_)
     if found is None:
         return None
     several = found[1].upper() == "SET"
-    members = {each.casefold() for each in re.findall(r"'([^']*)'", found[2])}
+    members = {each.casefold() for each in re.findall(r"'([^']*)'", found[0])}
     for cell in cells:
         parts = str(cell).split(",") if several else [str(cell)]
         if cell is None or (several and cell == ""):

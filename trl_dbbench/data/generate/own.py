@@ -14,7 +14,7 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
@@ -27,6 +27,7 @@ from trl_dbbench.data.generate.queries import draft
 from trl_dbbench.data.generate.tables import Item, Source, fold
 from trl_dbbench.database import open_database
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.mysqlite.collation import sort_key
 from trl_dbbench.tasks import Cell, Column, Table, Task
 from trl_dbbench.utils.sql import normal_form
 
@@ -42,12 +43,17 @@ _LONG = 10**12
 _LARGEST = 1e300
 """Fractions from here on are not asked about: their sums and products leave the range of a DOUBLE."""
 
+_SMALLEST = 1e-3
+"""Fractions nearer to 0 are not asked about: graders take numbers within 1e-6 of each other for equal."""
+
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "MEDIUMINT": 24, "INT": 32, "INTEGER": 32, "BIGINT": 64}
 _BITS |= {"BOOL": 8, "BOOLEAN": 8}
 _BROKEN = {"DECIMAL", "NUMERIC", "DEC", "FIXED", "DOUBLE", "REAL", "FLOAT"}
-_DAYS = {"DATE": r"\d{4}-\d\d-\d\d", "DATETIME": r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"}
-_DAYS["TIMESTAMP"] = _DAYS["DATETIME"]
-_TEXTS = {"CHAR", "VARCHAR", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT"}
+_DAYS = dict.fromkeys(["DATETIME", "TIMESTAMP"], r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+_DAYS |= {"DATE": r"\d{4}-\d\d-\d\d"}
+_TEXTS = dict.fromkeys(
+    ["CHAR", "VARCHAR", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT"], rf"(?s).{{1,{_LONGEST}}}"
+)
 
 
 @dataclass
@@ -63,14 +69,13 @@ class Drafts:
     max_skills: int | None = None
     missing: list[str] = field(default_factory=list)
 
-    @property
-    def silent(self) -> list[str]:
-        """Names of the tables that nothing can be asked of."""
-        return [table.name for table in self.tables if source_of(table) is None]
+    def __post_init__(self) -> None:
+        self.sources = [source for source in map(source_of, self.tables) if source is not None]
+        asked = {source.table.name for source in self.sources}
+        self.silent = [table.name for table in self.tables if table.name not in asked]
 
     def __iter__(self) -> Iterator[Task]:
-        sources = [source for source in map(source_of, self.tables) if source is not None]
-        if not sources:
+        if not self.sources:
             raise ConfigError(
                 f"nothing can be asked of {', '.join(table.name for table in self.tables)}: a table needs "
                 "two rows and two columns of numbers, dates or short texts."
@@ -78,6 +83,7 @@ class Drafts:
         level = LEVELS["full"]
         plans = plans_by_skill(level, max_skills=self.max_skills)
         rng = random.Random(f"own-{self.seed}")
+        rough = {source.table.name for source in self.sources if _has_rough_cells(source.table)}
         seen: set[str] = set()
         waiting: list[str] = []
         number = 0
@@ -87,7 +93,7 @@ class Drafts:
                     waiting = rng.sample(list(plans), len(plans))
                 skill = waiting.pop()
                 for _ in range(_TRIES):
-                    source, plan = rng.choice(sources), draw_plan(rng, plans[skill])
+                    source, plan = rng.choice(self.sources), draw_plan(rng, plans[skill])
                     drafted = draft(rng, source, plan)
                     if drafted is None or (form := normal_form(drafted[1])) in seen:
                         continue
@@ -99,7 +105,7 @@ class Drafts:
                     del plans[skill]
                     continue
                 seen.add(form)
-                if _is_shown_otherwise(source.table):  # then hashes differ between servers
+                if source.table.name in rough:  # then hashes differ between servers
                     task = replace(task, gold=replace(task.gold, state_md5=None))
                 yield replace(task, id=f"own-{self.seed}-{number:05d}")
                 number += 1
@@ -121,27 +127,29 @@ def source_of(table: Table) -> Source | None:
 
 def _item(column: Column, cells: Sequence[Cell]) -> Item | None:
     type_, words = _type_of(column), column.type.upper()
-    read = _reader(type_)
     try:
-        values = [None if cell is None else read(cell) for cell in cells]
+        values = [None if cell is None else _read(type_, cell) for cell in cells]
     except (ValueError, TypeError):
         return None
     present = [value for value in values if value is not None]
     if not present:
         return None
     if type_ in _TEXTS:
-        role = _role_of_texts(present, len(cells)) if _unmistakable(present) else None
+        if not _unmistakable(present):
+            return None
+        shared = len(set(present)) <= 0.6 * len(present)
+        role = "note" if len(present) <= 0.7 * len(cells) else "category" if shared else "key"
     elif type_ in _DAYS:
         role = "day"
     elif type_ in _BITS:
         role = "id" if _names_something(column, present) else "count"
     else:
         role = "money" if type_ in ("DECIMAL", "NUMERIC", "DEC", "FIXED") else "rate"
-        if any(_is_rough(type_, cell) for cell in cells) or max(map(abs, present)) >= _LARGEST:
+        held = all(_SMALLEST <= abs(value) < _LARGEST for value in present if value)
+        if not held or any(_is_rough(type_, cell) for cell in cells):
             return None
-    if role is None:
-        return None
-    fresh = partial(_fresh, role, sorted(set(present)), _length(column.type), "PRIMARY KEY" in words)
+    length = int(size[1]) if (size := re.match(r"(?:VAR)?CHAR\((\d+)\)", words)) else _LONGEST
+    fresh = partial(_fresh, role, sorted(set(present)), length, "PRIMARY KEY" in words)
     bounds, has_default = _bounds(type_, column.type), "DEFAULT" in words
     return Item(column.name, role, fresh, column.nullable, tuple(values), bounds, has_default)
 
@@ -160,7 +168,7 @@ def _is_rough(type_: str, cell: Cell) -> bool:
     return Decimal(str(cell)) != Decimal(repr(value))
 
 
-def _is_shown_otherwise(table: Table) -> bool:
+def _has_rough_cells(table: Table) -> bool:
     return any(
         _is_rough(type_, row[place])
         for place, type_ in enumerate(map(_type_of, table.columns))
@@ -173,21 +181,14 @@ def _type_of(column: Column) -> str:
     return re.match("[A-Za-z]*", column.type)[0].upper()  # type: ignore[index]
 
 
-def _reader(type_: str) -> Callable[[Any], Any]:
-    """Read a cell of a type; raise ValueError or TypeError for what cannot be asked about."""
+def _read(type_: str, cell: Any) -> Any:
+    """Return a cell of a type; raise ValueError or TypeError for what cannot be asked about."""
     if type_ in _BITS:
-        return lambda cell: int(str(cell))
+        return int(str(cell))
     if type_ in _BROKEN:
-        return float
-    if type_ in _DAYS:
-        return partial(_matching, _DAYS[type_])
-    if type_ in _TEXTS:
-        return partial(_matching, rf"(?s).{{1,{_LONGEST}}}")
-    return partial(_matching, "(?!)")  # nothing is asked of other types
-
-
-def _matching(pattern: str, cell: Any) -> str:
-    if not isinstance(cell, str) or not re.fullmatch(pattern, cell):
+        return float(cell)
+    pattern = _DAYS.get(type_) or _TEXTS.get(type_)  # nothing is asked of other types
+    if pattern is None or not isinstance(cell, str) or not re.fullmatch(pattern, cell):
         raise ValueError(cell)
     return cell
 
@@ -209,13 +210,8 @@ def _unmistakable(texts: Sequence[str]) -> bool:
     different = set(texts)
     if any(text != text.strip() or re.search(r"[\\\x00-\x1f]", text) for text in different):
         return False
-    return len({fold(text) or text for text in different}) == len(different)
-
-
-def _role_of_texts(texts: Sequence[str], rows: int) -> str:
-    if len(texts) <= 0.7 * rows:
-        return "note"
-    return "category" if len(set(texts)) <= 0.6 * len(texts) else "key"
+    letters = {fold(text) or text for text in different}
+    return len(letters) == len({*map(sort_key, different)}) == len(different)  # to MySQL, ø is o
 
 
 def _names_something(column: Column, values: Sequence[int]) -> bool:
@@ -224,11 +220,6 @@ def _names_something(column: Column, values: Sequence[int]) -> bool:
     named = re.search(r"(^|_)(id|nr|no|number|code|year|zip|phone)$|[a-z]I[Dd]$", column.name, re.IGNORECASE)
     key = re.search("PRIMARY KEY|UNIQUE", column.type, re.IGNORECASE)
     return bool(named or key) or set(values) <= {0, 1} or max(map(abs, values)) >= _LONG
-
-
-def _length(type_: str) -> int:
-    size = re.match(r"(?:VAR)?CHAR\((\d+)\)", type_, re.IGNORECASE)
-    return int(size[1]) if size else _LONGEST
 
 
 def _fresh(role: str, present: Sequence[Any], length: int, unique: bool, rng: random.Random) -> Cell:

@@ -64,16 +64,8 @@ class Plan:
 
     @property
     def skills(self) -> frozenset[str]:
-        clauses = (
-            self.where,
-            self.group,
-            self.having,
-            self.order,
-            self.limit,
-            self.column_alias,
-            self.table_alias,
-        )
-        return frozenset({*FORM_SKILLS[self.form], *SUBQUERY_SKILLS[self.subquery], *clauses} - {""})
+        clauses = {*vars(self).values()} - {self.form, self.subquery, ""}
+        return frozenset({*FORM_SKILLS[self.form], *SUBQUERY_SKILLS[self.subquery], *clauses})
 
 
 _COLUMN_ALIAS = ("", "column_alias")

@@ -195,7 +195,7 @@ def _shown(d: Draft, keys: list[Item]) -> tuple[Measure, Having, tuple[str, str]
     """Return an aggregate, HAVING, an order and a limit that fit the groups of the rows that are left."""
     by_key, *others = (_grouped(keys, rows) for rows in (d.kept, *d.others))
     for _ in range(15):
-        shown, having = measure(d, d.prefix), _having(d, list(by_key.values()))
+        shown, having = measure(d), _having(d, list(by_key.values()))
         if (
             shown is None
             or having is None
@@ -417,7 +417,7 @@ def draft(rng: random.Random, source: Source, plan: Plan) -> tuple[str, str] | N
 
 
 def _aggregate(d: Draft) -> Made:
-    shown, condition = measure(d, d.prefix), d.where()
+    shown, condition = measure(d), d.where()
     if shown is None or condition is None:
         return None
     if shown.of(d.kept) in (shown.mistaken(d.kept), *map(shown.of, d.others)):
@@ -508,8 +508,7 @@ def _difference(d: Draft) -> Made:
     if d.plan.where:
         items = d.rng.sample(d.source.items, 2)
         a, b = (simple(d.rng, item) for item in items)
-        count = f"(SELECT COUNT(*) FROM {table} WHERE {{}})"
-        sql = f"{count.format(a.sql)} - {count.format(b.sql)}"
+        sql = f"(SELECT COUNT(*) FROM {table} WHERE {a.sql}) - (SELECT COUNT(*) FROM {table} WHERE {b.sql})"
         question = d.pick(
             f"By how many do the {rows} where {a.text} outnumber those where {b.text}? A negative number is "
             "fine.",

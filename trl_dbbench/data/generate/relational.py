@@ -131,6 +131,15 @@ _WORDS = {
 }
 
 
+_WAYS = {
+    (True, True): ("in reverse alphabetical order", "from Z to A"),
+    (True, False): ("alphabetically", "from A to Z"),
+    (False, True): ("in descending order", "from high to low"),
+    (False, False): ("in ascending order", "from low to high"),
+}
+"""Words for an order of texts or numbers, downwards or not."""
+
+
 @dataclass
 class Draft:
     """The random numbers, tables and style of one draft."""
@@ -219,17 +228,7 @@ class Draft:
     def order(self, col: Col) -> Order:
         """Return an order of the answer's rows by one column, in either direction."""
         down = self.rng.random() < 0.4
-        if col.role in ("name", "kind"):
-            ways = (
-                ["in reverse alphabetical order", "from Z to A"]
-                if down
-                else ["alphabetically", "from A to Z"]
-            )
-        elif down:
-            ways = ["in descending order", "from high to low"]
-        else:
-            ways = ["in ascending order", "from low to high"]
-        how = self.rng.choice(ways)
+        how = self.rng.choice(_WAYS[col.role in ("name", "kind"), down])
         return Order.of(col, down, how, f"{self.rng.choice(['sorted', 'ordered'])} by {col.label} {how}")
 
 
@@ -296,7 +295,7 @@ def _blanks(made: Draft, parts: dict[str, Part], form: Form) -> dict[str, Any]:
         blanks |= {"pc": joined(first, child), "left": joined(first, child, how="LEFT JOIN")}
         blanks["sum"] = n and literal(rng.choice(_sums(blanks["ref"], n)))
     if "d" in parts:
-        blanks |= {"pd": joined(first, parts["d"]), "dref": parts["d"].ref(first)}
+        blanks["dref"] = parts["d"].ref(first)
     if "i" in parts:
         inner, n = parts["i"], blanks["n"]
         blanks |= {"i_n": n and inner.col(n.column), "i_ref": inner.ref(first)}

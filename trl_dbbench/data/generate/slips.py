@@ -110,7 +110,7 @@ def _slips_of_joins(node: exp.Expr, tables: Sequence[Table]) -> Iterator[Slip]:
             yield lambda join: join.set("side", "LEFT")
     elif isinstance(node, exp.Column):
         for table, column in _mistaken_for(node, tables):
-            yield partial(_replace, exp.column(column, table or None))
+            yield partial(exp.Expression.replace, expression=exp.column(column, table or None))
     elif type(node) in BOUNDS and _bound_counts(node, tables):
         yield move_bound
     elif isinstance(node, exp.SetOperation):
@@ -127,10 +127,6 @@ def move_bound(comparison: exp.Expr) -> exp.Expr:
     """Take the boundary in, or leave it out."""
     other = BOUNDS[type(comparison)]
     return comparison.replace(other(this=comparison.this.copy(), expression=comparison.expression.copy()))
-
-
-def _replace(other: exp.Expr, node: exp.Expr) -> None:
-    node.replace(other.copy())
 
 
 def _slips_of_sets(node: exp.SetOperation) -> Iterator[Slip]:

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlglot.dialects.mysql import MySQL
-
 from trl_dbbench.data.generate.themes import THEMES, Field
+from trl_dbbench.mysqlite.names import RESERVED
 from trl_dbbench.tasks import Cell, Column, Table
 from trl_dbbench.utils.sql import quote
 
@@ -146,9 +145,8 @@ def _type(rng: random.Random, item: Item) -> str:
     )
 
 
-_RESERVED = frozenset({"rank", "rows", "condition", "groups", "order", "class", "unit"}) | {
-    word.lower() for word in MySQL.Generator.RESERVED_KEYWORDS
-}
+_RESERVED = RESERVED | {"offset", "returning", "class", "unit"}
+"""What MySQL reserves, what MariaDB reserves besides of words that columns have, and two that need none."""
 
 
 def quoted(name: str) -> str:
