@@ -31,7 +31,17 @@ from trl_dbbench.tasks.sources.base import (
     select_of,
     with_rows,
 )
-from trl_dbbench.tasks.sources.dump_text import Rows, Word, cells, open_dump, read_dump, shown_name, words_of
+from trl_dbbench.tasks.sources.declaration import declaration, lines_of, not_made
+from trl_dbbench.tasks.sources.dump_text import (
+    Rows,
+    Word,
+    cells,
+    joined,
+    open_dump,
+    read_dump,
+    shown_name,
+    words_of,
+)
 from trl_dbbench.tasks.table import Column, Table
 from trl_dbbench.utils.lookup import unknown
 from trl_dbbench.utils.sql import quote
@@ -51,11 +61,6 @@ _NEVER_CALLED = (
     *("GET_LOCK", "RELEASE_LOCK", "RELEASE_ALL_LOCKS", "IS_FREE_LOCK", "IS_USED_LOCK"),
 )
 """Functions that a column's default could call when rows are put in."""
-
-_NO_COLUMN = frozenset(
-    {"PRIMARY", "UNIQUE", "KEY", "INDEX", "FULLTEXT", "SPATIAL", "CONSTRAINT", "FOREIGN", "CHECK"}
-)
-"""Words that begin a line of CREATE TABLE that is not a column."""
 
 NAMES = re.compile(r"`(?:[^`]|``)+`|[^\s,()`]+")
 """Names in a list, as that of an INSERT."""
@@ -190,14 +195,6 @@ def if_not_there(words: Sequence[Word]) -> bool:
     return [word.upper for word in words[2:5]] == ["IF", "NOT", "EXISTS"]
 
 
-def not_made(words: Sequence[Word]) -> list[str]:
-    """Return what a table has in the dump and not where it is loaded: partitions, and the history of its
-    rows."""
-    upper = [word.upper for word in words]
-    lost = ["its partitions"] if ("PARTITION", "BY") in pairwise(upper) else []
-    return lost + (["its system versioning"] if ("SYSTEM", "VERSIONING") in pairwise(upper) else [])
-
-
 def _unversioned(body: Sequence[Word]) -> list[Word]:
     """The columns and keys of a table without the history of its rows, as MariaDB keeps it.
 
@@ -230,56 +227,18 @@ def _unversioned(body: Sequence[Word]) -> list[Word]:
     return kept
 
 
-def lines_of(words: Sequence[Word]) -> list[list[Word]]:
-    """The columns and keys of a table, each by its words, out of the words of what `table_made` gives."""
-    lines: list[list[Word]] = [[]]
-    depth = 0
-    for word in words:
-        depth += word.text == "("
-        if depth == 1 and word.text == ",":
-            lines.append([])
-        elif depth > 1 or (depth == 1 and word.text not in "()"):
-            lines[-1].append(word)
-        depth -= word.text == ")"
-    return lines
+def altered(words: Sequence[Word]) -> Iterator[tuple[str, list[Word]]]:
+    """The columns and keys that an ALTER TABLE adds or modifies, each after its ADD or MODIFY."""
+    lines = lines_of([Word("sign", "(", False), *words[3:], Word("sign", ")", False)])
+    for verb, *rest in filter(None, lines):
+        line = [word for word in rest if word.upper != "COLUMN"]
+        if verb.upper in _ALTERED and line:
+            yield verb.upper, line
 
 
-def is_column(line: Sequence[Word]) -> bool:
-    if line[0].upper == "PERIOD":  # also a name that needs no quotes
-        return len(line) > 1 and line[1].upper != "FOR"
-    return line[0].upper not in _NO_COLUMN
-
-
-def size_of(line: Sequence[Word]) -> int:
-    """The place behind the type of a column's line, its size in parentheses included."""
-    end = next((n for n, each in enumerate(line) if each.text == ")"), 0) if line[2:3] else 0
-    return end + 1 if end and line[2].text == "(" else 2
-
-
-def columns_of(words: Sequence[Word]) -> list[Declared]:
-    """The columns of a table, out of the words of what `table_made` gives."""
-    found = []
-    for line in filter(is_column, lines_of(words)):
-        behind = line[size_of(line) :]
-        found.append(
-            Declared(
-                shown_name(line[0].text), joined(line[1 : size_of(line)]), generated=is_generated(behind)
-            )
-        )
-    return found
-
-
-def is_generated(behind: Sequence[Word]) -> bool:
-    """Return whether a column is computed, by what stands behind its type.
-
-    `AS` is also part of CAST, which may stand in a default or a check.
-    """
-    depth = 0
-    for word, after in pairwise(behind):
-        if depth == 0 and (word.upper == "GENERATED" or (word.upper == "AS" and after.text == "(")):
-            return True
-        depth += (word.text == "(") - (word.text == ")")
-    return False
+def columns_of(made: str) -> list[Declared]:
+    """The columns of what `table_made` gives."""
+    return list(declaration(words_of(made)).columns.values())
 
 
 def _options(words: Sequence[str]) -> str:
@@ -323,10 +282,6 @@ def rows_put(rows: Rows, columns: Sequence[Declared]) -> Step:
         names = f"({', '.join(quote(column.name) for column in columns if not column.generated)})"
         written = [", ".join(compress(cells(row), kept)) for row in written]
     return Step(f"{rows.verb} INTO {rows.table} {names} VALUES ({'), ('.join(written)})")
-
-
-def joined(words: Sequence[Word]) -> str:
-    return "".join(f" {word.text}" if word.spaced else word.text for word in words).strip()
 
 
 def _in_lines(words: Sequence[Word]) -> str:
@@ -450,7 +405,7 @@ class Dump:
                         yield f"{name}: a second CREATE TABLE IF NOT EXISTS is skipped"
                         continue
                     made = table_made(words)
-                    columns[name] = columns_of(words_of(made)[3:])
+                    columns[name] = columns_of(made)
                     yield from (f"{name}: {lost}" for lost in not_made(words))
                     yield Step(made)
                 elif kind == "alter":
@@ -595,12 +550,11 @@ class _Schema:
         return "\n".join(parts)
 
     def see_table(self, made: str, if_not_there: bool = False) -> None:
-        words = words_of(made)
-        name = shown_name(words[2].text)
+        name = shown_name(words_of(made)[2].text)
         if if_not_there and name in self.made:
             return
         self.made[name] = made
-        self._columns[name] = tuple(Column(each.name, each.type) for each in columns_of(words[3:]))
+        self._columns[name] = tuple(Column(each.name, each.type) for each in columns_of(made))
 
     def see_view(self, name: str, columns: list[str], made: str) -> None:
         if not columns and (select := select_of(made)) is not None:
@@ -643,15 +597,12 @@ class _Schema:
         body, end, options = self.made[name].rpartition("\n)")
         first, *lines = body.split("\n")
         lines = [line.removesuffix(",") for line in lines]
-        for line in lines_of([Word("sign", "(", False), *words[3:], Word("sign", ")", False)]):
-            rest = [word for word in line[1:] if word.upper != "COLUMN"]
-            if line[0].upper == "ADD" and rest:
+        for verb, rest in altered(words):
+            names = [shown_name(words_of(each)[0].text).casefold() for each in lines]
+            if verb == "ADD":
                 lines.append(f"  {joined(rest)}")
-            elif line[0].upper == "MODIFY" and rest:
-                column = shown_name(rest[0].text).casefold()
-                names = [shown_name(words_of(each)[0].text).casefold() for each in lines]
-                if column in names:
-                    lines[names.index(column)] = f"  {joined(rest)}"
+            elif (column := shown_name(rest[0].text).casefold()) in names:
+                lines[names.index(column)] = f"  {joined(rest)}"
         self.see_table("\n".join([first, ",\n".join(lines)]) + end + options)
 
 
