@@ -166,6 +166,14 @@ def test_what_a_server_would_refuse_is_not_held(tmp_path: Path) -> None:
         assert note in found.notes
 
 
+def test_what_a_script_says_as_it_goes_is_no_part_of_it(tmp_path: Path) -> None:
+    """As MySQL's own employees database does."""
+    found = imported(tmp_path, f"SELECT 'CREATING DATABASE STRUCTURE' as 'INFO'; {SECOND}")
+    assert [table.name for table in found.tables] == ["other"] and found.notes == []
+    with pytest.raises(TaskError, match="'SELECT 1 INTO OUTFILE"):
+        imported(tmp_path, f"{SECOND} SELECT 1 INTO OUTFILE '/tmp/x';")
+
+
 def test_a_dump_of_mariadb_with_a_sequence(tmp_path: Path) -> None:
     found = imported(
         tmp_path, f"CREATE SEQUENCE `s` start with 1 increment by 1; SELECT SETVAL(`s`, 1, 0); {SECOND}"
@@ -195,6 +203,9 @@ GO
         (f"USE [shop]\nGO\n{SQL_SERVER}", "of SQL Server"),
         (SQL_SERVER, "of SQL Server"),
         ("create table dbo.orders (id int)\nGO\n", "of SQL Server"),
+        ("CREATE TABLE orders (id INT IDENTITY(1,1) PRIMARY KEY, n NVARCHAR(9));", "of SQL Server"),
+        ("SET IDENTITY_INSERT orders ON;\nINSERT INTO orders VALUES (1);", "of SQL Server"),
+        ("CREATE TABLE orders (id INT)\nGO\nINSERT INTO orders VALUES (1)\nGO\n", "of SQL Server"),
         ("SET x = 0; SELECT pg_catalog.set_config('search_path', '', false);", "of PostgreSQL"),
         ("CREATE TABLE t (a integer);\nCOPY t (a) FROM stdin;\n1\n\\.\n", "of PostgreSQL"),
         ('CREATE TABLE "SHOP"."ORDERS" ("ID" NUMBER(*,0));', "and Oracle"),

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress, pairwise
 from pathlib import Path
@@ -102,8 +102,8 @@ def kind_of(words: Sequence[Word]) -> str:
         return "drop"
     if first == "DROP":
         return "nothing"
-    if first == "SELECT" and second == "SETVAL":
-        return "nothing"  # of a MariaDB sequence, which is left out
+    if first == "SELECT" and not {"FROM", "INTO"}.intersection(upper):
+        return "nothing"  # what a script says as it goes, or the number of a sequence, which is left out
     if first == "TRUNCATE" and len(words) == 2 + (second == "TABLE"):
         return "empty"
     if (first, second) == ("DELETE", "FROM") and len(words) == 3:
@@ -227,6 +227,17 @@ def _unversioned(body: Sequence[Word]) -> list[Word]:
     return kept
 
 
+def _unqualified(words: Sequence[Word], database: str | None) -> list[Word]:
+    """The words without the name of the database in use before a point, as MySQL Workbench writes it."""
+    kept: list[Word] = []
+    for word in words:
+        if kept and kept[-1].text == "." and kept[:-1] and shown_name(kept[-2].text) == database:
+            word = word._replace(spaced=kept[-2].spaced)
+            del kept[-2:]
+        kept.append(word)
+    return kept
+
+
 def altered(words: Sequence[Word]) -> Iterator[tuple[str, list[Word]]]:
     """The columns and keys that an ALTER TABLE adds or modifies, each after its ADD or MODIFY."""
     lines = lines_of([Word("sign", "(", False), *words[3:], Word("sign", ")", False)])
@@ -310,15 +321,21 @@ _ORIGIN_CHARACTERS = 4096
 """Characters searched for another server's SQL; without semicolons a statement is the whole file."""
 
 
+_ORIGINS = {
+    "SQL Server": re.compile(
+        r"\[ [A-Z]|\bDBO \.|\bIDENTITY \( \d|\bGO (?:ALTER|CREATE|DROP|IF|INSERT|SET|USE)\b"
+        r"|\bSET (?:IDENTITY_INSERT|ANSI_NULLS|QUOTED_IDENTIFIER|NOCOUNT)\b"
+    ),
+    "PostgreSQL": re.compile(r"\b(?:PUBLIC|PG_CATALOG) \.|\bFROM STDIN\b"),
+}
+"""Words that only another server's scripts have, in capitals and a blank apart."""
+
+
 def check_origin(statement: str) -> None:
     """Raise TaskError for a statement of another server's dumps, and for texts in another encoding."""
-    for first, second in pairwise(words_of(statement[:_ORIGIN_CHARACTERS])):
-        if (first.text == "[" and second.kind == "word") or (first.upper, second.text) == ("DBO", "."):
-            whose = "SQL Server"
-        elif (first.upper, second.upper) in (("PUBLIC", "."), ("PG_CATALOG", "."), ("FROM", "STDIN")):
-            whose = "PostgreSQL"
-        else:
-            continue
+    words = words_of(statement[:_ORIGIN_CHARACTERS])
+    bare = " ".join(word.upper if word.kind in ("word", "sign") else "'" for word in words)
+    if (whose := next((name for name, form in _ORIGINS.items() if form.search(bare)), None)) is not None:
         raise TaskError(
             f"it is a script of {whose}, not a dump of MySQL or MariaDB. Export each of its tables as a CSV "
             "file with a header, and give those."
@@ -395,8 +412,7 @@ class Dump:
                 if isinstance(statement, Rows):
                     yield rows_put(statement, columns.get(shown_name(statement.table), ()))
                     continue
-                words = words_of(statement)
-                kind = kind_of(words)
+                words, kind = statement, kind_of(statement)
                 if kind in ("table", "alter") and not self._has(named(words)):
                     continue
                 if kind == "table":
@@ -446,18 +462,18 @@ class Dump:
             for statement in self.statements(EXAMPLE_ROWS):
                 if isinstance(statement, Rows):
                     schema.see_rows(statement)
-                elif (kind := kind_of(words := words_of(statement))) == "table":
-                    schema.see_table(table_made(words), if_not_there(words))
+                elif (kind := kind_of(statement)) == "table":
+                    schema.see_table(table_made(statement), if_not_there(statement))
                 elif kind == "view":
-                    schema.see_view(*view_made(words))
+                    schema.see_view(*view_made(statement))
                 elif kind == "alter":
-                    schema.see_alter(words)
+                    schema.see_alter(statement)
                 elif kind == "drop":
-                    schema.see_drop(dropped(words))
+                    schema.see_drop(dropped(statement))
                 elif kind == "empty":
-                    schema.see_empty(emptied(words))
+                    schema.see_empty(emptied(statement))
                 elif kind.isupper():
-                    schema.functions += code_made(words)
+                    schema.functions += code_made(statement)
             if not schema.made:
                 raise TaskError("it has no tables.")
         return schema
@@ -470,8 +486,10 @@ class Dump:
         except (OSError, TaskError) as error:
             raise TaskError(f"the dump '{self.path}' cannot be read: {error}") from None
 
-    def statements(self, first_rows: int | None = None, strict: bool = True) -> Iterator[str | Rows]:
-        """Yield the statements of the database; see `read_dump`. A dump without USE has one database.
+    def statements(self, first_rows: int | None = None, strict: bool = True) -> Iterator[Rows | list[Word]]:
+        """Yield the statements of the database by their words, and its rows; see `read_dump`.
+
+        A dump without USE has one database. Names with the database in use lose that.
 
         Raises:
             OSError, TaskError: it cannot be read, or has several databases and no name was given.
@@ -484,8 +502,11 @@ class Dump:
                 if found := _USE.match(statement):
                     current = shown_name(found[1])
                     continue
-            elif "." in re.sub("`[^`]*`", "", statement.table):
-                refuse(f"INSERT INTO {statement.table}")
+            else:
+                table = joined(_unqualified(words_of(statement.table), current))
+                if "." in re.sub("`[^`]*`", "", table):
+                    refuse(f"INSERT INTO {table}")
+                statement = replace(statement, table=table)
             if isinstance(statement, Rows) or _MAKES.match(statement):
                 if current is not None:
                     used[current] = None
@@ -493,7 +514,7 @@ class Dump:
                     self._ask_for_a_name()
             setting = isinstance(statement, str) and _SETTING.match(statement)
             if setting or self.name in (None, current):
-                yield statement
+                yield statement if isinstance(statement, Rows) else _unqualified(words_of(statement), current)
         if self.name is not None and not used:
             raise TaskError(
                 f"it is of one database and does not say its name; leave 'name' ({self.name}) out."

@@ -25,7 +25,7 @@ from trl_dbbench.tasks.sources.dump import (
     table_made,
     view_made,
 )
-from trl_dbbench.tasks.sources.dump_text import Rows, bytes_of, cells, shown_name, unescaped, words_of
+from trl_dbbench.tasks.sources.dump_text import Rows, bytes_of, cells, shown_name, unescaped
 from trl_dbbench.tasks.table import Cell, Table
 
 
@@ -65,8 +65,7 @@ def dump_tables(
                 elif only is None or name in only:
                     homeless[name] = None
                 continue
-            words = words_of(statement)
-            kind, name = kind_of(words), named(words)
+            words, kind, name = statement, kind_of(statement), named(statement)
             if kind == "table" and not (name in made and if_not_there(words)):
                 table_made(words)  # refuses what no dump may hold
                 made[name] = _Made(declaration(words), Sample(sample, random.Random(f"{seed}-{name}")))
