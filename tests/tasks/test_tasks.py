@@ -558,6 +558,12 @@ def test_a_wrong_task_is_named_by_its_line(tmp_path: Path, entry: Any, message: 
     assert error.value.__suppress_context__ or error.value.__context__ is None
 
 
+def test_an_object_of_tasks_in_one_line_is_told_its_ending(tmp_path: Path) -> None:
+    path = jsonl(tmp_path, {"0": OWN, "1": OWN})
+    with pytest.raises(TaskError, match=r"line 1: .* An object \{key: entry\} must be in a \.json file"):
+        load_tasks(path)
+
+
 def test_ids_must_differ(tmp_path: Path) -> None:
     path = jsonl(tmp_path, OWN | {"id": 1}, OWN | {"id": "2"}, OWN | {"id": "1"})
     with pytest.raises(TaskError, match=r"line 3: the id '1' stands at line 1 already; ids must differ"):
