@@ -21,8 +21,9 @@ import pytest
 from databases import DOCKER_IMAGE, LIMITS, connect_arguments, opened, owned, rows_of, table, task
 from sqlalchemy import make_url
 
-from trl_dbbench.database import Database, Dialect, Limits, open_database
-from trl_dbbench.database.dialect import MARIADB, MYSQL, SQLITE
+from trl_dbbench.database import Database, Limits, open_database
+from trl_dbbench.database.dialect import MARIADB, SQLITE
+from trl_dbbench.database.error_numbers import TIME_LIMITS, is_environment_fault
 from trl_dbbench.database.server.start import FAST, Server
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
 from trl_dbbench.grading.states import state_hash
@@ -454,27 +455,22 @@ def test_an_agent_may_change_its_password(server_database: Database) -> None:
 
 # Whose the error is.
 
-DIALECTS = pytest.mark.parametrize("dialect", [MYSQL, MARIADB, SQLITE], ids=lambda dialect: dialect.name)
-
 
 @pytest.mark.parametrize(
     "code", [2006, 2013, 2003, 2002, 2055, 1040, 1053, 1205, 1213, 1021, 1114, 1041, 1135, 1203, 1226]
 )
-@DIALECTS
-def test_environment_faults(code: int, dialect: Dialect) -> None:
-    assert dialect.is_environment_fault(code) and not dialect.is_time_limit(code)
+def test_environment_faults(code: int) -> None:
+    assert is_environment_fault(code) and code not in TIME_LIMITS
 
 
 @pytest.mark.parametrize("code", [3024, 1969])
-@DIALECTS
-def test_time_limits(code: int, dialect: Dialect) -> None:
-    assert dialect.is_time_limit(code) and not dialect.is_environment_fault(code)
+def test_time_limits(code: int) -> None:
+    assert code in TIME_LIMITS and not is_environment_fault(code)
 
 
 @pytest.mark.parametrize("code", [1064, 1054, 1146, 1062, 1048, 1136, 1366, 1406, 1142, 1044, 1055])
-@DIALECTS
-def test_agents_errors(code: int, dialect: Dialect) -> None:
-    assert not dialect.is_time_limit(code) and not dialect.is_environment_fault(code)
+def test_agents_errors(code: int) -> None:
+    assert code not in TIME_LIMITS and not is_environment_fault(code)
 
 
 def test_a_lost_connection_is_a_fault_and_is_replaced(local_database: Database) -> None:

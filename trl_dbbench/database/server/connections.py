@@ -28,7 +28,6 @@ from sqlalchemy.engine import Connection as SQLConnection
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from trl_dbbench.database.dialect import Dialect
 from trl_dbbench.database.error_numbers import LOST, TOO_LARGE, message
 from trl_dbbench.database.server.tls import OPTIONS, tls_arguments
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
@@ -438,18 +437,16 @@ def error_text(error: SQLAlchemyError) -> str:
     return str(error.orig)
 
 
-def as_fault(error: SQLAlchemyError, dialect: Dialect, *, down: bool = False) -> EnvironmentFault:
+def as_fault(error: SQLAlchemyError, *, down: bool = False) -> EnvironmentFault:
     """The fault that an error of the database means.
 
     Args:
         down: a statement or a connection of our own failed, so that no agent can be at fault.
     """
     code, text = error_code(error), error_text(error)
-    what = dialect.what_failed(code, text)
-    said = f"{what[0].upper()}{what[1:]}: {text}"
     if code == 0:  # PyMySQL's own, of a connection that it found closed; no server has such a number
         code, text = LOST, message(LOST, "Lost connection to MySQL server during query")
-    return EnvironmentFault(said, observation=text, error_code=code, down=down)
+    return EnvironmentFault(text, observation=text, error_code=code, down=down)
 
 
 def connect_advice(error: DBAPIError) -> str:

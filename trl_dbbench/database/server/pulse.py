@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from trl_dbbench.database.dialect import Dialect
+from trl_dbbench.database.error_numbers import NO_ANSWER
 from trl_dbbench.database.server.connections import MAX_INSERT_BYTES, error_code, error_text
 from trl_dbbench.errors import DatabaseError
 
@@ -43,9 +43,8 @@ class Pulse:
         engine: of an account that agents cannot touch, with time limits of a few seconds.
     """
 
-    def __init__(self, engine: Engine, dialect: Dialect) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._dialect = dialect
         self._answered = time.monotonic()
         self._standstills: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED)
         self._lock = threading.Lock()
@@ -80,7 +79,7 @@ class Pulse:
                 answered = True
             except (SQLAlchemyError, DatabaseError) as error:  # the latter: too many open files
                 # a server that refuses is there
-                answered = isinstance(error, DBAPIError) and not self._dialect.is_silence(error_code(error))
+                answered = isinstance(error, DBAPIError) and error_code(error) not in NO_ANSWER
                 if connection is not None:
                     with contextlib.suppress(SQLAlchemyError):
                         connection.invalidate()

@@ -273,7 +273,6 @@ class ServerSandbox(Sandbox):
             lambda session: self._read_once(session, sql, limits),
             database=pristine.name,
             reader=self,
-            traceless=self._tenancy.dialect.is_traceless(sql),
         )
 
     def _read_once(self, session: Session, sql: str, limits: Limits | None) -> QueryResult:
@@ -365,7 +364,7 @@ class ServerSandbox(Sandbox):
             raise
         except SQLAlchemyError as error:
             slot.failed = True
-            raise as_fault(error, self._tenancy.dialect) from None
+            raise as_fault(error) from None
 
     def _observed(self, name: str, isolation: str, but: Collection[str] = ()) -> State:
         return self._tenancy.observers.read(lambda session: self._read_all(session, name, isolation, but))

@@ -25,7 +25,7 @@ from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from trl_dbbench.database.dialect import ServerDialect
-from trl_dbbench.database.error_numbers import is_full_disk
+from trl_dbbench.database.error_numbers import TIME_LIMITS, is_environment_fault, is_full_disk
 from trl_dbbench.database.sandbox import Limits, Sandbox
 from trl_dbbench.database.server import ownership
 from trl_dbbench.database.server.connections import (
@@ -155,7 +155,7 @@ class Tenancy:
         self._killed: dict[int, float] = {}
         """Connection numbers -> when their statements were first seen killed but still running."""
         self.blame = Blame()
-        self._pulse = Pulse(quick(connections=1), dialect)
+        self._pulse = Pulse(quick(connections=1))
         # not a generator, which several threads cannot draw from at once
         names = map(f"{owner}_s{{:07d}}".format, numbers)
         try:
@@ -178,8 +178,8 @@ class Tenancy:
         self.readers = None
         if self._reader is not None:
             connect = partial(self._session, self._reader)
-            self.readers = Readers(connect, dialect, self.statements + SPARE_READERS)
-        self.observers = Readers(lambda: self._session(None), dialect, OBSERVERS)
+            self.readers = Readers(connect, self.statements + SPARE_READERS)
+        self.observers = Readers(lambda: self._session(None), OBSERVERS)
         self.slots = Slots(
             self._admin,
             make_engine(url, ADMIN_SECONDS, connections=MAKER_CONNECTIONS, ping=False),
@@ -243,14 +243,13 @@ class Tenancy:
             yield
         except SQLAlchemyError as error:
             if self.server_failed(error):
-                raise as_fault(error, self.dialect, down=True) from None
+                raise as_fault(error, down=True) from None
             raise TaskError(f"Task {task.id!r}: its tables cannot be made: {error_text(error)}") from None
 
     def server_failed(self, error: SQLAlchemyError) -> bool:
         """Return whether an error that a statement of our own met is a failure of the server."""
-        code, dialect = error_code(error), self.dialect
-        fault = dialect.is_environment_fault(code, error_text(error)) or dialect.is_time_limit(code)
-        return fault or not self.held()
+        code = error_code(error)
+        return is_environment_fault(code, error_text(error)) or code in TIME_LIMITS or not self.held()
 
     def size(self, database: str, connection: int) -> int:
         """Bytes on disk of a database's tables and of a connection's temporary ones; 0 if they are hidden."""
@@ -319,7 +318,7 @@ class Tenancy:
         try:
             return self._connect(account)
         except DBAPIError as error:
-            raise as_fault(error, self.dialect, down=True) from None
+            raise as_fault(error, down=True) from None
 
     def _connect(self, account: Account | None) -> Session:
         url = self._url
@@ -405,7 +404,7 @@ class Tenancy:
             admin.exec_driver_sql(f"CREATE DATABASE `{name}`")
             ownership.drop_database(admin, name)
         except DBAPIError as error:
-            if self.dialect.is_environment_fault(error_code(error), error_text(error)):
+            if is_environment_fault(error_code(error), error_text(error)):
                 raise
             pattern = r"`dbb\_%`"
             raise DatabaseError(
@@ -420,7 +419,7 @@ class Tenancy:
         try:
             self._connect(ownership.create_account(admin, name)).disconnect()
         except DBAPIError as error:
-            if self.dialect.is_environment_fault(error_code(error), error_text(error)):
+            if is_environment_fault(error_code(error), error_text(error)):
                 raise
             problem = error_text(error)
         with contextlib.suppress(SQLAlchemyError):
