@@ -798,6 +798,7 @@ def test_a_server_that_is_not_strict(server: Server) -> None:
         "default_storage_engine = MyISAM",
         "sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'",
         "sql_require_primary_key = ON",
+        "sql_generate_invisible_primary_key = ON",
         "wait_timeout = 1",
     ],
 )
@@ -843,6 +844,36 @@ def test_a_server_that_takes_no_writes_for_a_while(server: Server) -> None:
         result = sandbox.execute("DELETE FROM medals")
         assert (result.error, result.affected) == (None, 3)
         assert sandbox.retries > 0
+
+
+def test_a_server_that_takes_no_writes_from_the_beginning(server: Server) -> None:
+    """It is not waited for: nobody knows whether it ever will."""
+    with pymysql.connect(**connect_arguments(server.url)) as admin, admin.cursor() as cursor:
+        cursor.execute("SET GLOBAL read_only = ON")
+        with (
+            pytest.raises(DatabaseError, match=r"in read-only mode .* Name a server that takes changes"),
+            open_database(server.url, limits=LIMITS),
+        ):
+            pass
+        assert owned(server.url) == set()
+
+
+def test_a_server_that_puts_its_clock_where_a_time_is_null(server_database: Database) -> None:
+    """As MySQL 5.7 and MariaDB 10.6 do by default, and again with each change of a row."""
+    times = table("times", "n INT, at TIMESTAMP, due TIMESTAMP DEFAULT NULL", (1, None, None))
+    with pymysql.connect(**connect_arguments(server_database.url)) as admin, admin.cursor() as cursor:
+        cursor.execute("SELECT @@GLOBAL.explicit_defaults_for_timestamp")
+        (old,) = cursor.fetchone()
+        cursor.execute("SET GLOBAL explicit_defaults_for_timestamp = OFF")
+        try:
+            with (
+                open_database(server_database.url, limits=LIMITS) as database,
+                database.sandbox(dataclasses.replace(CHANGE, tables=(times,))) as sandbox,
+            ):
+                assert sandbox.execute("UPDATE times SET n = 2").affected == 1
+                assert rows_of(sandbox) == {"times": [(2, None, None)]}
+        finally:
+            cursor.execute("SET GLOBAL explicit_defaults_for_timestamp = %s", (old,))
 
 
 def test_a_server_with_a_password_policy(server: Server) -> None:

@@ -246,9 +246,13 @@ def columns_of(table: Table) -> str:
     Raises:
         TaskError: a type is none.
     """
+    columns = []
     for column in table.columns:
         check_type(column.type, table.name, column.name)
-    return ", ".join(f"{quote(column.name)} {column.type}" for column in table.columns)
+        # without explicit_defaults_for_timestamp a server would put its clock where NULL is meant
+        null = " NULL" if column.nullable and column.type.upper().startswith("TIMESTAMP") else ""
+        columns.append(f"{quote(column.name)} {column.type}{null}")
+    return ", ".join(columns)
 
 
 def check_rows(table: Table) -> None:

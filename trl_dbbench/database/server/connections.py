@@ -67,6 +67,13 @@ SPARE_FILES = 64
 _SETTINGS = f"autocommit = 1, default_storage_engine = InnoDB, wait_timeout = {IDLE_SECONDS}"
 _OUR_MODE = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO'"
 
+_AS_WRITTEN = (
+    "sql_require_primary_key = OFF",
+    "sql_generate_invisible_primary_key = OFF",
+    "explicit_defaults_for_timestamp = ON",
+)
+"""Settings with which tables are made as tasks have them."""
+
 _TOO_MANY_CONNECTIONS = 1040
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 _CONNECT_FAILURES = frozenset({2002, 2003, 2005, 2006, 2013, 1042, 1043, 1129, 1130})
@@ -352,16 +359,17 @@ def make_engine(
     )
     event.listen(engine, "do_connect", lambda dialect, record, args, kwargs: _connect(*args, **kwargs))
     if init_command is None:
-        event.listen(engine, "connect", _allow_tables_without_key)
+        event.listen(engine, "connect", _make_tables_as_written)
     else:
         event.listen(engine, "handle_error", _keep_connection)
     return engine
 
 
-def _allow_tables_without_key(connection: Any, record: Any) -> None:
-    # only MySQL has the setting, and the account may need a right to change it
-    with contextlib.suppress(MySQLError), connection.cursor() as cursor:
-        cursor.execute("SET SESSION sql_require_primary_key = OFF")
+def _make_tables_as_written(connection: Any, record: Any) -> None:
+    for setting in _AS_WRITTEN:
+        # not every server has the setting, and the account may need a right to change it
+        with contextlib.suppress(MySQLError), connection.cursor() as cursor:
+            cursor.execute(f"SET SESSION {setting}")
 
 
 def _keep_connection(context: Any) -> None:

@@ -39,6 +39,7 @@ from trl_dbbench.database.server.connections import (
     files_advice,
     make_engine,
     shown,
+    text_of,
 )
 from trl_dbbench.database.server.ownership import Account
 from trl_dbbench.database.server.pristine import PristineDatabases
@@ -394,6 +395,13 @@ class Tenancy:
                 problem,
             )
         self._has_accounts = problem is None
+        # our own account may write in this mode, agents' may not
+        read_only = text_of(admin.exec_driver_sql("SELECT @@read_only").scalar())
+        if self._has_accounts and read_only not in ("", "OFF"):
+            raise DatabaseError(
+                f"{self._shown()}: the server is in read-only mode (read_only = {read_only}); agents could "
+                "change nothing there. Name a server that takes changes, or SET GLOBAL read_only = OFF."
+            )
         reader = self._try_reader(admin, next(names)) if self._has_accounts else None
         with contextlib.suppress(SQLAlchemyError):
             ownership.sweep(admin, accounts=self._has_accounts)
