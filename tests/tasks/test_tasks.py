@@ -507,7 +507,7 @@ def lifelong_gold(**changes: Any) -> dict[str, Any]:
         (table(columns=[{"name": "id", "type": 4}]), "the field 'type' must be str, is int"),
         (
             table(columns=[{"name": "Id"}, {"name": "x"}, {"name": "ID"}]),
-            "table 'orders' has the column 'Id' twice; MySQL ignores case in column names",
+            "table 'orders': the column 'Id' is there twice; MySQL and SQLite ignore case in column names",
         ),
         # AgentBench
         (without(AGENTBENCH_QUESTION, "label"), "the field 'label' is missing; found: description"),

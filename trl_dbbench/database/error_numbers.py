@@ -51,12 +51,8 @@ OPTION_PREVENTS_STATEMENT = 1290
 TIME_LIMIT = 3024
 SYNTAX_ERROR = 1064
 
-TIME_LIMITS = frozenset(
-    {
-        TIME_LIMIT,  # MySQL's max_execution_time
-        1969,  # MariaDB's max_statement_time
-    }
-)
+TIME_LIMITS = frozenset({TIME_LIMIT, 1969})
+"""MySQL's max_execution_time, and MariaDB's max_statement_time."""
 
 KILLS = frozenset({1317, 1028, 1907})
 """KILL QUERY, which nobody but us sends, in general and while rows are sorted."""

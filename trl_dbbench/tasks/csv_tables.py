@@ -16,7 +16,7 @@ from typing import Any
 
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.tasks.column_types import CSV_TYPES, NO_CELL, ColumnType, column_type, read_date, text_type
-from trl_dbbench.tasks.table import Cell, Column, Table, first_twice
+from trl_dbbench.tasks.table import Cell, Column, Table, check_differ
 from trl_dbbench.utils.files import nearest_path
 from trl_dbbench.utils.lookup import unknown
 
@@ -102,12 +102,8 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
     if first is None:
         raise TaskError(f"{path} is empty; its first line must name the columns.")
     header = [name.strip() for name in first]
-    named = [name.casefold() for name in header if name]
-    if (twice := first_twice(named)) is not None:
-        raise TaskError(
-            f"{path}: the column '{named[twice]}' is there twice; MySQL ignores case in column names. Rename "
-            "one."
-        )
+    named = list(filter(None, header))
+    check_differ(named, str(path))
     rows, lines, empty = list[list[str]](), list[int](), 0
     for line, row in numbered:
         if len(header) == 1 or any(row):
@@ -685,10 +681,7 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
             note(f"{path.stem}.{name}: {reading.note}")
     if not columns:
         raise TaskError(f"{path}: none of its columns has a name; its first line must name them.")
-    if (twice := first_twice([column.name.casefold() for column in columns])) is not None:
-        raise TaskError(
-            f"{path}: the column '{columns[twice].name}' is there twice; MySQL ignores case in column names."
-        )
+    check_differ([column.name for column in columns], str(path))
     return Table(path.stem, tuple(columns), tuple(zip(*cells_by_column, strict=True)))
 
 

@@ -402,6 +402,14 @@ def _connect(*args: Any, **kwargs: Any) -> BoundedConnection:
     raise AssertionError
 
 
+def hang_up(connection: SQLConnection | None) -> None:
+    """End a connection at once; `close` would first read what a broken-off statement still has to send."""
+    with contextlib.suppress(SQLAlchemyError):
+        if connection is not None:
+            connection.invalidate()
+            connection.close()
+
+
 def connections_for_files() -> int:
     """Return how many connections this process may open before it has too many open files."""
     allowed = _allowed_files()

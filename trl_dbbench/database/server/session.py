@@ -41,6 +41,7 @@ from trl_dbbench.database.server.connections import (
     as_fault,
     error_code,
     error_text,
+    hang_up,
     is_from_server,
     make_engine,
 )
@@ -225,10 +226,7 @@ class Session:
         return self.broken is None and not self.connection.invalidated
 
     def disconnect(self) -> None:
-        with contextlib.suppress(SQLAlchemyError):
-            # Not close(): that would first read whatever a broken-off statement still has to send.
-            self.connection.invalidate()
-            self.connection.close()
+        hang_up(self.connection)
         self._engine.dispose()
 
     def _time_left(self, start: float) -> float:

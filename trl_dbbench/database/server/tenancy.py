@@ -75,23 +75,6 @@ def crashed(log: str) -> set[int]:
     return {int(number) for number in numbers} - {0}
 
 
-class Blame:
-    """The sandbox whose statement ran last on each connection. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._users: WeakValueDictionary[int, Sandbox] = WeakValueDictionary()
-
-    def uses(self, session: Session, sandbox: Sandbox) -> None:
-        """Note whose statements run on a session from now on."""
-        self._users[session.number] = sandbox
-
-    def lay_on(self, connections: Iterable[int]) -> None:
-        """Note that the statements of these connections have ended the server."""
-        for number in connections:
-            if (sandbox := self._users.get(number)) is not None:
-                sandbox.brought_down = True
-
-
 logger = logging.getLogger("trl_dbbench.database")
 
 ADMIN_CONNECTIONS = 8
@@ -155,7 +138,8 @@ class Tenancy:
         self._killer = quick(connections=KILL_CONNECTIONS)
         self._killed: dict[int, float] = {}
         """Connection numbers -> when their statements were first seen killed but still running."""
-        self.blame = Blame()
+        self.users: WeakValueDictionary[int, Sandbox] = WeakValueDictionary()
+        """Connection numbers -> the sandboxes whose statements ran there last."""
         self._pulse = Pulse(quick(connections=1))
         # not a generator, which several threads cannot draw from at once
         names = map(f"{owner}_s{{:07d}}".format, numbers)
@@ -280,6 +264,12 @@ class Tenancy:
             self._killed = {number: self._killed.get(number, now) for number in ownership.killed(admin)}
             return [number for number, since in self._killed.items() if now - since > seconds]
         return []
+
+    def lay_blame(self, connections: Iterable[int]) -> None:
+        """Note that the statements of these connections have ended the server."""
+        for number in connections:
+            if (sandbox := self.users.get(number)) is not None:
+                sandbox.brought_down = True
 
     def leave(self) -> None:
         """End all connections. What is on the server stays there; `close` removes it first."""

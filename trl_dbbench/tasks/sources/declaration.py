@@ -94,18 +94,18 @@ class Declaration:
         ]
 
     def task_columns(
-        self, table: str, notes: list[str], lacking: Callable[[Declared], str | None] = lambda declared: None
+        self, table: str, notes: list[str], lacking: Callable[[str], str | None] = lambda name: None
     ) -> list[tuple[Declared, Column]]:
         """The columns that a task's table can have.
 
         Args:
             notes: gets a line for each thing that it does not hold.
-            lacking: why there are no cells of a column; `None` if there are.
+            lacking: why there are no cells of the column of a name; `None` if there are.
         """
         kept = []
         for declared in self.columns.values():
             declared = replace(declared, key=self.keys.get(declared.name, ""))
-            if (reason := lacking(declared)) is not None:
+            if (reason := lacking(declared.name)) is not None:
                 notes.append(f"{table}.{declared.name}: left out, {reason}")
                 continue
             column, found = task_column(declared)

@@ -141,8 +141,9 @@ def _table(name: str, made: _Made, notes: list[str]) -> Table | None:
     )
 
 
-def _lacking(made: _Made, declared: Declared) -> str | None:
+def _lacking(made: _Made, name: str) -> str | None:
     """Return why the cells of a column are not in the dump; `None` if they are."""
+    declared = made.declared.columns[name]
     if declared.kind == "bytes":
         return None
     cells = [row.get(declared.name, "DEFAULT") for _, row in made.rows.kept]
@@ -161,21 +162,19 @@ def _lacking(made: _Made, declared: Declared) -> str | None:
     return None
 
 
-def _written(text: str) -> str:
-    """A text as SQL has it."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
-
-
 def _cell(written: str | None, declared: Declared) -> Cell:
     """A cell of a task out of one that is written in SQL."""
     upper = (written or "DEFAULT").upper()
     if written is None or upper == "DEFAULT":
-        return None if declared.default is None else _cell(_written(declared.default), declared)
+        return None if declared.default is None else _typed(declared.default, declared)
     if upper in ("NULL", "TRUE", "FALSE"):
         return {"NULL": None, "TRUE": 1, "FALSE": 0}[upper]
     if (held := bytes_of(written)) is not None and declared.kind in ("whole", "exact", "float"):
         return int.from_bytes(held, "big")
-    text = unescaped(written)
+    return _typed(unescaped(written), declared)
+
+
+def _typed(text: str, declared: Declared) -> Cell:
     if declared.kind == "whole":
         return int(text) if re.fullmatch(r"[+-]?\d+", text) else text
     if declared.kind == "float":

@@ -227,7 +227,7 @@ def sqlite_tables(
             lacking |= dict.fromkeys(infinite, "it holds an infinite number")
             declared = _declared(made)
             notes += declared.lost_references(made.name)
-            held = declared.task_columns(made.name, notes, lambda column, why=lacking: why.get(column.name))
+            held = declared.task_columns(made.name, notes, lacking.get)
             if not held:
                 continue
             columns = [column for _, column in held]
