@@ -21,8 +21,9 @@ import pytest
 from databases import DOCKER_IMAGE, LIMITS, connect_arguments, opened, owned, rows_of, table, task
 from sqlalchemy import make_url
 
-from trl_dbbench.database import Database, Dialect, Limits, open_database
-from trl_dbbench.database.dialect import MARIADB, MYSQL, SQLITE
+from trl_dbbench.database import Database, Limits, open_database
+from trl_dbbench.database.dialect import MARIADB, SQLITE
+from trl_dbbench.database.error_numbers import TIME_LIMITS, is_environment_fault
 from trl_dbbench.database.server.start import FAST, Server
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
 from trl_dbbench.grading.states import state_hash
@@ -454,27 +455,22 @@ def test_an_agent_may_change_its_password(server_database: Database) -> None:
 
 # Whose the error is.
 
-DIALECTS = pytest.mark.parametrize("dialect", [MYSQL, MARIADB, SQLITE], ids=lambda dialect: dialect.name)
-
 
 @pytest.mark.parametrize(
     "code", [2006, 2013, 2003, 2002, 2055, 1040, 1053, 1205, 1213, 1021, 1114, 1041, 1135, 1203, 1226]
 )
-@DIALECTS
-def test_environment_faults(code: int, dialect: Dialect) -> None:
-    assert dialect.is_environment_fault(code) and not dialect.is_time_limit(code)
+def test_environment_faults(code: int) -> None:
+    assert is_environment_fault(code) and code not in TIME_LIMITS
 
 
 @pytest.mark.parametrize("code", [3024, 1969])
-@DIALECTS
-def test_time_limits(code: int, dialect: Dialect) -> None:
-    assert dialect.is_time_limit(code) and not dialect.is_environment_fault(code)
+def test_time_limits(code: int) -> None:
+    assert code in TIME_LIMITS and not is_environment_fault(code)
 
 
 @pytest.mark.parametrize("code", [1064, 1054, 1146, 1062, 1048, 1136, 1366, 1406, 1142, 1044, 1055])
-@DIALECTS
-def test_agents_errors(code: int, dialect: Dialect) -> None:
-    assert not dialect.is_time_limit(code) and not dialect.is_environment_fault(code)
+def test_agents_errors(code: int) -> None:
+    assert code not in TIME_LIMITS and not is_environment_fault(code)
 
 
 def test_a_lost_connection_is_a_fault_and_is_replaced(local_database: Database) -> None:
@@ -802,6 +798,7 @@ def test_a_server_that_is_not_strict(server: Server) -> None:
         "default_storage_engine = MyISAM",
         "sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'",
         "sql_require_primary_key = ON",
+        "sql_generate_invisible_primary_key = ON",
         "wait_timeout = 1",
     ],
 )
@@ -847,6 +844,36 @@ def test_a_server_that_takes_no_writes_for_a_while(server: Server) -> None:
         result = sandbox.execute("DELETE FROM medals")
         assert (result.error, result.affected) == (None, 3)
         assert sandbox.retries > 0
+
+
+def test_a_server_that_takes_no_writes_from_the_beginning(server: Server) -> None:
+    """It is not waited for: nobody knows whether it ever will."""
+    with pymysql.connect(**connect_arguments(server.url)) as admin, admin.cursor() as cursor:
+        cursor.execute("SET GLOBAL read_only = ON")
+        with (
+            pytest.raises(DatabaseError, match=r"in read-only mode .* Name a server that takes changes"),
+            open_database(server.url, limits=LIMITS),
+        ):
+            pass
+        assert owned(server.url) == set()
+
+
+def test_a_server_that_puts_its_clock_where_a_time_is_null(server_database: Database) -> None:
+    """As MySQL 5.7 and MariaDB 10.6 do by default, and again with each change of a row."""
+    times = table("times", "n INT, at TIMESTAMP, due TIMESTAMP DEFAULT NULL", (1, None, None))
+    with pymysql.connect(**connect_arguments(server_database.url)) as admin, admin.cursor() as cursor:
+        cursor.execute("SELECT @@GLOBAL.explicit_defaults_for_timestamp")
+        (old,) = cursor.fetchone()
+        cursor.execute("SET GLOBAL explicit_defaults_for_timestamp = OFF")
+        try:
+            with (
+                open_database(server_database.url, limits=LIMITS) as database,
+                database.sandbox(dataclasses.replace(CHANGE, tables=(times,))) as sandbox,
+            ):
+                assert sandbox.execute("UPDATE times SET n = 2").affected == 1
+                assert rows_of(sandbox) == {"times": [(2, None, None)]}
+        finally:
+            cursor.execute("SET GLOBAL explicit_defaults_for_timestamp = %s", (old,))
 
 
 def test_a_server_with_a_password_policy(server: Server) -> None:

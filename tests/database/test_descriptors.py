@@ -123,7 +123,7 @@ def test_the_pulse_outlives_too_many_open_files(docker_database: Database) -> No
         def dispose(self) -> None:
             self.engine.dispose()
 
-    began, pulse = time.monotonic(), Pulse(Full(), docker_database.dialect)  # type: ignore[arg-type]
+    began, pulse = time.monotonic(), Pulse(Full())  # type: ignore[arg-type]
     time.sleep(2)
     assert pulse.stood_still(began) < 1
     pulse.close()

@@ -12,7 +12,6 @@ from pymysql.err import InterfaceError
 from sqlalchemy.exc import DBAPIError
 
 from trl_dbbench.database import Database, open_database
-from trl_dbbench.database.dialect import MYSQL
 from trl_dbbench.database.server.connections import as_fault
 from trl_dbbench.database.server.start import Server
 from trl_dbbench.errors import ServerCrash, TaskError
@@ -138,6 +137,6 @@ def test_a_statement_that_goes_on_after_its_kill(kind: str, monkeypatch: pytest.
 def test_an_error_without_a_servers_number_is_shown_as_a_lost_connection():
     """PyMySQL says `InterfaceError(0, '')` of a connection that it finds closed, as after a kill."""
     error = DBAPIError("SELECT 1", None, InterfaceError(0, ""))
-    fault = as_fault(error, MYSQL)
+    fault = as_fault(error)
     assert fault.observation == "2013 (HY000): Lost connection to MySQL server during query"
     assert fault.error_code == 2013

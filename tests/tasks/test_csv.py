@@ -130,6 +130,7 @@ def test_a_row_that_does_not_fit_is_named_by_the_delimiter_of_the_header(tmp_pat
         (["1.10", "2.35"], "DECIMAL(10,2)", ["1.10", "2.35"], None),
         (["1.10", "2.5"], "DECIMAL(10,2)", ["1.10", "2.5"], "its numbers all get 2 digits behind the point"),
         (["1E5", "2E6"], "TEXT", ["1E5", "2E6"], "'1E5' may be a number or a name"),
+        (["1E5", "1e400"], "TEXT", ["1E5", "1e400"], "'1e400' is beyond a DOUBLE; kept as TEXT"),
         (["9007199254740993", "1"], "BIGINT", [9007199254740993, 1], None),
         (
             ["9007199254740993", "0.5"],

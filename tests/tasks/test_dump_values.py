@@ -44,11 +44,13 @@ def test_values_as_a_server_reads_them(tmp_path: Path, column: str, written: str
 def test_columns_that_an_insert_leaves_out_have_their_defaults(tmp_path: Path) -> None:
     found = imported(
         tmp_path,
-        "CREATE TABLE t (id int, a int DEFAULT 5, v varchar(9) DEFAULT 'it''s', w int, at datetime DEFAULT now());"
-        "INSERT INTO t (id) VALUES (1); INSERT INTO t VALUES (2, DEFAULT, 'x', DEFAULT, '2020-01-01 00:00:00');",
+        "CREATE TABLE t (id int, a int DEFAULT 5, v varchar(9) DEFAULT 'it''s', w int, on_ bool DEFAULT true,"
+        "p decimal(4,2) DEFAULT -4.50, at datetime DEFAULT now());"
+        "INSERT INTO t (id) VALUES (1);"
+        "INSERT INTO t VALUES (2, DEFAULT, 'x', DEFAULT, FALSE, DEFAULT, '2020-01-01 00:00:00');",
     )
-    assert found.tables[0].rows == ((1, 5, "it's", None), (2, 5, "x", None))
-    assert "t.at: left out, the dump leaves values of it to its default now" in found.notes
+    assert found.tables[0].rows == ((1, 5, "it's", None, 1, "-4.50"), (2, 5, "x", None, 0, "-4.50"))
+    assert "t.at: left out, the dump leaves values of it to its default now()" in found.notes
 
 
 def test_generated_columns_that_have_no_values_in_a_dump_are_left_out(tmp_path: Path) -> None:
@@ -164,6 +166,14 @@ def test_what_a_server_would_refuse_is_not_held(tmp_path: Path) -> None:
         assert note in found.notes
 
 
+def test_what_a_script_says_as_it_goes_is_no_part_of_it(tmp_path: Path) -> None:
+    """As MySQL's own employees database does."""
+    found = imported(tmp_path, f"SELECT 'CREATING DATABASE STRUCTURE' as 'INFO'; {SECOND}")
+    assert [table.name for table in found.tables] == ["other"] and found.notes == []
+    with pytest.raises(TaskError, match="'SELECT 1 INTO OUTFILE"):
+        imported(tmp_path, f"{SECOND} SELECT 1 INTO OUTFILE '/tmp/x';")
+
+
 def test_a_dump_of_mariadb_with_a_sequence(tmp_path: Path) -> None:
     found = imported(
         tmp_path, f"CREATE SEQUENCE `s` start with 1 increment by 1; SELECT SETVAL(`s`, 1, 0); {SECOND}"
@@ -193,6 +203,9 @@ GO
         (f"USE [shop]\nGO\n{SQL_SERVER}", "of SQL Server"),
         (SQL_SERVER, "of SQL Server"),
         ("create table dbo.orders (id int)\nGO\n", "of SQL Server"),
+        ("CREATE TABLE orders (id INT IDENTITY(1,1) PRIMARY KEY, n NVARCHAR(9));", "of SQL Server"),
+        ("SET IDENTITY_INSERT orders ON;\nINSERT INTO orders VALUES (1);", "of SQL Server"),
+        ("CREATE TABLE orders (id INT)\nGO\nINSERT INTO orders VALUES (1)\nGO\n", "of SQL Server"),
         ("SET x = 0; SELECT pg_catalog.set_config('search_path', '', false);", "of PostgreSQL"),
         ("CREATE TABLE t (a integer);\nCOPY t (a) FROM stdin;\n1\n\\.\n", "of PostgreSQL"),
         ('CREATE TABLE "SHOP"."ORDERS" ("ID" NUMBER(*,0));', "and Oracle"),
@@ -218,7 +231,7 @@ def test_columns_with_a_cast_in_their_default_keep_their_values(tmp_path: Path) 
         "twice int GENERATED ALWAYS AS (id * 2) STORED, thrice int AS (id * 3));"
     )
     words = words_of((tmp_path / "d.sql").read_text())
-    generated = {column.name: column.generated for column in columns_of(words_of(table_made(words))[3:])}
+    generated = {column.name: column.generated for column in columns_of(table_made(words))}
     assert generated == {"id": False, "day": False, "n": False, "twice": True, "thrice": True}
 
 

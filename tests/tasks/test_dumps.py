@@ -131,6 +131,32 @@ def test_times_of_a_dump_are_in_utc_whichever_of_its_databases_is_taken(
         assert sandbox.execute("SELECT UNIX_TIMESTAMP(at) FROM t").rows == [(1704110400,)]
 
 
+WORKBENCH = """CREATE SCHEMA IF NOT EXISTS `my shop` DEFAULT CHARACTER SET utf8mb4; USE `my shop` ;
+CREATE TABLE IF NOT EXISTS `my shop`.`customers` (`id` INT NOT NULL, `name` VARCHAR(9) DEFAULT 'my shop.x', PRIMARY KEY (`id`));
+CREATE TABLE IF NOT EXISTS `my shop`.`orders` (`id` INT NOT NULL PRIMARY KEY, `customer` INT,
+  CONSTRAINT `c` FOREIGN KEY (`customer`) REFERENCES `my shop`.`customers` (`id`) ON DELETE CASCADE);
+INSERT INTO `my shop`.`customers` (`id`) VALUES (1); INSERT INTO `my shop` . `orders` VALUES (5, 1);
+CREATE VIEW `my shop`.`both` AS SELECT o.id, c.name FROM `my shop`.`orders` o JOIN `my shop`.customers c ON c.id = o.customer;
+"""
+
+
+def test_names_with_the_database_in_use(local_database: Database, tmp_path: Path) -> None:
+    """As MySQL Workbench writes them."""
+    (tmp_path / "d.sql").write_text(WORKBENCH)
+    with local_database.sandbox(over(tmp_path / "d.sql")) as sandbox:
+        assert sandbox.execute("SELECT * FROM `both`").rows == [(5, "my shop.x")]
+        assert sandbox.execute("DELETE FROM customers").affected == 1
+        assert sandbox.execute("SELECT * FROM orders").rows == []
+    assert [table.rows for table in import_from([str(tmp_path / "d.sql")]).tables] == [
+        ((1, "my shop.x"),),
+        ((5, 1),),
+    ]
+    for other in ("shop", "`my shop2`"):
+        (tmp_path / "d.sql").write_text(f"{WORKBENCH} INSERT INTO {other}.orders VALUES (6, 1);")
+        with pytest.raises(TaskError, match="which is not executed"):
+            import_from([str(tmp_path / "d.sql")])
+
+
 @pytest.mark.parametrize("end", ["", "\n", " -- the last\n", "/* the last */"])
 def test_the_end_of_a_dump_ends_its_last_statement(
     local_database: Database, tmp_path: Path, end: str

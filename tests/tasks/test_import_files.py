@@ -110,7 +110,7 @@ def test_a_dump_whose_keys_come_last(tmp_path: Path, local_database: Database) -
         "pets.name: its default it's is not held",
         "pets.ok: its ZEROFILL is not held",
         "pets.raw: left out, its type varbinary(9) holds bytes",
-        "pets.at: its default current_timestamp is not held",
+        "pets.at: its default current_timestamp() is not held",
     ]
 
 

@@ -507,7 +507,7 @@ def lifelong_gold(**changes: Any) -> dict[str, Any]:
         (table(columns=[{"name": "id", "type": 4}]), "the field 'type' must be str, is int"),
         (
             table(columns=[{"name": "Id"}, {"name": "x"}, {"name": "ID"}]),
-            "table 'orders' has the column 'Id' twice; MySQL ignores case in column names",
+            "table 'orders': the column 'Id' is there twice; MySQL and SQLite ignore case in column names",
         ),
         # AgentBench
         (without(AGENTBENCH_QUESTION, "label"), "the field 'label' is missing; found: description"),
@@ -556,6 +556,12 @@ def test_a_wrong_task_is_named_by_its_line(tmp_path: Path, entry: Any, message: 
         str(error.value).startswith(f"{path}, line 3: ") and message in str(error.value)
     )
     assert error.value.__suppress_context__ or error.value.__context__ is None
+
+
+def test_an_object_of_tasks_in_one_line_is_told_its_ending(tmp_path: Path) -> None:
+    path = jsonl(tmp_path, {"0": OWN, "1": OWN})
+    with pytest.raises(TaskError, match=r"line 1: .* An object \{key: entry\} must be in a \.json file"):
+        load_tasks(path)
 
 
 def test_ids_must_differ(tmp_path: Path) -> None:

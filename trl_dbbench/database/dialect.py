@@ -1,4 +1,4 @@
-"""Differences between servers: how they read statements, limit their time, and number their errors.
+"""Differences between servers: how they read statements, and limit their time.
 
 `Database.dialect` is `MYSQL`, `MARIADB` or `SQLITE`, whose `name` is what `run.json` stores.
 """
@@ -12,17 +12,7 @@ from typing import Literal
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from trl_dbbench.database.error_numbers import (
-    AGENT_ERRORS,
-    ENVIRONMENT_FAULTS,
-    KILLS,
-    MEMORY_LIMIT,
-    NO_ANSWER,
-    OPTION_PREVENTS_STATEMENT,
-    TIME_LIMITS,
-    is_full_disk,
-    is_read_only,
-)
+from trl_dbbench.database.error_numbers import AGENT_ERRORS
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS, cached, lexemes, parse_statements
 
 Kind = Literal["reads", "plain", "tables", "denied", "other"]
@@ -56,13 +46,6 @@ class Dialect:
         """Return whether a statement leaves nothing behind, unless it calls the agent's own code."""
         return _READ.match(sql) is not None and _KEEPS.search(sql) is None
 
-    def is_traceless(self, sql: str) -> bool:
-        """Return whether a read leaves nothing in its session that such a read could find there.
-
-        Each function that it calls must be known to be so; in doubt it returns False.
-        """
-        return _is_traceless(sql)
-
     def kind_of(self, sql: str) -> Kind:
         """Return what a statement leaves behind.
 
@@ -88,40 +71,6 @@ class Dialect:
     def error_class(self, code: int) -> str:
         """The kind of mistake that an agent's error is: a key of `AGENT_ERRORS`, or `other`."""
         return next((name for name, codes in AGENT_ERRORS.items() if code in codes), "other")
-
-    def is_environment_fault(self, code: int, text: str = "") -> bool:
-        """Return whether this error is a failure that the agent did not cause, or looks like one.
-
-        Args:
-            text: the server's words, for errors whose number alone does not say that the disk is full, or the
-                server in read-only mode.
-        """
-        # 0: PyMySQL was used on a closed connection
-        return code == 0 or code in ENVIRONMENT_FAULTS or is_full_disk(text) or is_read_only(code, text)
-
-    def is_silence(self, code: int) -> bool:
-        """Return whether this error is the client's own: it got no answer."""
-        return code in NO_ANSWER
-
-    def what_failed(self, code: int, text: str = "") -> str:
-        """An environment fault in words."""
-        if is_full_disk(text):
-            return "the server's disk is full"
-        if is_read_only(code, text):
-            return "the server is in read-only mode"
-        return ENVIRONMENT_FAULTS.get(code, "the database failed")
-
-    def is_time_limit(self, code: int) -> bool:
-        """Return whether the server stopped the statement because it took too long."""
-        return code in TIME_LIMITS
-
-    def is_kill(self, code: int) -> bool:
-        """Return whether the statement was stopped by a KILL QUERY."""
-        return code in KILLS
-
-    def is_memory_limit(self, code: int, text: str) -> bool:
-        """Return whether a connection was stopped because it took too much memory."""
-        return code == MEMORY_LIMIT or (code == OPTION_PREVENTS_STATEMENT and "max-session-mem-used" in text)
 
 
 @dataclass(frozen=True)
@@ -229,23 +178,6 @@ _STATEFUL_FUNCTIONS = frozenset({"LAST_INSERT_ID", "FOUND_ROWS"})
 _READS = (exp.Select, exp.SetOperation, exp.Subquery, exp.Show, exp.Describe)
 _CHANGES = (exp.Insert, exp.Update, exp.Delete)
 
-_TRACELESS_BEFORE_BRACKET = re.compile(
-    r"""ALL|AND|ANY|AS|BETWEEN|BY|CASE|CHAR|DECIMAL|DISTINCT|DIV|ELSE|EXCEPT|EXISTS|FROM|HAVING|IN|INTERSECT
-    |INTERVAL|IS|JOIN|LIKE|NOT|ON|OR|OVER|REGEXP|SELECT|SOME|THEN|UNION|USING|VARCHAR|WHEN|WHERE|XOR
-    |AVG|COUNT|GROUP_CONCAT|MAX|MIN|STDDEV|SUM|VARIANCE|DENSE_RANK|FIRST_VALUE|LAG|LAST_VALUE|LEAD|NTILE
-    |RANK|ROW_NUMBER
-    |CAST|COALESCE|CONVERT|GREATEST|IF|IFNULL|ISNULL|LEAST|NULLIF|ABS|CEIL|CEILING|FLOOR|LN|LOG|MOD|PI
-    |POW|POWER|ROUND|SIGN|SQRT|TRUNCATE
-    |CHAR_LENGTH|CONCAT|CONCAT_WS|FIELD|FIND_IN_SET|FORMAT|INSTR|LEFT|LENGTH|LOCATE|LOWER|LPAD|LTRIM|MID
-    |POSITION|REPLACE|REVERSE|RIGHT|RPAD|RTRIM|SUBSTR|SUBSTRING|SUBSTRING_INDEX|TRIM|UPPER
-    |CURDATE|DATE|DATEDIFF|DATE_ADD|DATE_FORMAT|DATE_SUB|DAY|DAYNAME|DAYOFMONTH|DAYOFWEEK|DAYOFYEAR
-    |EXTRACT|HOUR|LAST_DAY|MINUTE|MONTH|MONTHNAME|NOW|QUARTER|SECOND|STR_TO_DATE|TIME|TIMESTAMPDIFF|WEEK
-    |WEEKDAY|YEAR""",
-    re.VERBOSE | re.IGNORECASE,
-)
-"""Words of the grammar, and built-in functions, which no agent can replace."""
-_SYSTEM_DATABASES = frozenset({"mysql", "sys"})
-
 _VARYING = re.compile(
     r"""\b(?:NOW|SYSDATE|CURDATE|CURTIME|UNIX_TIMESTAMP|RAND|UUID|UUID_SHORT|RANDOM_BYTES|RANDOM|RANDOMBLOB
         |CONNECTION_ID|DATABASE|SCHEMA|USER|SESSION_USER|SYSTEM_USER)\s*\(
@@ -280,24 +212,6 @@ def _is_denied(sql: str) -> bool:
 @cached
 def _looks_like_read(sql: str) -> bool:
     return bool(_READ.match(sql)) and not _NOT_ONLY_READ.search(sql)
-
-
-@cached
-def _is_traceless(sql: str) -> bool:
-    before = ""
-    for kind, text in lexemes(sql):
-        if kind == "gap" and text.isspace():
-            continue
-        if kind in ("gap", "executed") or text in ("@", "{", "\\"):
-            return False
-        if text.strip("`").lower() in _SYSTEM_DATABASES:
-            return False
-        if kind == "string" and "\\" in text:
-            return False  # where it ends depends on the session's sql_mode
-        if text == "(" and before and not _TRACELESS_BEFORE_BRACKET.fullmatch(before):
-            return False
-        before = "" if kind == "sign" else text
-    return True
 
 
 @cached

@@ -25,7 +25,7 @@ from trl_dbbench.grading.rows import State as State
 from trl_dbbench.grading.rows import TableState as TableState
 from trl_dbbench.tasks import Table
 from trl_dbbench.tasks.column_types import check_type
-from trl_dbbench.tasks.table import first_twice, twice_text
+from trl_dbbench.tasks.table import check_differ
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS, quote
 
 Loss = Literal["agent", "environment"]
@@ -246,9 +246,13 @@ def columns_of(table: Table) -> str:
     Raises:
         TaskError: a type is none.
     """
+    columns = []
     for column in table.columns:
         check_type(column.type, table.name, column.name)
-    return ", ".join(f"{quote(column.name)} {column.type}" for column in table.columns)
+        # without explicit_defaults_for_timestamp a server would put its clock where NULL is meant
+        null = " NULL" if column.nullable and column.type.upper().startswith("TIMESTAMP") else ""
+        columns.append(f"{quote(column.name)} {column.type}{null}")
+    return ", ".join(columns)
 
 
 def check_rows(table: Table) -> None:
@@ -256,8 +260,7 @@ def check_rows(table: Table) -> None:
     shorter than they are."""
     if not table.columns:
         raise TaskError(f"Table {table.name!r} has no columns. Give it at least one.")
-    if (twice := first_twice([column.name.casefold() for column in table.columns])) is not None:
-        raise TaskError(f"Table {table.name!r}: {twice_text(table.columns[twice].name)}")
+    check_differ([column.name for column in table.columns], f"Table {table.name!r}")
     for number, row in enumerate(table.rows, 1):
         if len(row) != len(table.columns):
             raise TaskError(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 import math
 import re
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -303,10 +302,6 @@ def text_type(longest: int) -> str:
 
 def shortest_float(value: float) -> float:
     """The number that a FLOAT column shows for 32 bits: 0.1, where 64 bits have 0.10000000149011612."""
-    if len(re.sub(r"e.*|\D", "", repr(value)).strip("0")) <= 9:
-        return value
-    for digits in range(6, 9):
-        text = float(f"{value:.{digits}g}")
-        if struct.pack("f", text) == struct.pack("f", value):
-            return text
-    return float(f"{value:.9g}")
+    import numpy
+
+    return float(str(numpy.float32(value)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import datetime
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Any
 
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.tasks.column_types import CSV_TYPES, NO_CELL, ColumnType, column_type, read_date, text_type
-from trl_dbbench.tasks.table import Cell, Column, Table, first_twice
+from trl_dbbench.tasks.table import Cell, Column, Table, check_differ
 from trl_dbbench.utils.files import nearest_path
 from trl_dbbench.utils.lookup import unknown
 
@@ -101,12 +102,8 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
     if first is None:
         raise TaskError(f"{path} is empty; its first line must name the columns.")
     header = [name.strip() for name in first]
-    named = [name.casefold() for name in header if name]
-    if (twice := first_twice(named)) is not None:
-        raise TaskError(
-            f"{path}: the column '{named[twice]}' is there twice; MySQL ignores case in column names. Rename "
-            "one."
-        )
+    named = list(filter(None, header))
+    check_differ(named, str(path))
     rows, lines, empty = list[list[str]](), list[int](), 0
     for line, row in numbered:
         if len(header) == 1 or any(row):
@@ -252,7 +249,6 @@ _WITH_COMMA, _WITH_POINT = (
     for sign, other in ((",", "."), (r"\.", ","))
 )
 _NEGATIVE_ZERO = re.compile(r"-(?:0+\.?0*|\.0+)", re.ASCII)
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.(?P<fraction>\d{1,6}))?)?", re.ASCII)
 _DAY_AND_MONTH = re.compile(
     r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})(?: (\d{1,2}:\d\d(?::\d\d)?)(?: ?([AP])M)?)?",
     re.ASCII | re.IGNORECASE,
@@ -324,11 +320,11 @@ def with_missing(texts: Sequence[str], commas: bool = False) -> Reading:
         return Reading("TEXT", str, found.note or others.note)
     names = ", ".join(sorted({repr(text.strip()) for text in missing}))
     note = f"{names} ({len(missing)} cells) is read as NULL"
+    return Reading(others.type, _or_null(others.read), _notes(note, others.note), others.commas)
 
-    def read(text: str) -> Cell:
-        return None if is_missing(text) else others.read(text)
 
-    return Reading(others.type, read, _notes(note, others.note), others.commas)
+def _or_null(read: Callable[[str], Cell]) -> Callable[[str], Cell]:
+    return lambda text: None if is_missing(text) else read(text)
 
 
 def point_for_comma(text: str) -> str:
@@ -394,10 +390,10 @@ def _numbers(texts: Sequence[str]) -> Reading | None:
     if exact:
         return Reading("DOUBLE", lambda text: float(text.strip()))
     if all(_PLAIN.fullmatch(text) or _EXPONENT.fullmatch(text) for text in texts):
+        large = next((text for text in texts if math.isinf(float(text))), None)
         first = next(text for text in texts if _EXPONENT.fullmatch(text) or not _is_exact(text))
-        return Reading(
-            "TEXT", str, f"{first!r} may be a number or a name; kept as TEXT, the type DOUBLE reads it"
-        )
+        told = f"{first!r} may be a number or a name; kept as TEXT, the type DOUBLE reads it"
+        return Reading("TEXT", str, f"{large!r} is beyond a DOUBLE; kept as TEXT" if large else told)
     return None
 
 
@@ -482,18 +478,10 @@ def _dates(texts: Sequence[str]) -> Reading | None:
 
 
 def _moments(texts: Sequence[str]) -> Reading | None:
-    if not _are(_moment, texts):
+    found = timed("DATETIME", texts)
+    if not all(":" in text for text in texts) or not _are(found.read, texts):
         return None
-    places = max(len(_MOMENT.fullmatch(text)["fraction"] or "") for text in texts)  # type: ignore[index]
-    return Reading(f"DATETIME({places})" if places else "DATETIME", _moment, _as_mysql_writes(_moment, texts))
-
-
-def _moment(text: str) -> str:
-    text = text.strip()
-    if not _MOMENT.fullmatch(text):
-        raise ValueError
-    datetime.datetime.fromisoformat(text)
-    return text.replace("T", " ") + (":00" if len(text) == 16 else "")
+    return Reading(found.type, found.read, _as_mysql_writes(found.read, texts))
 
 
 def _days_and_months(texts: Sequence[str]) -> Reading | None:
@@ -693,10 +681,7 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
             note(f"{path.stem}.{name}: {reading.note}")
     if not columns:
         raise TaskError(f"{path}: none of its columns has a name; its first line must name them.")
-    if (twice := first_twice([column.name.casefold() for column in columns])) is not None:
-        raise TaskError(
-            f"{path}: the column '{columns[twice].name}' is there twice; MySQL ignores case in column names."
-        )
+    check_differ([column.name for column in columns], str(path))
     return Table(path.stem, tuple(columns), tuple(zip(*cells_by_column, strict=True)))
 
 
@@ -730,12 +715,8 @@ def _declared(type_: str, file: CsvFile, texts: Sequence[str]) -> Reading:
         found = timed(type_, given)
     else:
         found = _number_or_day(type_, type, file, given)
-
-    def read(text: str) -> Cell:
-        return None if is_missing(text) else found.read(text)
-
     note = f"{', '.join(missing)} is read as NULL" if missing else None
-    return Reading(found.type, read, _notes(note, found.note))
+    return Reading(found.type, _or_null(found.read), _notes(note, found.note))
 
 
 def _number_or_day(type_: str, type: ColumnType, file: CsvFile, texts: Sequence[str]) -> Reading:

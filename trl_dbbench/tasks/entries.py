@@ -74,14 +74,10 @@ def read_entries(path: Path, csv: CsvOptions = FROM_FILE) -> Iterable[Entry]:
         if not file.lines:
             raise TaskError(f"{path} holds no questions, only a header.")
         return [
-            Entry(f"line {line}", _named_cells(file.header, row))
+            Entry(f"line {line}", {name: cell for name, cell in zip(file.header, row, strict=True) if name})
             for line, row in zip(file.lines, zip(*file.columns, strict=True), strict=True)
         ]
     return _jsonl_entries(path)
-
-
-def _named_cells(header: Sequence[str], row: Sequence[str]) -> dict[str, Any]:
-    return {name: cell for name, cell in zip(header, row, strict=True) if name}
 
 
 def read_folder(folder: Path, split: str | None) -> Iterator[Entry]:

@@ -126,7 +126,9 @@ def _read(
             left_out.setdefault(str(error), []).append(error.id)
             continue
         except TaskError as error:
-            raise TaskError(f"{source}, {entry.place}: {error}") from None
+            whole = format is None and {*map(type, entry.fields.values())} == {dict}
+            remedy = ". An object {key: entry} must be in a .json file" if whole else ""
+            raise TaskError(f"{source}, {entry.place}: {error}{remedy}") from None
         if task.id in seen:
             if read_by in (OwnFormat.name, CsvFormat.name):  # a user's own, not published
                 raise TaskError(

@@ -60,10 +60,7 @@ def read_table(table: Mapping[str, Any], *, name: str, columns: str, rows: str) 
         read.append(_column(required(column, "name", str), optional(column, "type", str) or "TEXT"))
     if not read:
         raise TaskError(f"table '{title}' has no columns")
-    if (twice := first_twice([column.name.casefold() for column in read])) is not None:
-        raise TaskError(
-            f"table '{title}' has the column '{read[twice].name}' twice; MySQL ignores case in column names"
-        )
+    check_differ([column.name for column in read], f"table '{title}'")
     return Table(title, tuple(read), read_rows(required(table, rows, list), len(read), f"table '{title}'"))
 
 
@@ -119,9 +116,13 @@ def first_twice(names: Sequence[str]) -> int | None:
     return next((place for place, name in enumerate(names) if times[name] > 1), None)
 
 
-def twice_text(name: str) -> str:
-    """Return what is wrong with a table that has a column twice."""
-    return f"the column '{name}' is there twice; MySQL and SQLite ignore case in column names. Rename one."
+def check_differ(names: Sequence[str], where: str) -> None:
+    """Raise TaskError for two columns of one name; `where` they stand begins the error."""
+    if (twice := first_twice([name.casefold() for name in names])) is not None:
+        raise TaskError(
+            f"{where}: the column '{names[twice]}' is there twice; MySQL and SQLite ignore case in column "
+            "names. Rename one."
+        )
 
 
 def read_rows(rows: Sequence[Any], width: int, where: str) -> tuple[tuple[Cell, ...], ...]:

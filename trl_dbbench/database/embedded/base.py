@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
-from typing import Protocol
+from typing import Any
 
 from trl_dbbench.database.sandbox import Limits, QueryResult, Sandbox
 from trl_dbbench.errors import DatabaseError, EnvironmentFault
@@ -14,16 +14,11 @@ MAX_MESSAGE_CHARACTERS = 512
 """Characters of an error that the agent is shown, as in MySQL."""
 
 
-class Closable(Protocol):
-    """A connection of SQLite's or of `mysqlite`'s."""
-
-    def close(self) -> None: ...
-
-
 class EmbeddedSandbox(Sandbox):
     """A sandbox with a connection in this process."""
 
-    _connection: Closable
+    _connection: Any
+    """Of SQLite or of `mysqlite`."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

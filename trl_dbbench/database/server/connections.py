@@ -28,7 +28,6 @@ from sqlalchemy.engine import Connection as SQLConnection
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from trl_dbbench.database.dialect import Dialect
 from trl_dbbench.database.error_numbers import LOST, TOO_LARGE, message
 from trl_dbbench.database.server.tls import OPTIONS, tls_arguments
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
@@ -67,6 +66,13 @@ SPARE_FILES = 64
 # autocommit: with `autocommit = 0` of its own, MySQL tells a new connection that it is on
 _SETTINGS = f"autocommit = 1, default_storage_engine = InnoDB, wait_timeout = {IDLE_SECONDS}"
 _OUR_MODE = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO'"
+
+_AS_WRITTEN = (
+    "sql_require_primary_key = OFF",
+    "sql_generate_invisible_primary_key = OFF",
+    "explicit_defaults_for_timestamp = ON",
+)
+"""Settings with which tables are made as tasks have them."""
 
 _TOO_MANY_CONNECTIONS = 1040
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
@@ -353,16 +359,17 @@ def make_engine(
     )
     event.listen(engine, "do_connect", lambda dialect, record, args, kwargs: _connect(*args, **kwargs))
     if init_command is None:
-        event.listen(engine, "connect", _allow_tables_without_key)
+        event.listen(engine, "connect", _make_tables_as_written)
     else:
         event.listen(engine, "handle_error", _keep_connection)
     return engine
 
 
-def _allow_tables_without_key(connection: Any, record: Any) -> None:
-    # only MySQL has the setting, and the account may need a right to change it
-    with contextlib.suppress(MySQLError), connection.cursor() as cursor:
-        cursor.execute("SET SESSION sql_require_primary_key = OFF")
+def _make_tables_as_written(connection: Any, record: Any) -> None:
+    for setting in _AS_WRITTEN:
+        # not every server has the setting, and the account may need a right to change it
+        with contextlib.suppress(MySQLError), connection.cursor() as cursor:
+            cursor.execute(f"SET SESSION {setting}")
 
 
 def _keep_connection(context: Any) -> None:
@@ -393,6 +400,14 @@ def _connect(*args: Any, **kwargs: Any) -> BoundedConnection:
             ) from None
         time.sleep(pause)
     raise AssertionError
+
+
+def hang_up(connection: SQLConnection | None) -> None:
+    """End a connection at once; `close` would first read what a broken-off statement still has to send."""
+    with contextlib.suppress(SQLAlchemyError):
+        if connection is not None:
+            connection.invalidate()
+            connection.close()
 
 
 def connections_for_files() -> int:
@@ -438,18 +453,16 @@ def error_text(error: SQLAlchemyError) -> str:
     return str(error.orig)
 
 
-def as_fault(error: SQLAlchemyError, dialect: Dialect, *, down: bool = False) -> EnvironmentFault:
+def as_fault(error: SQLAlchemyError, *, down: bool = False) -> EnvironmentFault:
     """The fault that an error of the database means.
 
     Args:
         down: a statement or a connection of our own failed, so that no agent can be at fault.
     """
     code, text = error_code(error), error_text(error)
-    what = dialect.what_failed(code, text)
-    said = f"{what[0].upper()}{what[1:]}: {text}"
     if code == 0:  # PyMySQL's own, of a connection that it found closed; no server has such a number
         code, text = LOST, message(LOST, "Lost connection to MySQL server during query")
-    return EnvironmentFault(said, observation=text, error_code=code, down=down)
+    return EnvironmentFault(text, observation=text, error_code=code, down=down)
 
 
 def connect_advice(error: DBAPIError) -> str:

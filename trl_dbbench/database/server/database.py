@@ -143,7 +143,7 @@ class ServerDatabase(Database):
             if self._server is None:
                 return
             if not self._server.alive():
-                self._tenancy.blame.lay_on(crashed(self._server.log()))
+                self._tenancy.lay_blame(crashed(self._server.log()))
                 return
             time.sleep(0.1)
 
@@ -162,7 +162,7 @@ class ServerDatabase(Database):
         try:
             if self._server is not None and not self._server.alive():
                 logger.warning("The database server (%s) has ended; it is started again.", self._server.where)
-                self._tenancy.blame.lay_on(crashed(self._server.log()))
+                self._tenancy.lay_blame(crashed(self._server.log()))
                 self._tenancy.leave()
                 self._server.restart()
             tenancy = self._enter()
@@ -210,7 +210,7 @@ class ServerDatabase(Database):
                 "with it the statement.",
                 RUNAWAY_SECONDS,
             )
-            self._tenancy.blame.lay_on(runaways)
+            self._tenancy.lay_blame(runaways)
             server.kill()
         if not self.closed and not server.alive():
             self.recover()

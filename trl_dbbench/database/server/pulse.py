@@ -17,8 +17,8 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from trl_dbbench.database.dialect import Dialect
-from trl_dbbench.database.server.connections import MAX_INSERT_BYTES, error_code, error_text
+from trl_dbbench.database.error_numbers import NO_ANSWER
+from trl_dbbench.database.server.connections import MAX_INSERT_BYTES, error_code, error_text, hang_up
 from trl_dbbench.errors import DatabaseError
 
 PULSE_SECONDS = 0.2
@@ -43,9 +43,8 @@ class Pulse:
         engine: of an account that agents cannot touch, with time limits of a few seconds.
     """
 
-    def __init__(self, engine: Engine, dialect: Dialect) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._dialect = dialect
         self._answered = time.monotonic()
         self._standstills: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED)
         self._lock = threading.Lock()
@@ -80,17 +79,12 @@ class Pulse:
                 answered = True
             except (SQLAlchemyError, DatabaseError) as error:  # the latter: too many open files
                 # a server that refuses is there
-                answered = isinstance(error, DBAPIError) and not self._dialect.is_silence(error_code(error))
-                if connection is not None:
-                    with contextlib.suppress(SQLAlchemyError):
-                        connection.invalidate()
-                        connection.close()
-                    connection = None
+                answered = isinstance(error, DBAPIError) and error_code(error) not in NO_ANSWER
+                hang_up(connection)
+                connection = None
             if answered:
                 self._note()
-        if connection is not None:
-            with contextlib.suppress(SQLAlchemyError):
-                connection.close()
+        hang_up(connection)
         self._engine.dispose()
 
     def _note(self) -> None:
@@ -150,7 +144,7 @@ class Probe:
         self._ended.set()
         with self._asking:
             self._closed, self._why = True, "The database was closed"
-            self._hang_up()
+            hang_up(self._connection)
             self._engine.dispose()
 
     def _beat(self) -> None:
@@ -173,7 +167,8 @@ class Probe:
         except (SQLAlchemyError, DatabaseError) as error:
             self._why = error_text(error) if isinstance(error, SQLAlchemyError) else str(error)
             self._failed = time.monotonic()
-            self._hang_up()
+            hang_up(self._connection)
+            self._connection = None
             with contextlib.suppress(SQLAlchemyError, DatabaseError):
                 # at once: a second failure is noticed by what it does to this connection
                 self._connection = self._engine.connect()
@@ -186,10 +181,3 @@ class Probe:
         text = f"SELECT REPEAT('x', {MAX_INSERT_BYTES}) FROM ({_NUMBERS}) AS numbers"
         connection.exec_driver_sql(f"INSERT INTO probe (text) {text}")
         connection.exec_driver_sql("DROP TABLE probe")
-
-    def _hang_up(self) -> None:
-        if self._connection is not None:
-            with contextlib.suppress(SQLAlchemyError):
-                self._connection.invalidate()
-                self._connection.close()
-            self._connection = None

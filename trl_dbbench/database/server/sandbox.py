@@ -247,7 +247,7 @@ class ServerSandbox(Sandbox):
             slot.stateless = slot.stateless and kind != "other"
             # a SELECT changes something where the agent has made a function that does so
             self.changed = not (reads and slot.stateless)
-            self._tenancy.blame.uses(session, self)
+            self._tenancy.users[session.number] = self
             moment = self._moments.fix(session, sql, kind, again)
             before = self._temporary_bytes(sql, reads)
             result = replace(session.execute(sql, limits), moment=moment)
@@ -273,11 +273,10 @@ class ServerSandbox(Sandbox):
             lambda session: self._read_once(session, sql, limits),
             database=pristine.name,
             reader=self,
-            traceless=self._tenancy.dialect.is_traceless(sql),
         )
 
     def _read_once(self, session: Session, sql: str, limits: Limits | None) -> QueryResult:
-        self._tenancy.blame.uses(session, self)
+        self._tenancy.users[session.number] = self
         result = session.execute(sql, limits)
         if result.seconds > SPILL_SECONDS:
             session.broken = session.broken or "its temporary files may be large"
@@ -365,14 +364,14 @@ class ServerSandbox(Sandbox):
             raise
         except SQLAlchemyError as error:
             slot.failed = True
-            raise as_fault(error, self._tenancy.dialect) from None
+            raise as_fault(error) from None
 
     def _observed(self, name: str, isolation: str, but: Collection[str] = ()) -> State:
         return self._tenancy.observers.read(lambda session: self._read_all(session, name, isolation, but))
 
     def _read_all(self, session: Session, name: str, isolation: str, but: Collection[str]) -> State:
         state: dict[str, TableState] = {}
-        self._tenancy.blame.uses(session, self)
+        self._tenancy.users[session.number] = self
         try:
             session.connection.exec_driver_sql(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
             tables = session.connection.exec_driver_sql(

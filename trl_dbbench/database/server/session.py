@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pymysql.err import MySQLError
@@ -16,8 +15,16 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import URL, CursorResult, Row
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from trl_dbbench.database.dialect import Dialect, ServerDialect
-from trl_dbbench.database.error_numbers import SYNTAX_ERROR, TOO_LARGE
+from trl_dbbench.database.dialect import ServerDialect
+from trl_dbbench.database.error_numbers import (
+    KILLS,
+    NO_ANSWER,
+    SYNTAX_ERROR,
+    TIME_LIMITS,
+    TOO_LARGE,
+    is_environment_fault,
+    is_memory_limit,
+)
 from trl_dbbench.database.sandbox import (
     Limits,
     QueryResult,
@@ -34,6 +41,7 @@ from trl_dbbench.database.server.connections import (
     as_fault,
     error_code,
     error_text,
+    hang_up,
     is_from_server,
     make_engine,
 )
@@ -90,6 +98,8 @@ class Session:
         """The reason that it must not be used any more."""
         self.database = ""
         """A name that differs in every run; the agent reads and writes `SHOWN_DATABASE` instead."""
+        self.reader: object = None
+        """Whose statement ran here last, where several share it (`Readers`)."""
         self._names = Names(owner)
         self._owner = owner
         self._keeper = keeper
@@ -123,7 +133,7 @@ class Session:
         Raises:
             EnvironmentFault: the connection is lost, or the server was restarted.
         """
-        try:
+        with self._or_broken():
             if account is not None and account.name != self._url.username:
                 self._driver.change_user(account.name, account.password, database)
                 self._url = self._url.set(username=account.name, password=account.password)
@@ -135,9 +145,6 @@ class Session:
                 if database:  # MariaDB stays in it, but forgets its character set
                     self.use(database)
             self._check()  # FOUND_ROWS() outlives a reset; this makes it what it is in a new session
-        except (MySQLError, SQLAlchemyError, OSError) as error:
-            self.broken = str(error)
-            raise EnvironmentFault(f"The session cannot be used again: {error}") from None
 
     def clear(self) -> None:
         """End what statements have left in the session, so that nobody waits for it; `renew` must follow.
@@ -145,9 +152,14 @@ class Session:
         Raises:
             EnvironmentFault: the connection is lost.
         """
-        try:
+        with self._or_broken():
             self._driver.reset()
-        except (MySQLError, OSError) as error:
+
+    @contextmanager
+    def _or_broken(self) -> Iterator[None]:
+        try:
+            yield
+        except (MySQLError, SQLAlchemyError, OSError) as error:
             self.broken = str(error)
             raise EnvironmentFault(f"The session cannot be used again: {error}") from None
 
@@ -168,7 +180,7 @@ class Session:
             with watch:
                 result = self._run(sql, start, limits or self.limits)
         except DBAPIError as error:
-            if watch.fired or self._dialect.is_time_limit(error_code(error)):
+            if watch.fired or error_code(error) in TIME_LIMITS:
                 result = timed_out(self.limits)
             else:
                 result = self._refused(error, start)
@@ -214,10 +226,7 @@ class Session:
         return self.broken is None and not self.connection.invalidated
 
     def disconnect(self) -> None:
-        with contextlib.suppress(SQLAlchemyError):
-            # Not close(): that would first read whatever a broken-off statement still has to send.
-            self.connection.invalidate()
-            self.connection.close()
+        hang_up(self.connection)
         self._engine.dispose()
 
     def _time_left(self, start: float) -> float:
@@ -235,7 +244,7 @@ class Session:
     def _fail(self, error: DBAPIError, start: float) -> EnvironmentFault:
         """The fault that this error means. The session must not be used again."""
         self.broken = error_text(error)
-        fault = as_fault(error, self._dialect)
+        fault = as_fault(error)
         fault.still = self._pulse.stood_still(start) > 0
         fault.observation = self._names.shown(fault.observation)
         return fault
@@ -301,7 +310,7 @@ class Session:
                     connection.exec_driver_sql(f"KILL {what} {self.number}")
                 return True
             except SQLAlchemyError as error:
-                if self._dialect.is_silence(error_code(error)):
+                if error_code(error) in NO_ANSWER:
                     return False
             except DatabaseError:  # too many open files, which the next session reports
                 return False
@@ -326,7 +335,7 @@ class Session:
                 self.connection.exec_driver_sql("DO 0")
                 return
             except DBAPIError as error:
-                if not self._dialect.is_kill(error_code(error)):
+                if error_code(error) not in KILLS:
                     raise self._fail(error, start) from None
 
     def _refused(self, error: DBAPIError, start: float) -> QueryResult:
@@ -337,43 +346,16 @@ class Session:
                 raise self._fail(error, start) from None
             self.broken = BROKE_AT_A_LARGE_ROW
             return QueryResult(None, text, code, limit="size", seconds=seconds)
-        if self._dialect.is_memory_limit(code, text):
+        if is_memory_limit(code, text):
             self.broken = "it took too much memory"
             return failure(code, TOO_MUCH_MEMORY, limit="server", seconds=seconds)
-        doubtful = self._dialect.is_environment_fault(code, text) or self._dialect.is_kill(code)
+        doubtful = is_environment_fault(code, text) or code in KILLS
         if doubtful and not self._lives():
             raise self._fail(error, start) from None
         return QueryResult(None, self._names.shown(text), code, seconds=seconds, doubtful=doubtful)
 
 
 T = TypeVar("T")
-
-
-@dataclass
-class _Lent:
-    """A session, `reader`, who has or had it last, and what ran there since it was as new."""
-
-    session: Session
-    reader: object
-    others: bool = False
-    """Whether statements of other readers did."""
-    traces: bool = False
-    """Whether a statement that may have left a trace did."""
-
-    def pass_on(self, database: str | None, reader: object, traceless: bool) -> None:
-        """Prepare the session for a reader's statement.
-
-        Raises:
-            DBAPIError, EnvironmentFault: the connection is lost.
-        """
-        others = self.others or self.reader is not reader
-        if others and (self.traces or not traceless):
-            self.session.renew(database or "")
-            others = self.traces = False
-        elif database is not None and self.session.database != database:
-            self.session.use(database)
-        self.reader, self.others = reader, others
-        self.traces = self.traces or not traceless
 
 
 class Readers:
@@ -384,91 +366,75 @@ class Readers:
         connections: how many sessions there may be.
     """
 
-    def __init__(self, connect: Callable[[], Session], dialect: Dialect, connections: int) -> None:
+    def __init__(self, connect: Callable[[], Session], connections: int) -> None:
         self._connect = connect
-        self._dialect = dialect
         self._places = threading.BoundedSemaphore(connections)
-        self._idle: list[_Lent] = []
+        self._idle: list[Session] = []
         """The one that has been idle longest comes first."""
         self._lock = threading.Lock()
         self._closed = False
 
     def read(
-        self,
-        action: Callable[[Session], T],
-        *,
-        database: str | None = None,
-        reader: object = None,
-        traceless: bool = False,
+        self, action: Callable[[Session], T], *, database: str | None = None, reader: object = None
     ) -> T:
         """Return what `action` reads.
 
         Args:
             database: the one in which unqualified names are looked up.
             reader: whose statement it is; it finds nothing in the session that others have left there.
-            traceless: it leaves nothing there either that another such action could find.
 
         Raises:
             EnvironmentFault: the database failed.
         """
         with self._places:
             try:
-                with self._session(database, reader, traceless) as session:
+                with self._session(database, reader) as session:
                     return action(session)
             except EnvironmentFault:
                 # the server may have closed the idle connection, and reading again does no harm
-                with self._session(database, reader, traceless, new=True) as session:
+                with self._session(database, reader, new=True) as session:
                     return action(session)
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
-        for lent in idle:
-            lent.session.disconnect()
+        for session in idle:
+            session.disconnect()
 
     @contextmanager
-    def _session(
-        self, database: str | None, reader: object, traceless: bool, *, new: bool = False
-    ) -> Iterator[Session]:
-        lent = self._take(database, reader, traceless, new)
-        session = lent.session
+    def _session(self, database: str | None, reader: object, *, new: bool = False) -> Iterator[Session]:
+        session = None if new else self._choose(database, reader)
         try:
+            if session is None:
+                session = self._connect()
+            if session.reader is not reader:
+                session.renew(database or "")
+                session.reader = reader
+            elif database is not None and session.database != database:
+                session.use(database)
             yield session
-        except SQLAlchemyError as error:
-            session.broken = str(error)
-            raise as_fault(error, self._dialect) from None
         except BaseException as error:  # in the middle of an answer, perhaps
-            session.broken = session.broken or repr(error)
+            if session is not None:
+                session.broken = session.broken or repr(error)
+            if isinstance(error, SQLAlchemyError):
+                raise as_fault(error) from None
             raise
         finally:
-            with self._lock:
-                keep = session.broken is None and not self._closed
-                if keep:
-                    self._idle.append(lent)
-            if not keep:
-                session.disconnect()
+            if session is not None:
+                self._put_back(session)
 
-    def _take(self, database: str | None, reader: object, traceless: bool, new: bool) -> _Lent:
-        lent = None if new else self._choose(database, reader)
-        try:
-            if lent is None:  # what it has been asked already shows in ROW_COUNT()
-                lent = _Lent(self._connect(), reader, others=reader is not None)
-            lent.pass_on(database, reader, traceless)
-        except EnvironmentFault:
-            if lent is not None:
-                lent.session.disconnect()
-            raise
-        except SQLAlchemyError as error:
-            if lent is not None:
-                lent.session.disconnect()
-            raise as_fault(error, self._dialect) from None
-        return lent
+    def _put_back(self, session: Session) -> None:
+        with self._lock:
+            if session.broken is None and not self._closed:
+                self._idle.append(session)
+                return
+        session.disconnect()
 
-    def _choose(self, database: str | None, reader: object) -> _Lent | None:
+    def _choose(self, database: str | None, reader: object) -> Session | None:
         """An idle session: the reader's own, or else one in the database, or else any."""
         with self._lock:
             if not self._idle:
                 return None
-            tastes = [(lent.reader is not reader, lent.session.database != database) for lent in self._idle]
+            tastes = [(each.reader is not reader, each.database != database) for each in self._idle]
             return self._idle.pop(tastes.index(min(tastes)))

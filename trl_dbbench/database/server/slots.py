@@ -473,9 +473,12 @@ class Slots:
             self._removing.submit(self._drop, slot.name)
 
     def _drop(self, name: str) -> None:
-        with contextlib.suppress(SQLAlchemyError), self._admin.connect() as admin:
-            if self._own_server:
-                ownership.roll_back_prepared(admin, self._dialect)
-            ownership.drop_database(admin, name)
-            if self._has_accounts:
-                ownership.drop_account(admin, name)
+        # while the agent's connection is still ending, nobody else can roll back what it has prepared
+        for _ in range(2 if self._own_server else 1):
+            with contextlib.suppress(SQLAlchemyError), self._admin.connect() as admin:
+                if self._own_server:
+                    ownership.roll_back_prepared(admin, self._dialect)
+                ownership.drop_database(admin, name)
+                if self._has_accounts:
+                    ownership.drop_account(admin, name)
+                return

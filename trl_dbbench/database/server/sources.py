@@ -16,6 +16,7 @@ from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError
 
 from trl_dbbench.database.dialect import ServerDialect
+from trl_dbbench.database.error_numbers import TIME_LIMITS, is_environment_fault
 from trl_dbbench.database.server.connections import (
     check_packet,
     error_code,
@@ -164,8 +165,7 @@ class SourceLoader:
             _send(connection, step, notes)
         except DBAPIError as error:
             code = error_code(error)
-            failed = self._dialect.is_environment_fault(code) or self._dialect.is_time_limit(code)
-            if failed or error.connection_invalidated:
+            if is_environment_fault(code) or code in TIME_LIMITS or error.connection_invalidated:
                 raise
             if step.else_lost is None:
                 raise TaskError(

@@ -1,16 +1,15 @@
 """Tables of a server that is there already, as the tables of tasks.
 
-They are only read: `information_schema` says what their columns are, and a sample of their rows is taken. A
+They are only read: SHOW CREATE TABLE says what their columns are, and a sample of their rows is taken. A
 task's table has columns with a type, and rows. What else a table has (foreign keys, keys of several columns,
 triggers, columns of bytes) it cannot hold; each such thing is a line of `notes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
-from itertools import groupby
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, make_url
@@ -30,33 +29,12 @@ from trl_dbbench.database.server.connections import (
 )
 from trl_dbbench.errors import ConfigError, DatabaseError
 from trl_dbbench.tasks import Cell, Column, Table
-from trl_dbbench.tasks.column_types import Declared, shortest_float, task_column
+from trl_dbbench.tasks.column_types import Declared, shortest_float
+from trl_dbbench.tasks.sources.base import SYSTEM
+from trl_dbbench.tasks.sources.declaration import Declaration, declaration
+from trl_dbbench.tasks.sources.dump_text import words_of
 from trl_dbbench.utils.lookup import unknown
 from trl_dbbench.utils.sql import quote
-
-_IN_CODE = "TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')"
-
-
-@dataclass(frozen=True)
-class Key:
-    """A primary or unique key. A `part` of a text's beginning or an expression makes it no key of columns."""
-
-    name: str
-    columns: tuple[str, ...]
-    part: bool
-
-    @property
-    def is_of_one_column(self) -> bool:
-        return len(self.columns) == 1 and not self.part
-
-    @property
-    def word(self) -> str:
-        return "PRIMARY KEY" if self.name == "PRIMARY" else "UNIQUE"
-
-    def __str__(self) -> str:
-        kind = "primary key" if self.name == "PRIMARY" else f"unique key {self.name}"
-        of = "of several columns" if len(self.columns) > 1 else "of a part or an expression"
-        return f"{kind} {of} ({', '.join(self.columns)})"
 
 
 class ReadAs(NamedTuple):
@@ -64,132 +42,6 @@ class ReadAs(NamedTuple):
 
     sql: str
     cell: Callable[[Any], Cell]
-
-
-class Catalog:
-    """Asks about one database; every query is about the whole of it."""
-
-    def __init__(self, connection: Connection, database: str) -> None:
-        self._connection = connection
-        self._database = database
-
-    def rows(self, table: str, what: str, condition: str, order: str, *values: str) -> list[dict[str, Any]]:
-        """Rows of a table of information_schema, of this database."""
-        schema = {"TRIGGERS": "TRIGGER_SCHEMA", "ROUTINES": "ROUTINE_SCHEMA", "EVENTS": "EVENT_SCHEMA"}
-        schema["CHECK_CONSTRAINTS"] = "CONSTRAINT_SCHEMA"
-        found = self._connection.exec_driver_sql(
-            f"SELECT {what} FROM information_schema.{table} WHERE {schema.get(table, 'TABLE_SCHEMA')} = %s "
-            f"AND {condition} ORDER BY {order}",
-            (self._database, *values),
-        )
-        return [dict(row) for row in found.mappings()]
-
-    def tables(self) -> list[str]:
-        """The names of all tables; of views, not."""
-        return [row["name"] for row in self.rows("TABLES", "TABLE_NAME AS name", _IN_CODE, "name")]
-
-    def keys(self) -> dict[str, list[Key]]:
-        """The primary and unique keys of each table, in the order of their names."""
-        rows = self.rows(
-            "STATISTICS",
-            "TABLE_NAME AS t, INDEX_NAME AS k, COLUMN_NAME AS c, SUB_PART AS s",
-            "NON_UNIQUE = 0",
-            "t, k, SEQ_IN_INDEX",
-        )
-        keys: dict[str, list[Key]] = {}
-        for (table, name), group in groupby(rows, key=lambda row: (row["t"], row["k"])):
-            parts = list(group)
-            columns = tuple(row["c"] or "an expression" for row in parts)
-            part = any(row["c"] is None or row["s"] is not None for row in parts)
-            keys.setdefault(table, []).append(Key(name, columns, part))
-        return keys
-
-    def not_held(self, tables: Collection[str], whole: bool) -> Iterator[str]:
-        """Return what tasks do not hold of these tables, and of the database if they are all that it has."""
-        names = "TABLE_NAME AS t, INDEX_NAME AS k, INDEX_TYPE AS what"
-        special = "INDEX_TYPE IN ('FULLTEXT', 'SPATIAL') AND SEQ_IN_INDEX = 1"
-        for row in self.rows("STATISTICS", names, special, "t, k"):
-            if row["t"] in tables:
-                yield f"{row['t']}: its {row['what']} key {row['k']} is not held"
-        for table, name, check in self._checks():
-            if table in tables:
-                yield f"{table}: its CHECK {name} ({check}) is not held"
-        for row in self.rows("TRIGGERS", "EVENT_OBJECT_TABLE AS t, TRIGGER_NAME AS k", "TRUE", "t, k"):
-            if row["t"] in tables:
-                yield f"{row['t']}: its trigger {row['k']} is not held"
-        versioned = self.rows("TABLES", "TABLE_NAME AS t", "TABLE_TYPE = 'SYSTEM VERSIONED'", "t")
-        for row in versioned:
-            if row["t"] in tables:
-                yield f"{row['t']}: its system versioning is not held, its rows are those of now"
-        parted = self.rows("PARTITIONS", "DISTINCT TABLE_NAME AS t", "PARTITION_NAME IS NOT NULL", "t")
-        for row in parted:
-            if row["t"] in tables:
-                yield f"{row['t']}: its partitions are not held"
-        if not whole:
-            return
-        for table, what, of, condition in (
-            ("TABLES", "TABLE_NAME", "views", "TABLE_TYPE LIKE '%%VIEW'"),
-            ("TABLES", "TABLE_NAME", "sequences", "TABLE_TYPE = 'SEQUENCE'"),
-            ("ROUTINES", "ROUTINE_NAME", "routines", "TRUE"),
-            ("EVENTS", "EVENT_NAME", "events", "TRUE"),
-        ):
-            if found := [row["k"] for row in self.rows(table, f"{what} AS k", condition, "k")]:
-                yield f"{self._database}: its {of} are left out: {', '.join(found)}"
-
-    def _checks(self) -> Iterator[tuple[str, str, str]]:
-        """The table, name and condition of each CHECK; those are left out by which MariaDB knows a JSON."""
-        rows: list[dict[str, Any]] = []
-        if "TABLE_NAME" in (known := self._columns_of("CHECK_CONSTRAINTS")):  # MariaDB
-            what = "TABLE_NAME AS t, CONSTRAINT_NAME AS k, CHECK_CLAUSE AS c"
-            rows = self.rows("CHECK_CONSTRAINTS", what, "TRUE", "t, k")
-        elif known:  # MySQL, from 8.0.16 on
-            rows = self.rows(
-                "TABLE_CONSTRAINTS",
-                "TABLE_NAME AS t, CONSTRAINT_NAME AS k, (SELECT CHECK_CLAUSE FROM "
-                "information_schema.CHECK_CONSTRAINTS AS c WHERE c.CONSTRAINT_SCHEMA = TABLE_SCHEMA AND "
-                "c.CONSTRAINT_NAME = TABLE_CONSTRAINTS.CONSTRAINT_NAME) AS c",
-                "CONSTRAINT_TYPE = 'CHECK'",
-                "t, k",
-            )
-        for row in rows:
-            condition = text_of(row["c"])
-            if not condition.lower().startswith("json_valid("):
-                yield row["t"], row["k"], condition[:60]
-
-    def _columns_of(self, table: str) -> set[str]:
-        """The columns of a table of the catalog; none if this server does not have it."""
-        found = self._connection.exec_driver_sql(
-            "SELECT COLUMN_NAME FROM information_schema.COLUMNS "
-            "WHERE TABLE_SCHEMA = 'information_schema' AND TABLE_NAME = %s",
-            (table,),
-        )
-        return {row[0] for row in found}
-
-
-def declared_column(row: Mapping[str, Any], keys: Mapping[str, str]) -> Declared:
-    """A column out of its row of information_schema.COLUMNS.
-
-    Args:
-        keys: PRIMARY KEY or UNIQUE by the name of the column that is one by itself.
-    """
-    extra, default = text_of(row["EXTRA"]).lower(), row["COLUMN_DEFAULT"]
-    value = None if default is None or text_of(default).upper() == "NULL" else text_of(default)
-    computed = "default_generated" in extra
-    if value is not None and value[:1] == value[-1:] == "'":  # MariaDB writes an expression, MySQL the value
-        value = value[1:-1]
-    elif value is not None and "(" in value:
-        computed = True
-    return Declared(
-        row["COLUMN_NAME"],
-        text_of(row["COLUMN_TYPE"]),
-        nullable=row["IS_NULLABLE"] != "NO",
-        default=value,
-        computed=computed or (value or "").upper().startswith("CURRENT_TIMESTAMP"),
-        auto_increment="auto_increment" in extra,
-        generated="generated" in extra.replace("default_generated", ""),
-        on_update="on update" in extra,
-        key=keys.get(row["COLUMN_NAME"], ""),
-    )
 
 
 def read_as(declared: Declared) -> ReadAs:
@@ -214,20 +66,17 @@ DEFAULT_SAMPLE = 50
 READ_SECONDS = 600
 """Seconds in which one table is read; its sample is drawn from all of its rows."""
 
-_OWN = ("information_schema", "mysql", "performance_schema", "sys")
-
 
 @dataclass
 class ServerTables:
-    """Tables, the foreign keys between them, and what of the originals they do not hold."""
+    """Tables, and what of the originals they do not hold."""
 
     tables: list[Table]
-    references: list[Reference] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
 
 
 @dataclass(frozen=True)
-class Reference:
+class _Reference:
     """A foreign key: these columns of `table` name rows of `target`."""
 
     table: str
@@ -287,7 +136,7 @@ def _without_database(url: str) -> str:
 
 
 def _database(connection: Connection, name: str | None) -> str:
-    found = [row[0] for row in connection.exec_driver_sql("SHOW DATABASES") if row[0].lower() not in _OWN]
+    found = [row[0] for row in connection.exec_driver_sql("SHOW DATABASES") if row[0].lower() not in SYSTEM]
     if name is None:
         raise ConfigError(f"say which database to read, with --database; there are: {', '.join(found)}.")
     if name not in found:
@@ -296,12 +145,11 @@ def _database(connection: Connection, name: str | None) -> str:
 
 
 class _Reader:
-    """Reads one database. Every query of the catalog is about the whole of it."""
+    """Reads one database."""
 
     def __init__(self, connection: Connection, database: str, sample: int, seed: int):
         self._connection = connection
-        self._catalog = Catalog(connection, database)
-        self._keys: dict[str, list[Key]] = {}
+        self._made: dict[str, Declaration] = {}
         self._read_as: dict[tuple[str, str], ReadAs] = {}
         self._database = database
         self._sample = sample
@@ -309,21 +157,19 @@ class _Reader:
         self.notes: list[str] = []
 
     def read(self, names: Sequence[str] | None) -> ServerTables:
-        there = self._catalog.tables()
+        found = self._connection.exec_driver_sql(f"SHOW FULL TABLES FROM {quote(self._database)}")
+        kinds = {text_of(name): text_of(kind) for name, kind in found}
+        there = [name for name, kind in kinds.items() if kind in ("BASE TABLE", "SYSTEM VERSIONED")]
         for name in names or ():
             if name not in there:
                 raise ConfigError(f"{unknown(f'table of {self._database}', name, there)}.")
         chosen = list(dict.fromkeys(names or there))
         if not chosen:
             raise ConfigError(f"the database {self._database} has no tables, only views or nothing.")
-        self._keys = self._catalog.keys()
-        columns = {name: self._columns(name) for name in chosen}
-        for name in [name for name in chosen if not columns[name]]:
-            self.notes.append(f"{name}: left out, none of its columns can be held")
-        chosen = [name for name in chosen if columns[name]]
+        columns = {name: held for name in chosen if (held := self._columns(name))}
         references = list(self._references(columns))
         rows: dict[str, list[dict[str, Cell]]] = {}
-        for name in _referring_first(chosen, references):
+        for name in _referring_first(list(columns), references):
             try:
                 rows[name] = self._rows(name, columns[name], references, rows)
             except (DBAPIError, UnicodeDecodeError) as error:
@@ -341,55 +187,64 @@ class _Reader:
                     self._connection.rollback()
                 self.notes.append(f"{name}: left out, it cannot be read ({reason})")
         chosen = [name for name in chosen if name in rows]
-        references = [each for each in references if each.table in rows and each.target in rows]
-        self._note_dangling(references, rows)
-        self.notes += self._catalog.not_held(chosen, whole=names is None)
+        self._note_dangling([each for each in references if each.table in rows and each.target in rows], rows)
+        self.notes += self._not_held(chosen, kinds if names is None else None)
         tables = [
             Table(name, tuple(columns[name]), tuple(tuple(row.values()) for row in rows[name]))
             for name in chosen
         ]
-        return ServerTables(tables, references, self.notes)
-
-    # --- columns and keys -------------------------------------------------------------------------
+        return ServerTables(tables, self.notes)
 
     def _columns(self, table: str) -> list[Column]:
-        keys = self._keys.get(table, ())
-        alone = {key.columns[0]: key.word for key in reversed(keys) if key.is_of_one_column}
-        kept = []
-        for row in self._catalog.rows("COLUMNS", "*", "TABLE_NAME = %s", "ORDINAL_POSITION", table):
-            declared = declared_column(row, alone)
-            column, notes = task_column(declared)
-            self.notes += [f"{table}.{declared.name}: {note}" for note in notes]
-            if column is not None:
-                kept.append(column)
-                self._read_as[table, column.name] = read_as(declared)
-        self.notes += [f"{table}: its {key} is not held" for key in keys if not key.is_of_one_column]
-        return kept
+        try:
+            made = self._connection.exec_driver_sql(f"SHOW CREATE TABLE {self._place(table)}").one()
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise
+            self.notes.append(f"{table}: left out, it cannot be read ({error_text(error)})")
+            return []
+        self._made[table] = declaration(words_of(text_of(made[1])))
+        held = self._made[table].task_columns(table, self.notes)
+        self._read_as |= {(table, column.name): read_as(declared) for declared, column in held}
+        return [column for _, column in held]
 
-    def _references(self, columns: Mapping[str, Sequence[Column]]) -> Iterator[Reference]:
+    def _references(self, columns: Mapping[str, Sequence[Column]]) -> Iterator[_Reference]:
         """The foreign keys between the tables that are read, whose columns are all held."""
-        rows = self._catalog.rows(
-            "KEY_COLUMN_USAGE",
-            "TABLE_NAME AS t, CONSTRAINT_NAME AS k, COLUMN_NAME AS c, REFERENCED_TABLE_NAME AS u, "
-            "REFERENCED_COLUMN_NAME AS d",
-            "REFERENCED_TABLE_NAME IS NOT NULL AND REFERENCED_TABLE_SCHEMA = TABLE_SCHEMA",
-            "t, k, ORDINAL_POSITION",
-        )
-        for (table, _), group in groupby(rows, key=lambda row: (row["t"], row["k"])):
-            if table not in columns:
-                continue
-            parts = list(group)
-            here, there = tuple(part["c"] for part in parts), tuple(part["d"] for part in parts)
-            target = parts[0]["u"]
-            said = f"{', '.join(here)}: the foreign key to {target} is not held"
-            held = (
-                {column.name for column in columns[table]},
-                {column.name for column in columns.get(target, ())},
-            )
-            if target in columns and held[0] >= set(here) and held[1] >= set(there):
-                said += ", but the rows that it names are there"
-                yield Reference(table, here, target, there)
-            self.notes.append(f"{table}.{said}")
+        names = {table: {column.name for column in held} for table, held in columns.items()}
+        for table in columns:
+            for each in self._made[table].references:
+                said = f"{table}.{', '.join(each.columns)}: the foreign key to {each.target} is not held"
+                target = names.get(each.target, set())
+                if names[table].issuperset(each.columns) and target.issuperset(each.target_columns):
+                    said += ", but the rows that it names are there"
+                    yield _Reference(table, each.columns, each.target, each.target_columns)
+                self.notes.append(said)
+
+    def _not_held(self, tables: Sequence[str], kinds: Mapping[str, str] | None) -> Iterator[str]:
+        """Return what tasks do not hold beside tables.
+
+        Args:
+            kinds: of all tables and the like, by their names; `None` if only some tables were asked for.
+        """
+        for table, name in self._catalog("EVENT_OBJECT_TABLE, TRIGGER_NAME", "TRIGGER"):
+            if table in tables:
+                yield f"{table}: its trigger {name} is not held"
+        if kinds is None:
+            return
+        left_out = {
+            "views": [name for name, kind in kinds.items() if kind.endswith("VIEW")],
+            "sequences": [name for name, kind in kinds.items() if kind == "SEQUENCE"],
+            "routines": [name for (name,) in self._catalog("ROUTINE_NAME", "ROUTINE")],
+            "events": [name for (name,) in self._catalog("EVENT_NAME", "EVENT")],
+        }
+        for what, found in left_out.items():
+            if found:
+                yield f"{self._database}: its {what} are left out: {', '.join(found)}"
+
+    def _catalog(self, what: str, of: str) -> list[tuple[str, ...]]:
+        query = f"SELECT {what} FROM information_schema.{of}S WHERE {of}_SCHEMA = %s ORDER BY {of}_NAME"
+        found = self._connection.exec_driver_sql(query, (self._database,))
+        return [tuple(map(text_of, row)) for row in found]
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -397,13 +252,12 @@ class _Reader:
         self,
         table: str,
         columns: Sequence[Column],
-        references: Sequence[Reference],
+        references: Sequence[_Reference],
         taken: Mapping[str, Sequence[Mapping[str, Cell]]],
     ) -> list[dict[str, Cell]]:
         """Return rows that earlier rows refer to, then rows drawn at random, in the order of the key."""
         names = [column.name for column in columns]
-        key = next((each.columns for each in self._keys.get(table, ()) if each.name == "PRIMARY"), ())
-        key = tuple(name for name in key if name in names)
+        key = tuple(name for name in self._made[table].primary if name in names)
         named: dict[Any, dict[str, Cell]] = {}
         for reference in references:
             if reference.target == table and reference.table in taken:
@@ -446,10 +300,13 @@ class _Reader:
 
     def _select(self, table: str, names: Sequence[str]) -> str:
         selected = [self._read_as[table, name].sql.format(quote(name)) for name in names]
-        return f"SELECT {', '.join(selected)} FROM {quote(self._database)}.{quote(table)}"
+        return f"SELECT {', '.join(selected)} FROM {self._place(table)}"
+
+    def _place(self, table: str) -> str:
+        return f"{quote(self._database)}.{quote(table)}"
 
     def _note_dangling(
-        self, references: Sequence[Reference], rows: Mapping[str, Sequence[Mapping[str, Cell]]]
+        self, references: Sequence[_Reference], rows: Mapping[str, Sequence[Mapping[str, Cell]]]
     ) -> None:
         for reference in references:
             there = {tuple(row[name] for name in reference.target_columns) for row in rows[reference.target]}
@@ -461,7 +318,7 @@ class _Reader:
                 )
 
 
-def _referring_first(names: Sequence[str], references: Sequence[Reference]) -> list[str]:
+def _referring_first(names: Sequence[str], references: Sequence[_Reference]) -> list[str]:
     """The tables in an order in which those that refer to a table stand before it; circles stay."""
     left, order = list(names), []
     while left:

@@ -25,7 +25,7 @@ from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from trl_dbbench.database.dialect import ServerDialect
-from trl_dbbench.database.error_numbers import is_full_disk
+from trl_dbbench.database.error_numbers import TIME_LIMITS, is_environment_fault, is_full_disk
 from trl_dbbench.database.sandbox import Limits, Sandbox
 from trl_dbbench.database.server import ownership
 from trl_dbbench.database.server.connections import (
@@ -39,6 +39,7 @@ from trl_dbbench.database.server.connections import (
     files_advice,
     make_engine,
     shown,
+    text_of,
 )
 from trl_dbbench.database.server.ownership import Account
 from trl_dbbench.database.server.pristine import PristineDatabases
@@ -72,23 +73,6 @@ def crashed(log: str) -> set[int]:
         return set()
     numbers = {*_FAILED.findall(before), *_CONNECTION.findall(after)[-1:]}
     return {int(number) for number in numbers} - {0}
-
-
-class Blame:
-    """The sandbox whose statement ran last on each connection. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._users: WeakValueDictionary[int, Sandbox] = WeakValueDictionary()
-
-    def uses(self, session: Session, sandbox: Sandbox) -> None:
-        """Note whose statements run on a session from now on."""
-        self._users[session.number] = sandbox
-
-    def lay_on(self, connections: Iterable[int]) -> None:
-        """Note that the statements of these connections have ended the server."""
-        for number in connections:
-            if (sandbox := self._users.get(number)) is not None:
-                sandbox.brought_down = True
 
 
 logger = logging.getLogger("trl_dbbench.database")
@@ -154,8 +138,9 @@ class Tenancy:
         self._killer = quick(connections=KILL_CONNECTIONS)
         self._killed: dict[int, float] = {}
         """Connection numbers -> when their statements were first seen killed but still running."""
-        self.blame = Blame()
-        self._pulse = Pulse(quick(connections=1), dialect)
+        self.users: WeakValueDictionary[int, Sandbox] = WeakValueDictionary()
+        """Connection numbers -> the sandboxes whose statements ran there last."""
+        self._pulse = Pulse(quick(connections=1))
         # not a generator, which several threads cannot draw from at once
         names = map(f"{owner}_s{{:07d}}".format, numbers)
         try:
@@ -178,8 +163,8 @@ class Tenancy:
         self.readers = None
         if self._reader is not None:
             connect = partial(self._session, self._reader)
-            self.readers = Readers(connect, dialect, self.statements + SPARE_READERS)
-        self.observers = Readers(lambda: self._session(None), dialect, OBSERVERS)
+            self.readers = Readers(connect, self.statements + SPARE_READERS)
+        self.observers = Readers(lambda: self._session(None), OBSERVERS)
         self.slots = Slots(
             self._admin,
             make_engine(url, ADMIN_SECONDS, connections=MAKER_CONNECTIONS, ping=False),
@@ -243,14 +228,13 @@ class Tenancy:
             yield
         except SQLAlchemyError as error:
             if self.server_failed(error):
-                raise as_fault(error, self.dialect, down=True) from None
+                raise as_fault(error, down=True) from None
             raise TaskError(f"Task {task.id!r}: its tables cannot be made: {error_text(error)}") from None
 
     def server_failed(self, error: SQLAlchemyError) -> bool:
         """Return whether an error that a statement of our own met is a failure of the server."""
-        code, dialect = error_code(error), self.dialect
-        fault = dialect.is_environment_fault(code, error_text(error)) or dialect.is_time_limit(code)
-        return fault or not self.held()
+        code = error_code(error)
+        return is_environment_fault(code, error_text(error)) or code in TIME_LIMITS or not self.held()
 
     def size(self, database: str, connection: int) -> int:
         """Bytes on disk of a database's tables and of a connection's temporary ones; 0 if they are hidden."""
@@ -280,6 +264,12 @@ class Tenancy:
             self._killed = {number: self._killed.get(number, now) for number in ownership.killed(admin)}
             return [number for number, since in self._killed.items() if now - since > seconds]
         return []
+
+    def lay_blame(self, connections: Iterable[int]) -> None:
+        """Note that the statements of these connections have ended the server."""
+        for number in connections:
+            if (sandbox := self.users.get(number)) is not None:
+                sandbox.brought_down = True
 
     def leave(self) -> None:
         """End all connections. What is on the server stays there; `close` removes it first."""
@@ -319,7 +309,7 @@ class Tenancy:
         try:
             return self._connect(account)
         except DBAPIError as error:
-            raise as_fault(error, self.dialect, down=True) from None
+            raise as_fault(error, down=True) from None
 
     def _connect(self, account: Account | None) -> Session:
         url = self._url
@@ -395,6 +385,13 @@ class Tenancy:
                 problem,
             )
         self._has_accounts = problem is None
+        # our own account may write in this mode, agents' may not
+        read_only = text_of(admin.exec_driver_sql("SELECT @@read_only").scalar())
+        if self._has_accounts and read_only not in ("", "OFF"):
+            raise DatabaseError(
+                f"{self._shown()}: the server is in read-only mode (read_only = {read_only}); agents could "
+                "change nothing there. Name a server that takes changes, or SET GLOBAL read_only = OFF."
+            )
         reader = self._try_reader(admin, next(names)) if self._has_accounts else None
         with contextlib.suppress(SQLAlchemyError):
             ownership.sweep(admin, accounts=self._has_accounts)
@@ -405,7 +402,7 @@ class Tenancy:
             admin.exec_driver_sql(f"CREATE DATABASE `{name}`")
             ownership.drop_database(admin, name)
         except DBAPIError as error:
-            if self.dialect.is_environment_fault(error_code(error), error_text(error)):
+            if is_environment_fault(error_code(error), error_text(error)):
                 raise
             pattern = r"`dbb\_%`"
             raise DatabaseError(
@@ -420,7 +417,7 @@ class Tenancy:
         try:
             self._connect(ownership.create_account(admin, name)).disconnect()
         except DBAPIError as error:
-            if self.dialect.is_environment_fault(error_code(error), error_text(error)):
+            if is_environment_fault(error_code(error), error_text(error)):
                 raise
             problem = error_text(error)
         with contextlib.suppress(SQLAlchemyError):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
-import math
 import threading
-import time
 from collections.abc import Callable
+
+LOOK_SECONDS = 0.05
+"""Seconds between looks at the statements that run."""
 
 HANG_UP_SECONDS = 0.4
 """Seconds to wait for a killed statement to end. Undoing a large change takes about as long as making it
@@ -24,62 +23,38 @@ class Watchdog:
     watch.hung_up  # whether that did not help, and hang_up was called
     ```
 
-    `left` gives the seconds for which the block may still run; it is asked again when these are over.
+    `left` gives the seconds for which the block may still run; it is asked again and again.
     """
 
     def __init__(self) -> None:
-        self._due: list[tuple[float, int, Watch]] = []
-        self._numbers = itertools.count()
-        self._changed = threading.Condition()
+        self._watches: set[Watch] = set()
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._wakes = 0.0
-        """Time at which the thread looks again by itself. It is not woken for what is due later: that
-        would cost each statement a change of threads."""
-        self._closed = False
+        self._closed = threading.Event()
 
     def __call__(
         self, left: Callable[[], float], kill: Callable[..., bool], hang_up: Callable[[], None]
     ) -> Watch:
         watch = Watch(left, kill, hang_up)
-        with self._changed:
+        with self._lock:
+            self._watches.add(watch)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="dbbench-watchdog", daemon=True)
                 self._thread.start()
-            self._drop_done()
-            if self._push(watch, left()) < self._wakes:
-                self._changed.notify()
         return watch
 
-    def _drop_done(self) -> None:
-        while self._due and self._due[0][2].done:
-            heapq.heappop(self._due)
-
-    def _push(self, watch: Watch, seconds: float) -> float:
-        due = time.monotonic() + seconds
-        heapq.heappush(self._due, (due, next(self._numbers), watch))
-        return due
-
     def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
+        self._closed.set()
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._drop_done()
-                if self._closed:
-                    return
-                self._wakes = self._due[0][0] if self._due else math.inf
-                if (wait := self._wakes - time.monotonic()) > 0:
-                    self._changed.wait(None if wait == math.inf else wait)
-                    continue
-                watch = heapq.heappop(self._due)[2]
-                if (left := watch.left()) > 0:
-                    self._push(watch, left)
-                    continue
-            # a kill waits for the server; in a thread of its own it does not delay the others
-            threading.Thread(target=watch.fire, daemon=True).start()
+        while not self._closed.wait(LOOK_SECONDS):
+            with self._lock:
+                self._watches = {watch for watch in self._watches if not watch.done}
+                late = {watch for watch in self._watches if watch.left() <= 0}
+                self._watches -= late
+            for watch in late:
+                # a kill waits for the server; in a thread of its own it does not delay the others
+                threading.Thread(target=watch.fire, daemon=True).start()
 
 
 class Watch:

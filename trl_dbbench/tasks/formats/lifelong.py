@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import GRADERS
+from trl_dbbench.tasks.column_types import number_or_text
 from trl_dbbench.tasks.fields import first_id, optional, required
 from trl_dbbench.tasks.formats.base import Unrepresentable, WriteContext, check_plain, published_hash
 from trl_dbbench.tasks.model import Gold, Task, checked, operation_in, skills_in
@@ -105,19 +106,9 @@ def _labels(task: Task, context: WriteContext) -> list[Any]:
         return labels
     rows = context.rows(task)
     if all(isinstance(cell, int | float | Decimal) for row in rows for cell in row):
-        labels = list(map(_number, labels))
+        labels = [number_or_text(each.strip()) if isinstance(each, str) else each for each in labels]
     if not GRADER.judge(GRADER.answer(rows), GRADER.gold(labels)):
         raise Unrepresentable(
             "answer", f"to the grader {GRADER.name} {labels} is not what the gold SQL gives: {rows}"
         )
     return labels
-
-
-def _number(label: Any) -> Any:
-    """Return the number that a text says; any other label as it is."""
-    for kind in (int, float) if isinstance(label, str) else ():
-        try:
-            return kind(label)
-        except ValueError:
-            pass
-    return label

@@ -19,6 +19,7 @@ from sqlglot import exp
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.column_types import kind_of_type, text_type
 from trl_dbbench.tasks.sources.base import Step
+from trl_dbbench.tasks.sources.declaration import Reference
 from trl_dbbench.utils.sql import only_statement, quote
 
 COLUMNS_AT_ONCE = 40
@@ -320,16 +321,6 @@ MAX_KEY_CHARACTERS = 767
 
 KEY_CHARACTERS = 255
 """Characters of a text in a key, unless the values or the key's other columns ask for another length."""
-
-
-@dataclass(frozen=True)
-class Reference:
-    """A foreign key."""
-
-    columns: tuple[str, ...]
-    target: str
-    target_columns: tuple[str, ...]
-    actions: str
 
 
 @dataclass

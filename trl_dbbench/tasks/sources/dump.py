@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress, pairwise
 from pathlib import Path
@@ -31,7 +31,17 @@ from trl_dbbench.tasks.sources.base import (
     select_of,
     with_rows,
 )
-from trl_dbbench.tasks.sources.dump_text import Rows, Word, cells, open_dump, read_dump, shown_name, words_of
+from trl_dbbench.tasks.sources.declaration import declaration, lines_of, not_made
+from trl_dbbench.tasks.sources.dump_text import (
+    Rows,
+    Word,
+    cells,
+    joined,
+    open_dump,
+    read_dump,
+    shown_name,
+    words_of,
+)
 from trl_dbbench.tasks.table import Column, Table
 from trl_dbbench.utils.lookup import unknown
 from trl_dbbench.utils.sql import quote
@@ -51,11 +61,6 @@ _NEVER_CALLED = (
     *("GET_LOCK", "RELEASE_LOCK", "RELEASE_ALL_LOCKS", "IS_FREE_LOCK", "IS_USED_LOCK"),
 )
 """Functions that a column's default could call when rows are put in."""
-
-_NO_COLUMN = frozenset(
-    {"PRIMARY", "UNIQUE", "KEY", "INDEX", "FULLTEXT", "SPATIAL", "CONSTRAINT", "FOREIGN", "CHECK"}
-)
-"""Words that begin a line of CREATE TABLE that is not a column."""
 
 NAMES = re.compile(r"`(?:[^`]|``)+`|[^\s,()`]+")
 """Names in a list, as that of an INSERT."""
@@ -97,8 +102,8 @@ def kind_of(words: Sequence[Word]) -> str:
         return "drop"
     if first == "DROP":
         return "nothing"
-    if first == "SELECT" and second == "SETVAL":
-        return "nothing"  # of a MariaDB sequence, which is left out
+    if first == "SELECT" and not {"FROM", "INTO"}.intersection(upper):
+        return "nothing"  # what a script says as it goes, or the number of a sequence, which is left out
     if first == "TRUNCATE" and len(words) == 2 + (second == "TABLE"):
         return "empty"
     if (first, second) == ("DELETE", "FROM") and len(words) == 3:
@@ -190,14 +195,6 @@ def if_not_there(words: Sequence[Word]) -> bool:
     return [word.upper for word in words[2:5]] == ["IF", "NOT", "EXISTS"]
 
 
-def not_made(words: Sequence[Word]) -> list[str]:
-    """Return what a table has in the dump and not where it is loaded: partitions, and the history of its
-    rows."""
-    upper = [word.upper for word in words]
-    lost = ["its partitions"] if ("PARTITION", "BY") in pairwise(upper) else []
-    return lost + (["its system versioning"] if ("SYSTEM", "VERSIONING") in pairwise(upper) else [])
-
-
 def _unversioned(body: Sequence[Word]) -> list[Word]:
     """The columns and keys of a table without the history of its rows, as MariaDB keeps it.
 
@@ -230,56 +227,29 @@ def _unversioned(body: Sequence[Word]) -> list[Word]:
     return kept
 
 
-def lines_of(words: Sequence[Word]) -> list[list[Word]]:
-    """The columns and keys of a table, each by its words, out of the words of what `table_made` gives."""
-    lines: list[list[Word]] = [[]]
-    depth = 0
+def _unqualified(words: Sequence[Word], database: str | None) -> list[Word]:
+    """The words without the name of the database in use before a point, as MySQL Workbench writes it."""
+    kept: list[Word] = []
     for word in words:
-        depth += word.text == "("
-        if depth == 1 and word.text == ",":
-            lines.append([])
-        elif depth > 1 or (depth == 1 and word.text not in "()"):
-            lines[-1].append(word)
-        depth -= word.text == ")"
-    return lines
+        if kept and kept[-1].text == "." and kept[:-1] and shown_name(kept[-2].text) == database:
+            word = word._replace(spaced=kept[-2].spaced)
+            del kept[-2:]
+        kept.append(word)
+    return kept
 
 
-def is_column(line: Sequence[Word]) -> bool:
-    if line[0].upper == "PERIOD":  # also a name that needs no quotes
-        return len(line) > 1 and line[1].upper != "FOR"
-    return line[0].upper not in _NO_COLUMN
+def altered(words: Sequence[Word]) -> Iterator[tuple[str, list[Word]]]:
+    """The columns and keys that an ALTER TABLE adds or modifies, each after its ADD or MODIFY."""
+    lines = lines_of([Word("sign", "(", False), *words[3:], Word("sign", ")", False)])
+    for verb, *rest in filter(None, lines):
+        line = [word for word in rest if word.upper != "COLUMN"]
+        if verb.upper in _ALTERED and line:
+            yield verb.upper, line
 
 
-def size_of(line: Sequence[Word]) -> int:
-    """The place behind the type of a column's line, its size in parentheses included."""
-    end = next((n for n, each in enumerate(line) if each.text == ")"), 0) if line[2:3] else 0
-    return end + 1 if end and line[2].text == "(" else 2
-
-
-def columns_of(words: Sequence[Word]) -> list[Declared]:
-    """The columns of a table, out of the words of what `table_made` gives."""
-    found = []
-    for line in filter(is_column, lines_of(words)):
-        behind = line[size_of(line) :]
-        found.append(
-            Declared(
-                shown_name(line[0].text), joined(line[1 : size_of(line)]), generated=is_generated(behind)
-            )
-        )
-    return found
-
-
-def is_generated(behind: Sequence[Word]) -> bool:
-    """Return whether a column is computed, by what stands behind its type.
-
-    `AS` is also part of CAST, which may stand in a default or a check.
-    """
-    depth = 0
-    for word, after in pairwise(behind):
-        if depth == 0 and (word.upper == "GENERATED" or (word.upper == "AS" and after.text == "(")):
-            return True
-        depth += (word.text == "(") - (word.text == ")")
-    return False
+def columns_of(made: str) -> list[Declared]:
+    """The columns of what `table_made` gives."""
+    return list(declaration(words_of(made)).columns.values())
 
 
 def _options(words: Sequence[str]) -> str:
@@ -325,10 +295,6 @@ def rows_put(rows: Rows, columns: Sequence[Declared]) -> Step:
     return Step(f"{rows.verb} INTO {rows.table} {names} VALUES ({'), ('.join(written)})")
 
 
-def joined(words: Sequence[Word]) -> str:
-    return "".join(f" {word.text}" if word.spaced else word.text for word in words).strip()
-
-
 def _in_lines(words: Sequence[Word]) -> str:
     """A table with each of its columns in a line."""
     text, depth, begins = "", 0, False
@@ -355,15 +321,21 @@ _ORIGIN_CHARACTERS = 4096
 """Characters searched for another server's SQL; without semicolons a statement is the whole file."""
 
 
+_ORIGINS = {
+    "SQL Server": re.compile(
+        r"\[ [A-Z]|\bDBO \.|\bIDENTITY \( \d|\bGO (?:ALTER|CREATE|DROP|IF|INSERT|SET|USE)\b"
+        r"|\bSET (?:IDENTITY_INSERT|ANSI_NULLS|QUOTED_IDENTIFIER|NOCOUNT)\b"
+    ),
+    "PostgreSQL": re.compile(r"\b(?:PUBLIC|PG_CATALOG) \.|\bFROM STDIN\b"),
+}
+"""Words that only another server's scripts have, in capitals and a blank apart."""
+
+
 def check_origin(statement: str) -> None:
     """Raise TaskError for a statement of another server's dumps, and for texts in another encoding."""
-    for first, second in pairwise(words_of(statement[:_ORIGIN_CHARACTERS])):
-        if (first.text == "[" and second.kind == "word") or (first.upper, second.text) == ("DBO", "."):
-            whose = "SQL Server"
-        elif (first.upper, second.upper) in (("PUBLIC", "."), ("PG_CATALOG", "."), ("FROM", "STDIN")):
-            whose = "PostgreSQL"
-        else:
-            continue
+    words = words_of(statement[:_ORIGIN_CHARACTERS])
+    bare = " ".join(word.upper if word.kind in ("word", "sign") else "'" for word in words)
+    if (whose := next((name for name, form in _ORIGINS.items() if form.search(bare)), None)) is not None:
         raise TaskError(
             f"it is a script of {whose}, not a dump of MySQL or MariaDB. Export each of its tables as a CSV "
             "file with a header, and give those."
@@ -440,8 +412,7 @@ class Dump:
                 if isinstance(statement, Rows):
                     yield rows_put(statement, columns.get(shown_name(statement.table), ()))
                     continue
-                words = words_of(statement)
-                kind = kind_of(words)
+                words, kind = statement, kind_of(statement)
                 if kind in ("table", "alter") and not self._has(named(words)):
                     continue
                 if kind == "table":
@@ -450,7 +421,7 @@ class Dump:
                         yield f"{name}: a second CREATE TABLE IF NOT EXISTS is skipped"
                         continue
                     made = table_made(words)
-                    columns[name] = columns_of(words_of(made)[3:])
+                    columns[name] = columns_of(made)
                     yield from (f"{name}: {lost}" for lost in not_made(words))
                     yield Step(made)
                 elif kind == "alter":
@@ -491,18 +462,18 @@ class Dump:
             for statement in self.statements(EXAMPLE_ROWS):
                 if isinstance(statement, Rows):
                     schema.see_rows(statement)
-                elif (kind := kind_of(words := words_of(statement))) == "table":
-                    schema.see_table(table_made(words), if_not_there(words))
+                elif (kind := kind_of(statement)) == "table":
+                    schema.see_table(table_made(statement), if_not_there(statement))
                 elif kind == "view":
-                    schema.see_view(*view_made(words))
+                    schema.see_view(*view_made(statement))
                 elif kind == "alter":
-                    schema.see_alter(words)
+                    schema.see_alter(statement)
                 elif kind == "drop":
-                    schema.see_drop(dropped(words))
+                    schema.see_drop(dropped(statement))
                 elif kind == "empty":
-                    schema.see_empty(emptied(words))
+                    schema.see_empty(emptied(statement))
                 elif kind.isupper():
-                    schema.functions += code_made(words)
+                    schema.functions += code_made(statement)
             if not schema.made:
                 raise TaskError("it has no tables.")
         return schema
@@ -515,8 +486,10 @@ class Dump:
         except (OSError, TaskError) as error:
             raise TaskError(f"the dump '{self.path}' cannot be read: {error}") from None
 
-    def statements(self, first_rows: int | None = None, strict: bool = True) -> Iterator[str | Rows]:
-        """Yield the statements of the database; see `read_dump`. A dump without USE has one database.
+    def statements(self, first_rows: int | None = None, strict: bool = True) -> Iterator[Rows | list[Word]]:
+        """Yield the statements of the database by their words, and its rows; see `read_dump`.
+
+        A dump without USE has one database. Names with the database in use lose that.
 
         Raises:
             OSError, TaskError: it cannot be read, or has several databases and no name was given.
@@ -529,8 +502,11 @@ class Dump:
                 if found := _USE.match(statement):
                     current = shown_name(found[1])
                     continue
-            elif "." in re.sub("`[^`]*`", "", statement.table):
-                refuse(f"INSERT INTO {statement.table}")
+            else:
+                table = joined(_unqualified(words_of(statement.table), current))
+                if "." in re.sub("`[^`]*`", "", table):
+                    refuse(f"INSERT INTO {table}")
+                statement = replace(statement, table=table)
             if isinstance(statement, Rows) or _MAKES.match(statement):
                 if current is not None:
                     used[current] = None
@@ -538,7 +514,7 @@ class Dump:
                     self._ask_for_a_name()
             setting = isinstance(statement, str) and _SETTING.match(statement)
             if setting or self.name in (None, current):
-                yield statement
+                yield statement if isinstance(statement, Rows) else _unqualified(words_of(statement), current)
         if self.name is not None and not used:
             raise TaskError(
                 f"it is of one database and does not say its name; leave 'name' ({self.name}) out."
@@ -595,12 +571,11 @@ class _Schema:
         return "\n".join(parts)
 
     def see_table(self, made: str, if_not_there: bool = False) -> None:
-        words = words_of(made)
-        name = shown_name(words[2].text)
+        name = shown_name(words_of(made)[2].text)
         if if_not_there and name in self.made:
             return
         self.made[name] = made
-        self._columns[name] = tuple(Column(each.name, each.type) for each in columns_of(words[3:]))
+        self._columns[name] = tuple(Column(each.name, each.type) for each in columns_of(made))
 
     def see_view(self, name: str, columns: list[str], made: str) -> None:
         if not columns and (select := select_of(made)) is not None:
@@ -643,15 +618,12 @@ class _Schema:
         body, end, options = self.made[name].rpartition("\n)")
         first, *lines = body.split("\n")
         lines = [line.removesuffix(",") for line in lines]
-        for line in lines_of([Word("sign", "(", False), *words[3:], Word("sign", ")", False)]):
-            rest = [word for word in line[1:] if word.upper != "COLUMN"]
-            if line[0].upper == "ADD" and rest:
+        for verb, rest in altered(words):
+            names = [shown_name(words_of(each)[0].text).casefold() for each in lines]
+            if verb == "ADD":
                 lines.append(f"  {joined(rest)}")
-            elif line[0].upper == "MODIFY" and rest:
-                column = shown_name(rest[0].text).casefold()
-                names = [shown_name(words_of(each)[0].text).casefold() for each in lines]
-                if column in names:
-                    lines[names.index(column)] = f"  {joined(rest)}"
+            elif (column := shown_name(rest[0].text).casefold()) in names:
+                lines[names.index(column)] = f"  {joined(rest)}"
         self.see_table("\n".join([first, ",\n".join(lines)]) + end + options)
 
 

@@ -5,58 +5,38 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 
-from trl_dbbench.tasks.column_types import Declared, task_column
+from trl_dbbench.tasks.column_types import Declared
 from trl_dbbench.tasks.sources.base import Sample
+from trl_dbbench.tasks.sources.declaration import Declaration, declaration, same_name
 from trl_dbbench.tasks.sources.dump import (
     NAMES,
     Dump,
+    altered,
     code_made,
     dropped,
     emptied,
     if_not_there,
-    is_column,
-    is_generated,
-    joined,
     kind_of,
-    lines_of,
     named,
-    not_made,
-    size_of,
     table_made,
     view_made,
 )
-from trl_dbbench.tasks.sources.dump_text import Rows, Word, bytes_of, cells, shown_name, unescaped, words_of
-from trl_dbbench.tasks.table import Cell, Column, Table
+from trl_dbbench.tasks.sources.dump_text import Rows, bytes_of, cells, shown_name, unescaped
+from trl_dbbench.tasks.table import Cell, Table
 
 
 @dataclass
 class _Made:
-    """A table as its statements declare it, and a sample of its rows, each by its columns' names."""
+    """A table, and a sample of its rows, each by its columns' names."""
 
-    declared: dict[str, Declared]
-    notes: list[str]
+    declared: Declaration
     rows: Sample
-    keys: dict[str, str] = field(default_factory=dict)
-    """PRIMARY KEY or UNIQUE by the column that is one by itself."""
-    unique: list[tuple[str, ...]] = field(default_factory=list)
-    """The columns of all keys by which a row replaces another."""
     unfit: str | None = None
     """The reason that its rows cannot be read."""
-
-    def name_of(self, written: str) -> str:
-        """The name of a column as it is declared, which a statement may write in other letters."""
-        return _same_name(self.declared, written) or written
-
-
-def _same_name(names: Iterable[str], written: str) -> str | None:
-    """The one of the names that is written so, or else in other letters."""
-    same = [name for name in names if name.casefold() == written.casefold()]
-    return written if written in same else next(iter(same), None)
 
 
 def dump_tables(
@@ -80,20 +60,21 @@ def dump_tables(
         for statement in dump.statements(strict=False):
             if isinstance(statement, Rows):
                 name = shown_name(statement.table)
-                if (into := _same_name(made, name)) is not None:
+                if (into := same_name(made, name)) is not None:
                     _add_rows(made[into], statement)
                 elif only is None or name in only:
                     homeless[name] = None
                 continue
-            words = words_of(statement)
-            kind, name = kind_of(words), named(words)
+            words, kind, name = statement, kind_of(statement), named(statement)
             if kind == "table" and not (name in made and if_not_there(words)):
-                made[name] = _made(words, Sample(sample, random.Random(f"{seed}-{name}")))
+                table_made(words)  # refuses what no dump may hold
+                made[name] = _Made(declaration(words), Sample(sample, random.Random(f"{seed}-{name}")))
             elif kind == "drop":
                 for gone in dropped(words):
                     made.pop(gone, None)
             elif kind == "alter" and name in made:
-                _alter(made[name], words)
+                for _, line in altered(words):
+                    made[name].declared.add(line)
             elif kind == "empty" and (name := emptied(words)) in made:
                 made[name].rows.drop(lambda row: True)
             elif kind == "view":
@@ -116,114 +97,11 @@ def dump_tables(
     return tables, notes
 
 
-def _made(words: Sequence[Word], rows: Sample) -> _Made:
-    parts = words_of(table_made(words))
-    made = _Made({}, [f"without {lost}" for lost in not_made(words)], rows)
-    by_row = _row_times(words)
-    for line in lines_of(parts[3:]):
-        if is_column(line):
-            column = _declared(line, made)
-            column = replace(column, generated=column.generated or column.name in by_row)
-            made.declared[column.name] = column
-        else:
-            _key(made, line)
-    return made
-
-
-def _row_times(words: Sequence[Word]) -> set[str]:
-    """The columns in which MariaDB keeps since when and until when a row is there."""
-    opened = next((place for place, word in enumerate(words) if word.text == "("), len(words))
-    found = set()
-    for line in lines_of(words[opened:]):
-        upper = [word.upper for word in line]
-        if {("ROW", "START"), ("ROW", "END")}.intersection(pairwise(upper)):
-            found.add(shown_name(line[0].text))
-    return found
-
-
-def _declared(line: Sequence[Word], made: _Made) -> Declared:
-    size = size_of(line)
-    name, rest = made.name_of(shown_name(line[0].text)), [word.upper for word in line[size:]]
-    pairs = set(pairwise(rest))
-    if "PRIMARY" in rest or "UNIQUE" in rest:
-        made.keys.setdefault(name, "PRIMARY KEY" if "PRIMARY" in rest else "UNIQUE")
-        made.unique.append((name,))
-    for word, what in (("CHECK", "CHECK"), ("REFERENCES", "foreign key")):
-        if word in rest:
-            made.notes.append(f"the {what} of {name} is not held")
-    signs = [word.lower() for word in ("UNSIGNED", "ZEROFILL") if word in rest]
-    type_ = re.sub(r"^\w+", lambda word: word[0].lower(), joined(line[1:size]))
-    default, computed = _default(line[size:], rest)
-    return Declared(
-        name,
-        " ".join([type_, *signs]),
-        nullable=("NOT", "NULL") not in pairs,
-        default=default,
-        computed=computed,
-        auto_increment="AUTO_INCREMENT" in rest,
-        generated=is_generated(line[size:]),
-        on_update=("ON", "UPDATE") in pairs,
-    )
-
-
-def _default(line: Sequence[Word], upper: Sequence[str]) -> tuple[str | None, bool]:
-    """The default of a column's line, and whether it is an expression."""
-    value = list(line[upper.index("DEFAULT") + 1 :]) if "DEFAULT" in upper else []
-    if not value or value[0].upper == "NULL":
-        return None, False
-    sign = value.pop(0).text if value[0].text in ("+", "-") and len(value) > 1 else ""
-    written = value[0].text
-    if len(value) > 2 and value[1].text == "." and value[2].text.isdigit():  # 4 . 99
-        written += f".{value[2].text}"
-    if written.startswith(("'", '"')):
-        return unescaped(written), False
-    return sign.strip("+") + written, not re.fullmatch(r"\d[\d.]*", written)
-
-
-def _key(made: _Made, line: Sequence[Word]) -> None:
-    """A line of a table that is a key, or a constraint."""
-    upper = [word.upper for word in line]
-    listed = next((place for place, word in enumerate(line) if word.text == "("), len(line))
-    names = [shown_name(word.text) for word in line[listed:] if word.kind in ("word", "quoted")]
-    names = [name for name in map(made.name_of, names) if name in made.declared]
-    shown = ", ".join(names)
-    if "FOREIGN" in upper:
-        made.notes.append(f"its foreign key ({shown.partition(',')[0]}) is not held")
-    elif "CHECK" in upper:
-        made.notes.append(f"its CHECK {joined(line[listed:])[:60]} is not held")
-    elif upper[0] in ("FULLTEXT", "SPATIAL"):
-        made.notes.append(f"its {upper[0]} key ({shown}) is not held")
-    elif "PRIMARY" in upper or "UNIQUE" in upper[:3]:
-        word = "PRIMARY KEY" if "PRIMARY" in upper else "UNIQUE"
-        of_columns = [each.text for each in line[listed:]].count("(") == 1
-        if of_columns:
-            made.unique.append(tuple(names))
-        if len(names) == 1 and of_columns and "OVERLAPS" not in upper:
-            made.keys.setdefault(names[0], word)
-        else:
-            made.notes.append(
-                f"its {word.split()[0].lower()} key of several columns or a part ({shown}) is not held"
-            )
-
-
-def _alter(made: _Made, words: Sequence[Word]) -> None:
-    """Keys and AUTO_INCREMENT that are declared when the rows are there, as phpMyAdmin writes them."""
-    opened = [Word("sign", "(", False), *words[3:], Word("sign", ")", False)]
-    for line in lines_of(opened):
-        first = line[0].upper
-        rest = [word for word in line[1:] if word.upper != "COLUMN"]
-        if first == "ADD" and rest and not is_column(rest):
-            _key(made, rest)
-        elif first in ("ADD", "MODIFY") and rest and (first == "MODIFY" or is_column(rest)):
-            column = _declared(rest, made)
-            made.declared[column.name] = column
-
-
 def _add_rows(made: _Made, rows: Rows) -> None:
     made.unfit = made.unfit or rows.unread
     listed = [shown_name(match) for match in NAMES.findall(rows.columns)]
-    names = [made.name_of(name) for name in listed] or list(made.declared)
-    if unknown := [name for name in names if name not in made.declared]:
+    names = [made.declared.name_of(name) for name in listed] or list(made.declared.columns)
+    if unknown := [name for name in names if name not in made.declared.columns]:
         made.unfit = f"its rows have values for a column {unknown[0]}, which it lacks"
     for row in rows.rows:
         written = cells(row)
@@ -241,7 +119,7 @@ def _add_rows(made: _Made, rows: Rows) -> None:
 def _same_key(made: _Made, row: dict[str, str], other: dict[str, str]) -> bool:
     return any(
         all(row.get(name, "NULL") == other.get(name, "NULL") != "NULL" for name in columns)
-        for columns in made.unique
+        for columns in made.declared.unique
     )
 
 
@@ -249,34 +127,23 @@ def _table(name: str, made: _Made, notes: list[str]) -> Table | None:
     if made.unfit is not None:
         notes.append(f"{name}: left out, {made.unfit}")
         return None
-    columns: list[Column] = []
-    held: list[Declared] = []
-    for declared in made.declared.values():
-        declared = replace(declared, key=made.keys.get(declared.name, ""))
-        if (reason := _lacking(made, declared)) is not None:
-            notes.append(f"{name}.{declared.name}: left out, {reason}")
-            continue
-        column, found = task_column(declared)
-        notes += [f"{name}.{declared.name}: {note}" for note in found]
-        if column is not None:
-            columns.append(column)
-            held.append(declared)
-    notes += [f"{name}: {note}" for note in dict.fromkeys(made.notes)]
-    if not columns:
-        notes.append(f"{name}: left out, none of its columns can be held")
+    held = made.declared.task_columns(name, notes, partial(_lacking, made))
+    notes += made.declared.lost_references(name)
+    if not held:
         return None
     if made.rows.seen > len(made.rows.kept):
         notes.append(f"{name}: {len(made.rows.kept)} of its {made.rows.seen:,} rows are taken (--sample)")
     kept = made.rows.in_order()
     return Table(
         name,
-        tuple(columns),
-        tuple(tuple(_cell(row.get(declared.name), declared) for declared in held) for row in kept),
+        tuple(column for _, column in held),
+        tuple(tuple(_cell(row.get(declared.name), declared) for declared, _ in held) for row in kept),
     )
 
 
-def _lacking(made: _Made, declared: Declared) -> str | None:
+def _lacking(made: _Made, name: str) -> str | None:
     """Return why the cells of a column are not in the dump; `None` if they are."""
+    declared = made.declared.columns[name]
     if declared.kind == "bytes":
         return None
     cells = [row.get(declared.name, "DEFAULT") for _, row in made.rows.kept]
@@ -295,21 +162,19 @@ def _lacking(made: _Made, declared: Declared) -> str | None:
     return None
 
 
-def _written(text: str) -> str:
-    """A text as SQL has it."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
-
-
 def _cell(written: str | None, declared: Declared) -> Cell:
     """A cell of a task out of one that is written in SQL."""
     upper = (written or "DEFAULT").upper()
     if written is None or upper == "DEFAULT":
-        return None if declared.default is None else _cell(_written(declared.default), declared)
+        return None if declared.default is None else _typed(declared.default, declared)
     if upper in ("NULL", "TRUE", "FALSE"):
         return {"NULL": None, "TRUE": 1, "FALSE": 0}[upper]
     if (held := bytes_of(written)) is not None and declared.kind in ("whole", "exact", "float"):
         return int.from_bytes(held, "big")
-    text = unescaped(written)
+    return _typed(unescaped(written), declared)
+
+
+def _typed(text: str, declared: Declared) -> Cell:
     if declared.kind == "whole":
         return int(text) if re.fullmatch(r"[+-]?\d+", text) else text
     if declared.kind == "float":

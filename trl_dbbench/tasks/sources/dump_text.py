@@ -9,7 +9,7 @@ import codecs
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,6 +186,11 @@ def words_of(statement: str) -> list[Word]:
             words.append(Word(kind, text, spaced))
             spaced = False
     return words
+
+
+def joined(words: Sequence[Word]) -> str:
+    """The text of these parts of a statement."""
+    return "".join(f" {word.text}" if word.spaced else word.text for word in words).strip()
 
 
 @contextmanager

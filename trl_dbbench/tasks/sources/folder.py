@@ -33,7 +33,7 @@ from trl_dbbench.tasks.sources.parquet import (
     open_parquet,
 )
 from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile
-from trl_dbbench.tasks.table import Column, first_twice, twice_text
+from trl_dbbench.tasks.table import Column, check_differ
 from trl_dbbench.utils.files import visible
 from trl_dbbench.utils.sql import quote
 
@@ -140,8 +140,7 @@ def _convert(files: Iterable[Path], target: Path) -> list[str]:
         for file in files:
             read = _parquet_table if file.suffix.lower() == ".parquet" else _csv_table
             columns, rows = read(file, notes.append)
-            if (twice := first_twice([column.name.casefold() for column in columns])) is not None:
-                raise TaskError(f"{file}: {twice_text(columns[twice].name)}")
+            check_differ([column.name for column in columns], str(file))
             made = ", ".join(f"{quote(column.name)} {_sqlites(column.type)}" for column in columns)
             places = ", ".join("?" * len(columns))
             try:

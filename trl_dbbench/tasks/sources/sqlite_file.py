@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote as url_quote
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.tasks.column_types import Declared, task_column
+from trl_dbbench.tasks.column_types import Declared
 from trl_dbbench.tasks.sources.base import (
     DESCRIPTIONS_FOLDER,
     EXAMPLE_ROWS,
@@ -24,7 +24,8 @@ from trl_dbbench.tasks.sources.base import (
     in_order,
     with_rows,
 )
-from trl_dbbench.tasks.sources.conversion import ConvertedColumn, Definition, definitions, rows_of, view_step
+from trl_dbbench.tasks.sources.conversion import Definition, definitions, rows_of, view_step
+from trl_dbbench.tasks.sources.declaration import Declaration
 from trl_dbbench.tasks.sources.dump_text import unescaped
 from trl_dbbench.tasks.table import Column, Table
 from trl_dbbench.utils.sql import quote
@@ -216,39 +217,29 @@ def sqlite_tables(
             "SELECT tbl_name, name FROM sqlite_master WHERE type = 'trigger' AND tbl_name IN "
             "(SELECT name FROM sqlite_master WHERE type = 'table') ORDER BY rowid"
         ).fetchall()
-        for made in _definitions(file, connection, notes):
+        names = list(_readable(file.table_names(), connection, notes))
+        for made in definitions(connection, names, infinite=True):
             if only is not None and made.name not in only:
                 continue
             notes += [note if _says_all(note) else f"{note}, not held" for note in made.notes]
-            notes += [
-                f"{made.name}: the foreign key ({', '.join(each.columns)}) to {each.target} is not held"
-                for each in made.foreign
-            ]
-            held = [(place, *task_column(_declared(each, made))) for place, each in enumerate(made.columns)]
-            for place, _, found in held:
-                notes += [f"{made.name}.{made.columns[place].name}: {note}" for note in found]
-            several = [each for each in (made.primary, *made.uniques) if len(each) > 1]
-            notes += [
-                f"{made.name}: its key of several columns ({', '.join(each)}) is not held" for each in several
-            ]
-            odd = _not_text(connection, made)
-            notes += [f"{made.name}.{name}: left out, its texts are no UTF-8" for name in odd]
-            infinite = [column.name for column in made.columns if column.infinite]
-            notes += [f"{made.name}.{name}: left out, it holds an infinite number" for name in infinite]
-            odd.update(infinite)
-            kept = [
-                (place, column) for place, column, _ in held if column is not None and column.name not in odd
-            ]
-            if not kept:
-                notes.append(f"{made.name}: left out, none of its columns can be held")
+            lacking = dict.fromkeys(_not_text(connection, made), "its texts are no UTF-8")
+            infinite = (column.name for column in made.columns if column.infinite)
+            lacking |= dict.fromkeys(infinite, "it holds an infinite number")
+            declared = _declared(made)
+            notes += declared.lost_references(made.name)
+            held = declared.task_columns(made.name, notes, lacking.get)
+            if not held:
                 continue
+            columns = [column for _, column in held]
+            names = [column.name for column in made.columns]
+            places = [names.index(column.name) for column in columns]
             drawn = Sample(sample, random.Random(f"{seed}-{made.name}"))
             for rows in rows_of(connection, made):
                 for row in rows:
-                    drawn.add(tuple(row[place] for place, _ in kept))
+                    drawn.add(tuple(row[place] for place in places))
             if drawn.seen > len(drawn.kept):
                 notes.append(f"{made.name}: {sample} of its {drawn.seen:,} rows are taken (--sample)")
-            tables.append(Table(made.name, tuple(column for _, column in kept), tuple(drawn.in_order())))
+            tables.append(Table(made.name, tuple(columns), tuple(drawn.in_order())))
     notes += [
         f"{table}: its trigger {name} is not held"
         for table, name in triggers
@@ -259,20 +250,14 @@ def sqlite_tables(
     return tables, notes
 
 
-def _definitions(file: SQLiteFile, connection: sqlite3.Connection, notes: list[str]) -> list[Definition]:
-    """The tables of the file; one that cannot be read is left out, and a column with an infinite number."""
-    try:
-        return definitions(connection, file.table_names(), infinite=True)
-    except (TaskError, sqlite3.Error):
-        names = []
-    for name in file.table_names():
+def _readable(names: Iterable[str], connection: sqlite3.Connection, notes: list[str]) -> Iterator[str]:
+    for name in names:
         try:
-            definitions(connection, [name], infinite=True)
-        except (TaskError, sqlite3.Error) as error:  # such as of a module that is not here
+            connection.execute(f"SELECT * FROM {quote(name)} LIMIT 1").fetchall()
+        except sqlite3.Error as error:  # such as of a module that is not here
             notes.append(f"{name}: left out, it cannot be read ({error})")
         else:
-            names.append(name)
-    return definitions(connection, names, infinite=True)
+            yield name
 
 
 def _says_all(note: str) -> bool:
@@ -294,16 +279,19 @@ def _not_text(connection: sqlite3.Connection, table: Definition) -> set[str]:
     return found
 
 
-def _declared(column: ConvertedColumn, table: Definition) -> Declared:
-    alone = (column.name,)
-    key = "PRIMARY KEY" if table.primary == alone else "UNIQUE" if alone in table.uniques else ""
-    default = column.default
-    return Declared(
-        column.name,
-        column.type.lower(),
-        nullable=not column.not_null,
-        default=None if default is None else unescaped(default),
-        computed=default == "CURRENT_TIMESTAMP",
-        auto_increment=column.auto_increment,
-        key=key,
-    )
+def _declared(table: Definition) -> Declaration:
+    made = Declaration(references=table.foreign)
+    for column in table.columns:
+        made.columns[column.name] = Declared(
+            column.name,
+            column.type.lower(),
+            nullable=not column.not_null,
+            default=None if column.default is None else unescaped(column.default),
+            computed=column.default == "CURRENT_TIMESTAMP",
+            auto_increment=column.auto_increment,
+        )
+    if table.primary:
+        made.hold(table.primary, "PRIMARY KEY")
+    for names in table.uniques:
+        made.hold(names, "UNIQUE")
+    return made

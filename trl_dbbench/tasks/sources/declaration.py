@@ -1,0 +1,238 @@
+"""What a CREATE TABLE of MySQL's or MariaDB's declares, as dumps have it and as servers show it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise, takewhile
+
+from trl_dbbench.tasks.column_types import Declared, task_column
+from trl_dbbench.tasks.sources.dump_text import Word, joined, shown_name, unescaped
+from trl_dbbench.tasks.table import Column
+
+MAX_CHECK_CHARACTERS = 60
+"""Characters of a condition in a note."""
+
+_NO_COLUMN = frozenset(
+    {"PRIMARY", "UNIQUE", "KEY", "INDEX", "FULLTEXT", "SPATIAL", "CONSTRAINT", "FOREIGN", "CHECK"}
+)
+"""Words that begin a line of CREATE TABLE that is not a column."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A foreign key: these columns name rows of `target`. `actions` are ON UPDATE and ON DELETE, if any."""
+
+    columns: tuple[str, ...]
+    target: str
+    target_columns: tuple[str, ...]
+    actions: str = ""
+
+
+@dataclass
+class Declaration:
+    """The columns of a table by their names, its keys, and what of it no task holds (`notes`)."""
+
+    columns: dict[str, Declared] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+    """PRIMARY KEY or UNIQUE by the column that is one by itself."""
+    primary: tuple[str, ...] = ()
+    unique: list[tuple[str, ...]] = field(default_factory=list)
+    """The columns of all keys by which a row replaces another."""
+    references: list[Reference] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def name_of(self, written: str) -> str:
+        """The name of a column as it is declared, which a statement may write in other letters."""
+        return same_name(self.columns, written) or written
+
+    def add(self, line: Sequence[Word]) -> None:
+        """Add a line of CREATE TABLE: a column, which replaces one of its name, a key, or a constraint."""
+        upper = [word.upper for word in line]
+        if is_column(line):
+            self._add_column(line, upper)
+        elif "(" not in upper or upper[0] == "PERIOD":
+            return
+        elif "FOREIGN" in upper and "REFERENCES" in upper:
+            target = line[upper.index("REFERENCES") + 1 :]
+            named = takewhile(lambda word: word.text != "(", target)
+            there = tuple(shown_name(part[0].text) for part in lines_of(target) if part)
+            self.references.append(
+                Reference(self._names(line), "".join(shown_name(word.text) for word in named), there)
+            )
+        elif "CHECK" in upper:
+            self._add_check(line[upper.index("CHECK") + 1 :])
+        elif upper[0] in ("FULLTEXT", "SPATIAL"):
+            self.notes.append(f"its {upper[0]} key {_key_name(line)}is not held")
+        elif "PRIMARY" in upper or "UNIQUE" in upper[:3]:
+            whole = all(len(part) == 1 or part[1].upper in ("ASC", "DESC") for part in lines_of(line))
+            word = "PRIMARY KEY" if "PRIMARY" in upper else "UNIQUE"
+            self.hold(self._names(line), word, _key_name(line), whole)
+
+    def hold(self, names: tuple[str, ...], word: str, key_name: str = "", whole: bool = True) -> None:
+        """Add a key of these columns, or note that no task holds it.
+
+        Args:
+            word: PRIMARY KEY or UNIQUE.
+            whole: it is neither of parts of texts nor of expressions.
+        """
+        if whole:
+            self.unique.append(names)
+            self.primary = names if word == "PRIMARY KEY" else self.primary
+        if whole and len(names) == 1:
+            self.keys.setdefault(names[0], word)
+            return
+        kind, of = word.split()[0].lower(), "several columns" if len(names) > 1 else "a part or an expression"
+        self.notes.append(f"its {kind} key {key_name}of {of} ({', '.join(names)}) is not held")
+
+    def lost_references(self, table: str) -> list[str]:
+        """A note for each foreign key."""
+        return [
+            f"{table}: its foreign key ({', '.join(each.columns)}) to {each.target} is not held"
+            for each in self.references
+        ]
+
+    def task_columns(
+        self, table: str, notes: list[str], lacking: Callable[[str], str | None] = lambda name: None
+    ) -> list[tuple[Declared, Column]]:
+        """The columns that a task's table can have.
+
+        Args:
+            notes: gets a line for each thing that it does not hold.
+            lacking: why there are no cells of the column of a name; `None` if there are.
+        """
+        kept = []
+        for declared in self.columns.values():
+            declared = replace(declared, key=self.keys.get(declared.name, ""))
+            if (reason := lacking(declared.name)) is not None:
+                notes.append(f"{table}.{declared.name}: left out, {reason}")
+                continue
+            column, found = task_column(declared)
+            notes += [f"{table}.{declared.name}: {note}" for note in found]
+            if column is not None:
+                kept.append((declared, column))
+        notes += [f"{table}: {note}" for note in dict.fromkeys(self.notes)]
+        if not kept:
+            notes.append(f"{table}: left out, none of its columns can be held")
+        return kept
+
+    def _add_column(self, line: Sequence[Word], upper: Sequence[str]) -> None:
+        size = _type_ends(line)
+        name, behind, rest = self.name_of(shown_name(line[0].text)), line[size:], upper[size:]
+        pairs = set(pairwise(rest))
+        if "PRIMARY" in rest or "UNIQUE" in rest:
+            self.hold((name,), "PRIMARY KEY" if "PRIMARY" in rest else "UNIQUE")
+        if "CHECK" in rest:
+            self._add_check(behind[rest.index("CHECK") + 1 :])
+        if "REFERENCES" in rest:
+            self.notes.append(f"the foreign key of {name} is not held")
+        signs = [word.lower() for word in ("UNSIGNED", "ZEROFILL") if word in rest]
+        type_ = re.sub(r"^\w+", lambda word: word[0].lower(), joined(line[1:size]))
+        default, computed = _default(behind[rest.index("DEFAULT") + 1 :] if "DEFAULT" in rest else ())
+        self.columns[name] = Declared(
+            name,
+            " ".join([type_, *signs]),
+            nullable=("NOT", "NULL") not in pairs,
+            default=default,
+            computed=computed,
+            auto_increment="AUTO_INCREMENT" in rest,
+            generated=_is_generated(behind),
+            on_update=("ON", "UPDATE") in pairs,
+        )
+
+    def _add_check(self, condition: Sequence[Word]) -> None:
+        shown = joined(condition)
+        if not shown.lower().startswith("(json_valid("):  # by which MariaDB knows a JSON
+            self.notes.append(f"its CHECK {shown[:MAX_CHECK_CHARACTERS]} is not held")
+
+    def _names(self, line: Sequence[Word]) -> tuple[str, ...]:
+        """The columns of a key; an expression begins with a bracket."""
+        parts = [part[0].text for part in lines_of(line) if part]
+        return tuple("an expression" if part == "(" else self.name_of(shown_name(part)) for part in parts)
+
+
+def declaration(words: Sequence[Word]) -> Declaration:
+    """What the words of a CREATE TABLE declare."""
+    made = Declaration(notes=[f"without {lost}" for lost in not_made(words)])
+    for line in filter(None, lines_of(words)):
+        made.add(line)
+    return made
+
+
+def not_made(words: Sequence[Word]) -> list[str]:
+    """Return what a table has where it comes from and not where it is made: partitions, and the history of
+    its rows."""
+    pairs = set(pairwise(word.upper for word in words))
+    lost = ["its partitions"] if ("PARTITION", "BY") in pairs else []
+    return lost + (["its system versioning"] if ("SYSTEM", "VERSIONING") in pairs else [])
+
+
+def same_name(names: Iterable[str], written: str) -> str | None:
+    """The one of the names that is written so, or else in other letters."""
+    same = [name for name in names if name.casefold() == written.casefold()]
+    return written if written in same else next(iter(same), None)
+
+
+def lines_of(words: Sequence[Word]) -> list[list[Word]]:
+    """The parts of the first brackets, which commas divide: of CREATE TABLE, its columns and keys."""
+    lines: list[list[Word]] = [[]]
+    depth = 0
+    for word in words:
+        depth += word.text == "("
+        if depth == 1 and word.text == ",":
+            lines.append([])
+        elif depth > 1 or (depth == 1 and word.text not in "()"):
+            lines[-1].append(word)
+        if word.text == ")" and (depth := depth - 1) == 0:
+            break
+    return lines
+
+
+def is_column(line: Sequence[Word]) -> bool:
+    if line[0].upper == "PERIOD":  # also a name that needs no quotes
+        return len(line) > 1 and line[1].upper != "FOR"
+    return line[0].upper not in _NO_COLUMN
+
+
+def _type_ends(line: Sequence[Word]) -> int:
+    """The place behind the type of a column's line, its size in parentheses included."""
+    end = next((n for n, each in enumerate(line) if each.text == ")"), 0) if line[2:3] else 0
+    return end + 1 if end and line[2].text == "(" else 2
+
+
+def _is_generated(behind: Sequence[Word]) -> bool:
+    """Return whether a column is computed, by what stands behind its type.
+
+    `AS` is also part of CAST, which may stand in a default or a check.
+    """
+    depth = 0
+    for word, after in pairwise(behind):
+        if depth == 0 and (word.upper == "GENERATED" or (word.upper == "AS" and after.upper in ("(", "ROW"))):
+            return True
+        depth += (word.text == "(") - (word.text == ")")
+    return False
+
+
+def _default(behind: Sequence[Word]) -> tuple[str | None, bool]:
+    """The default of a column, by what stands behind DEFAULT, and whether it is an expression."""
+    if not behind or behind[0].upper == "NULL":
+        return None, False
+    if behind[0].text.startswith(("'", '"')):
+        return unescaped(behind[0].text), False
+    if (truth := {"FALSE": "0", "TRUE": "1"}.get(behind[0].upper)) is not None:
+        return truth, False
+    if (number := re.match(r"\+?(-?\d[\d.]*)(?![\w.])", joined(behind))) is not None:
+        return number[1], False
+    depth = 0
+    for end, word in enumerate(behind):
+        depth += (word.text == "(") - (word.text == ")")
+        if depth == 0 and [each.text for each in behind[end + 1 : end + 2]] != ["("]:
+            break
+    return joined(behind[: end + 1]), True
+
+
+def _key_name(line: Sequence[Word]) -> str:
+    """The name of a key and a blank, if it has one."""
+    named = [word.text for word in takewhile(lambda word: word.text != "(", line) if word.kind == "quoted"]
+    return f"{shown_name(named[-1])} " if named else ""
