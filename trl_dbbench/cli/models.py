@@ -16,7 +16,7 @@ from trl_dbbench.database.open import Spec
 from trl_dbbench.database.server.connections import redacted
 from trl_dbbench.errors import ConfigError, EngineError
 from trl_dbbench.tasks import Task, load_tasks
-from trl_dbbench.utils.files import check_folder, check_outputs, write_atomically
+from trl_dbbench.utils.files import check_folder, check_outputs, write_json
 
 if TYPE_CHECKING:
     from trl_dbbench.engines.base import Backend, EngineSettings
@@ -136,11 +136,10 @@ def _tell_samples(arm: Arm) -> None:
 
 def _keep(evaluation: Evaluation, arm: Arm, json_file: Path | None, html_file: Path | None) -> None:
     from trl_dbbench.evaluation.compare.page import write_arm
-    from trl_dbbench.evaluation.compare.saved import arm_dict, to_json
+    from trl_dbbench.evaluation.compare.saved import arm_dict
 
     if json_file is not None:
-        with write_atomically(json_file) as file:
-            file.write(to_json(evaluation.to_dict() | arm_dict(arm)))
+        write_json(json_file, evaluation.to_dict() | arm_dict(arm))
     if html_file is not None:
         typer.echo(write_arm(arm, html_file))
 
