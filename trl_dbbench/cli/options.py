@@ -18,6 +18,7 @@ from trl_dbbench.runs.settings import SETTINGS_FILE
 from trl_dbbench.runs.stream import STREAM_FILE
 from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.tasks.csv_tables import CsvOptions
+from trl_dbbench.utils.settings import check_number
 
 if TYPE_CHECKING:
     from trl_dbbench.engines.base import EngineSettings
@@ -294,7 +295,7 @@ def engine_settings(given: Mapping[str, Any]) -> EngineSettings:
     """Return the engine that a command's options ask for; raise ConfigError for a server's wrong address."""
     import torch
 
-    from trl_dbbench.engines.base import EngineSettings, check_share, server_addresses
+    from trl_dbbench.engines.base import EngineSettings, server_addresses
 
     urls, share = names(given.get("vllm_server_urls")), given["vllm_gpu_memory_utilization"]
     if urls is not None and given["use_vllm"]:
@@ -303,7 +304,7 @@ def engine_settings(given: Mapping[str, Any]) -> EngineSettings:
         raise ConfigError("--vllm-gpu-memory-utilization goes with --use-vllm, which is not given.")
     if share is None:
         share = 0.9 if torch.cuda.is_available() else 0.3
-    check_share(share)
+    check_number("vllm_gpu_memory_utilization", share)
     return EngineSettings(
         vllm_server_urls=None if urls is None else server_addresses(urls),
         use_vllm=given["use_vllm"],
