@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from launching import ROOT
+from typer.testing import CliRunner
 
-from trl_dbbench.cli import COMMANDS
+from trl_dbbench.cli import COMMANDS, app
 
 GROUPS = {
     "Train": ["recipes", "doctor", "train", "merge"],
@@ -45,10 +46,10 @@ def test_the_reference_has_the_same_groups() -> None:
 
 
 @pytest.mark.parametrize(("word", "nearest"), [("trian", "train"), ("exprt", "export"), ("Eval", "eval")])
-def test_an_unknown_command_names_the_nearest(command: Callable, word: str, nearest: str) -> None:
-    said = command(word, "--tasks", "t.jsonl")[0]
-    assert said.startswith(f"error: unknown command '{word}'; allowed: recipes, doctor, train, ")
-    assert said.endswith(f"; nearest: {nearest}.")
+def test_an_unknown_command_names_the_nearest(word: str, nearest: str) -> None:
+    ended = CliRunner().invoke(app, [word, "--tasks", "t.jsonl"])
+    assert ended.exit_code == 2
+    assert f"No such command '{word}'. Did you mean '{nearest}'" in ended.output
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from launching import RECIPE, SMALL
@@ -21,6 +22,7 @@ from transformers import TrainingArguments
 from trl import GRPOConfig
 
 from trl_dbbench import DBBenchGRPOConfig, __version__
+from trl_dbbench.cli.arguments import outcome_reward
 from trl_dbbench.cli.start import RecipeParser
 from trl_dbbench.episode.types import Episode, Sampling, Status
 from trl_dbbench.errors import ConfigError, TaskError
@@ -179,6 +181,11 @@ def test_settings_that_were_renamed_warn_of_nothing(given: list[str], tmp_path: 
     assert args.gradient_checkpointing is bool(given), "the command line wins"
 
 
+def test_the_older_and_the_newer_name_of_a_setting(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is the older name of activation_checkpointing; give one of them"):
+        parsed_by("sft", tmp_path, "--gradient_checkpointing", "false", activation_checkpointing=True)
+
+
 @pytest.mark.filterwarnings("error::FutureWarning")
 def test_defaults_of_trl_warn_of_nothing(tmp_path: Path) -> None:
     assert config(tmp_path).gradient_checkpointing is True
@@ -205,6 +212,24 @@ def test_no_adapter(command: Callable, tmp_path: Path, monkeypatch: pytest.Monke
         assert command(*words, "--adapter", "frist")[0].startswith(
             "error: --adapter: 'frist' is not an adapter's folder here; nearest: first."
         )
+
+
+def test_no_model_and_no_run(command: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    said = "error: --model: the folder 'folder' holds no model: it has no config.json."
+    assert command("eval", "--model", "folder", "--tasks", "t.jsonl")[0] == said
+    assert "'nope' has no episodes.jsonl" in command("export", "nope", "--to", "sft")[0]
+
+
+def test_a_file_that_may_not_be_read_is_one_line(
+    command: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*args: Any, **kwargs: Any) -> None:
+        raise PermissionError(13, "Permission denied", "t.jsonl")
+
+    monkeypatch.setattr("trl_dbbench.cli.tasks.load_tasks", refused)
+    assert command("skills", "t.jsonl")[0] == "error: [Errno 13] Permission denied: 't.jsonl'"
 
 
 def test_no_csv_file(tmp_path: Path) -> None:
@@ -304,17 +329,67 @@ def test_sizes_of_nothing(name: str, value: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"beta": -0.1}, "beta must be 0 (no KL) or more, is -0.1"),
-        ({"vllm_gpu_memory_utilization": 30}, "above 0 and at most 1, as 0.3; is 30"),
-        ({"vllm_gpu_memory_utilization": float("nan")}, "above 0 and at most 1, as 0.3; is nan"),
-        ({"vllm_max_model_length": 0}, "vllm_max_model_length must be at least 1 token, is 0"),
-        ({"vllm_tensor_parallel_size": 0}, "vllm_tensor_parallel_size must be at least 1 process, is 0"),
+        ({"beta": -0.1}, "beta must be 0 or more, is -0.1. Below, a KL would be paid for."),
+        ({"learning_rate": -1e-5}, "learning_rate must be 0 or more, is -1e-05."),
+        ({"learning_rate": float("inf")}, "learning_rate must be a finite number, is inf."),
+        ({"epsilon": -0.2}, "epsilon must be 0 or more, is -0.2."),
+        ({"temperature": float("inf")}, "temperature must be a finite number, is inf."),
+        ({"temperature": -1.0}, "temperature must be above 0, is -1.0."),
+        ({"max_steps": 0}, "max_steps must be at least 1, or -1 to go by num_train_epochs, is 0."),
+        ({"num_train_epochs": 0}, "num_train_epochs must be above 0, is 0."),
+        ({"adam_beta2": 1.0}, "adam_beta2 must be a share from 0 on and below 1, is 1.0."),
+        ({"seed": -1}, "seed must be from 0 to 4294967295, is -1."),
+        ({"vllm_gpu_memory_utilization": 30}, "vllm_gpu_memory_utilization must be above 0 and at most 1, is 30."),
+        ({"vllm_max_model_length": 0}, "vllm_max_model_length must be at least 1, is 0. Leave it out for"),
+        ({"vllm_tensor_parallel_size": 0}, "vllm_tensor_parallel_size must be at least 1, is 0."),
+    ],
+)  # fmt: skip
+def test_out_of_range(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        config(tmp_path, **settings)
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        parsed_by("grpo", tmp_path, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"learning_rate": "abc"}, "learning_rate must be a number, is 'abc'."),
+        ({"num_generations": "8"}, "num_generations must be a whole number, is '8'."),
+        ({"max_steps": 2.5}, "max_steps must be a whole number, is 2.5."),
+        ({"beta": float("nan")}, "beta must be a number, is nan."),
+        ({"reward_weights": [1.0, "2"]}, "reward_weights must be a number, is '2'."),
+        ({"logging_steps": [1]}, "logging_steps must be a number, is [1]."),
     ],
 )
-def test_out_of_range(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
-    vllm = {"use_vllm": True, "vllm_mode": "colocate"} if "beta" not in settings else {}
+def test_a_number_in_python(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
-        config(tmp_path, **vllm, **settings)
+        config(tmp_path, **settings)
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    args = config(tmp_path, learning_rate=np.float32(0.5), max_steps=np.int64(3))
+    assert (args.learning_rate, args.max_steps) == (0.5, 3)
+
+
+def test_a_text_is_a_list_of_one_in_python(tmp_path: Path) -> None:
+    args = config(tmp_path, vllm_server_urls="http://10.0.0.7:8000/", stream="skills", stage_steps=2)
+    assert (args.vllm_server_urls, args.stream) == (["http://10.0.0.7:8000"], "skills")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        ({"wrong": float("nan")}, "outcome: wrong must be a number, is nan."),
+        ('{"wrong": Infinity}', "outcome: wrong must be a finite number, is inf."),
+        ({"wrong": "-1"}, "outcome: wrong must be a number, is '-1'."),
+        ({"wrongg": -1}, "outcome must give numbers for some of right, wrong,"),
+        ("low", "outcome must give numbers for some of right, wrong,"),
+    ],
+)
+def test_values_of_the_outcome(outcome: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        outcome_reward("reinforce", outcome)
 
 
 @pytest.mark.parametrize(

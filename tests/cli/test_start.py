@@ -18,6 +18,7 @@ from trl import SFTConfig
 
 from trl_dbbench import DBBenchGRPOConfig, TaskArguments
 from trl_dbbench.cli.start import RecipeParser, put_timestamp, use_one_gpu
+from trl_dbbench.errors import ConfigError
 
 
 @dataclass
@@ -146,6 +147,21 @@ def test_a_key_that_is_missing(tmp_path, monkeypatch):
 )
 def test_a_key_whose_value_is_of_the_wrong_kind(yaml, said, tmp_path, monkeypatch):
     assert said in error_of(monkeypatch, tmp_path, f"{CPU}{yaml}\n")
+
+
+@pytest.mark.parametrize("yaml", ["tasks: [a", "- tasks", "1: 2", ""])
+def test_a_yaml_without_keys(folders, yaml):
+    with pytest.raises(ConfigError, match=r"'configs/my.yaml' (cannot be read as YAML|holds no keys)"):
+        parsed(yaml)
+
+
+def test_ways_to_name_the_yaml(folders):
+    assert parsed("tasks: here.jsonl").tasks == "here.jsonl"
+    (keys,) = RecipeParser([Keys]).parse_args_and_config(["--config=configs/my.yaml"])
+    assert keys.tasks == "here.jsonl"
+    for words in (["--config"], ["--config", "no.yaml"]):
+        with pytest.raises(ConfigError, match="cannot be read as YAML"):
+            RecipeParser([Keys]).parse_args_and_config(words)
 
 
 def test_a_list_of_one_is_written_as_its_entry(folders):

@@ -375,14 +375,15 @@ def test_a_folder_of_something_else_is_left_alone(tasks: Path, command: Callable
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        (["--n", "0"], "n must be at least 1; given is 0."),
+        (["--n", "0"], "n must be at least 1, is 0."),
         (["--keep", "good"], "unknown keep 'good'; allowed: right, all."),
         (
             ["--temperature", "0"],
-            "temperature must be above 0; at 0 all episodes of a task would be the same",
+            "temperature must be above 0, is 0.0. Training and samples need episodes that",
         ),
-        (["--top-p", "1.5"], "top_p must be above 0 and at most 1; given is 1.5."),
-        (["--max-per-task", "0"], "max_per_task must be at least 1; given is 0."),
+        (["--temperature", "inf"], "temperature must be a finite number, is inf."),
+        (["--top-p", "1.5"], "top_p must be above 0 and at most 1, is 1.5."),
+        (["--max-per-task", "0"], "max_per_task must be at least 1, is 0."),
     ],
 )
 def test_what_cannot_be_sampled(

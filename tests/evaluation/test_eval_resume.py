@@ -140,10 +140,15 @@ def test_one_evaluation_at_a_time_goes_on(
     command(*arguments)
     partial = tmp_path / "e.json.partial"
     before = partial.read_bytes()
+    asked = len(api.bodies)
     with partial.open("a") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        assert "another evaluation writes" in command(*arguments, "--resume")[0]
-    assert partial.read_bytes() == before
+        for more in ((), ("--resume",)):
+            assert "another evaluation writes" in command(*arguments, *more)[0]
+        partial.write_text("")  # the other has only begun
+        assert "another evaluation writes" in command(*arguments)[0]
+        partial.write_bytes(before)
+    assert (partial.read_bytes(), len(api.bodies)) == (before, asked), "nothing was played"
     api.answer = lambda body, number: said(RIGHT)
     assert command(*arguments, "--resume")[0] == 0
 

@@ -144,6 +144,32 @@ def test_a_merge_into_a_folder_that_is_there_and_empty(run, tmp_path, monkeypatc
         assert not [path for path in out.iterdir() if path.is_dir()]
 
 
+def test_a_model_with_code_of_its_own(tasks, command, tmp_path, monkeypatch):
+    """Its code is run only where that is asked for; the merged model has a copy of it."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    model = shutil.copytree(MODEL, tmp_path / "model")
+    (model / "mine.py").write_text(
+        "from transformers import Qwen2Config, Qwen2ForCausalLM\n"
+        "class MyConfig(Qwen2Config):\n    model_type = 'mine'\n"
+        "class MyModel(Qwen2ForCausalLM):\n    config_class = MyConfig\n"
+    )
+    own = {"AutoConfig": "mine.MyConfig", "AutoModelForCausalLM": "mine.MyModel"}
+    config = json.loads((model / "config.json").read_text())
+    config |= {"model_type": "mine", "architectures": ["MyModel"], "auto_map": own}
+    (model / "config.json").write_text(json.dumps(config))
+    base = AutoModelForCausalLM.from_pretrained(model, trust_remote_code=True)
+    get_peft_model(base, LoraConfig(**LORA)).save_pretrained(tmp_path / "adapter")
+
+    def both(*words: object) -> None:
+        assert "trust_remote_code" in str(command(*words)[0])
+        assert command(*words, "--trust-remote-code")[0] == 0
+
+    played = ("--tasks", tasks, "--limit", 2, "--database", "sqlite")
+    both("eval", "--model", model, *played)
+    both("merge", "--adapter", tmp_path / "adapter", "--out", tmp_path / "merged")
+    both("eval", "--model", tmp_path / "merged", *played)
+
+
 def test_a_merge_that_changes_the_answers_leaves_nothing(run, tmp_path, monkeypatch):
     """As if PEFT forgot the adapter."""
     monkeypatch.setattr(PeftModel, "merge_and_unload", lambda self, **kwargs: self.unload(), raising=False)

@@ -13,7 +13,7 @@ from training import episodes_in, quickstart_trainer
 from trl_dbbench import Task, to_dataset
 from trl_dbbench.episode.dataset import to_fresh_dataset
 from trl_dbbench.tasks import Gold
-from trl_dbbench.training.frontier import FRESH_CANDIDATES, HALF_LIFE, Frontier
+from trl_dbbench.training.frontier import FRESH_CANDIDATES, HALF_LIFE, Frontier, Names
 
 
 def of(name: str, *skills: str, tables: str = "medals") -> Task:
@@ -54,29 +54,31 @@ def frontier() -> Frontier:
 
 
 def test_nothing_is_known_at_first(frontier):
-    assert [frontier.expected(each.to_json()) for each in (EASY, HARD, MIXED)] == [0.5, 0.5, 0.5]
+    assert [frontier.expected(Names.of(each.to_json())) for each in (EASY, HARD, MIXED)] == [0.5, 0.5, 0.5]
 
 
 def test_a_tasks_own_samples_count_on_top_of_those_of_tasks_like_it(frontier):
     """Eight samples, all right: the task's kind and its tables have 9 / 10; so Beta(0.9 * 2 + 8, 0.1 * 2)."""
     played(frontier, samples(EASY, 8, 0))
-    assert frontier.expected(EASY.to_json()) == pytest.approx(9.8 / 10)
-    assert frontier.expected(HARD.to_json()) == pytest.approx(0.9)  # of another kind, over the same tables
+    assert frontier.expected(Names.of(EASY.to_json())) == pytest.approx(9.8 / 10)
+    assert frontier.expected(Names.of(HARD.to_json())) == pytest.approx(
+        0.9
+    )  # of another kind, over the same tables
 
 
 def test_the_mean_of_kind_and_tables(frontier):
     """`select, limit_only` is solved once in eight, 2 / 10; over `medals` nine of sixteen samples are right."""
     played(frontier, samples(EASY, 8, 0), samples(HARD, 1, 7))
     over_medals = of("unseen", "limit_only", "select")
-    assert frontier.expected(over_medals.to_json()) == pytest.approx((2 / 10 + 10 / 18) / 2)
+    assert frontier.expected(Names.of(over_medals.to_json())) == pytest.approx((2 / 10 + 10 / 18) / 2)
     elsewhere = of("unseen", "limit_only", "select", tables="lakes")
-    assert frontier.expected(elsewhere.to_json()) == pytest.approx(2 / 10)
+    assert frontier.expected(Names.of(elsewhere.to_json())) == pytest.approx(2 / 10)
 
 
 def test_where_neither_was_played_the_hardest_skill_decides(frontier):
     played(frontier, samples(EASY, 8, 0), samples(HARD, 1, 7))
     new = of("unseen", "select", "limit_only", "column_alias", tables="lakes")
-    assert frontier.expected(new.to_json()) == pytest.approx(2 / 10)
+    assert frontier.expected(Names.of(new.to_json())) == pytest.approx(2 / 10)
 
 
 def test_what_is_old_counts_less(frontier):
@@ -84,13 +86,13 @@ def test_what_is_old_counts_less(frontier):
     for _ in range(HALF_LIFE):
         frontier.record([])
     # 4 of 4 by now; its kind and tables have 5 / 6
-    assert frontier.expected(EASY.to_json()) == pytest.approx((2 * 5 / 6 + 4) / (2 + 4))
+    assert frontier.expected(Names.of(EASY.to_json())) == pytest.approx((2 * 5 / 6 + 4) / (2 + 4))
 
 
 def test_an_episode_whose_environment_failed_says_nothing(frontier):
     failed = [{**each, "status": "environment_fault"} for each in samples(EASY, 0, 8)]
     played(frontier, failed)
-    assert frontier.expected(EASY.to_json()) == 0.5
+    assert frontier.expected(Names.of(EASY.to_json())) == 0.5
 
 
 # --- what is drawn --------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ def test_a_file_that_does_not_fit(disk):
     path = disk / "tasks.jsonl"
     path.write_text("as it was")
     ballast = fill(disk)
-    message = f"'{path}' cannot be written, no space is left: '{disk}' has 0.0 MB free"
+    message = f"no space is left for {path}: '{disk}' has 0.0 MB free"
     with pytest.raises(StorageError, match=message), write_atomically(path) as file:
         file.write("x" * 100_000)
     ballast.unlink()

@@ -271,6 +271,17 @@ def test_a_prompt_without_its_tokenizer_is_counted_by_characters(tmp_path, monke
     assert needed_by(tmp_path, monkeypatch, prompts=[asked]) == by_tokens
 
 
+def test_earlier_episodes_in_the_prompt_are_counted(tmp_path, monkeypatch):
+    def total(**settings: Any) -> float:
+        settings = {"max_completion_length": 64, **settings}
+        asked = [[{"role": "user", "content": "word " * 400}]] * 4
+        found = needed_by(tmp_path, monkeypatch, prompts=asked, settings=settings)
+        assert found is not None
+        return sum(found.values())
+
+    assert total(few_shot=2, few_shot_update=True) > total(few_shot=1, few_shot_update=True) > total()
+
+
 def test_what_the_witness_is_told(tiny_model, sqlite_database, demo_tasks, tmp_path, monkeypatch):
     told = []
     monkeypatch.setattr("trl_dbbench.training.memory.tell", told.append)

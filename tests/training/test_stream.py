@@ -480,7 +480,10 @@ def test_a_stage_of_one_task_is_replayed_by_its_share(rows):
         ),
         ({"stream": ["skills"], "stage_steps": 5, "max_steps": 9}, r"leave max_steps \(9\) out"),
         ({"stream": ["skills"], "stage_steps": 5, "task_sampling": "frontier"}, "leave task_sampling"),
-        ({"stream": ["skills"], "stage_steps": 5, "replay": 1.0}, "at least 0 and below 1; is 1.0"),
+        (
+            {"stream": ["skills"], "stage_steps": 5, "replay": 1.0},
+            "replay must be a share from 0 on and below 1, is 1.0",
+        ),
         (
             {"stream": ["skills"], "stage_steps": 5, "stage_accuracy": 0.9, "greedy_eval": "off"},
             "stage_accuracy is measured by the greedy evaluation",

@@ -14,32 +14,15 @@ import sys
 import warnings
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from trl_dbbench.cli import compare, models, runs, serve, tasks, train
-from trl_dbbench.errors import ConfigError, user_errors
+from trl_dbbench.errors import user_errors
 from trl_dbbench.utils.console import NOT_OURS, on_terminal
-from trl_dbbench.utils.lookup import unknown
 
-
-class _Commands(TyperGroup):
-    """The commands. An unknown name gets the same error as other wrong names."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in self.commands:
-            raise ConfigError(f"{unknown('command', args[0], self.commands)}.")
-        return super().resolve_command(ctx, args)
-
-
-app = typer.Typer(
-    cls=_Commands,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Train": {
         "recipes": train.recipes,
@@ -104,5 +87,5 @@ def main() -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     for message in NOT_OURS:
         warnings.filterwarnings("ignore", message, FutureWarning)
-    with user_errors():
+    with user_errors(OSError):
         app()

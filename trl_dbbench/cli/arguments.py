@@ -1,5 +1,6 @@
 """Settings of recipes beside the trainer's own, each group a dataclass for TRL's `TrlParser`."""
 
+# ruff: noqa: RUF009 - `option` makes a field
 from __future__ import annotations
 
 import json
@@ -22,6 +23,7 @@ from trl_dbbench.rewards.registry import RewardFunction, load_reward_functions
 from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.tasks.model import SCHEMAS
 from trl_dbbench.utils.lookup import check_choice
+from trl_dbbench.utils.settings import check_number, option
 
 
 @dataclass
@@ -31,44 +33,30 @@ class TaskArguments:
     tasks: str = field(
         metadata={"help": "Training tasks: a file, a folder of parquet, a hub id, or generate://full."}
     )
-    tasks_split: str | None = field(default=None, metadata={"help": "The split of a hub id or folder."})
-    eval_tasks: str | None = field(
-        default=None,
-        metadata={"help": "Held-out tasks, played by eval_strategy; before and after if it is left out."},
+    tasks_split: str | None = option(None, "The split of a hub id or folder.")
+    eval_tasks: str | None = option(
+        None, "Held-out tasks, played by eval_strategy; before and after if it is left out."
     )
-    eval_tasks_split: str | None = field(default=None, metadata={"help": "The split of eval_tasks."})
-    tasks_format: str | None = field(
-        default=None,
-        metadata={
-            "help": "The format of tasks and eval_tasks: a name or a dotted path; left out, recognised."
-        },
+    eval_tasks_split: str | None = option(None, "The split of eval_tasks.")
+    tasks_format: str | None = option(
+        None, "The format of tasks and eval_tasks: a name or a dotted path; left out, recognised."
     )
-    schema: str | None = field(
-        default=None,
-        metadata={
-            "help": "Tables in the prompt: names of columns, full (with keys and first rows), "
-            "or none; left out, as each task says.",
-            "choices": list(SCHEMAS),
-        },
+    schema: str | None = option(
+        None,
+        "Tables in the prompt: names of columns, full (with keys and first rows), or none; left out, as each "
+        "task says.",
+        SCHEMAS,
     )
-    system_prompt: str | None = field(
-        default=None,
-        metadata={
-            "help": "Replaces the protocol's system prompt: a text, a file (.txt, .md) that holds it, or a "
-            ".json file of all messages before the question."
-        },
+    system_prompt: str | None = option(
+        None,
+        "Replaces the protocol's system prompt: a text, a file (.txt, .md) that holds it, or a .json file of "
+        "all messages before the question.",
     )
-
-    system_prompt_mode: str = field(
-        default="replace",
-        metadata={
-            "help": "With system_prompt: replace the protocol's, or prepend to it.",
-            "choices": list(MODES),
-        },
+    system_prompt_mode: str = option(
+        "replace", "With system_prompt: replace the protocol's, or prepend to it.", MODES
     )
-    prelude: str | None = field(
-        default=None,
-        metadata={"help": "A JSON file of messages that stand between system prompt and question."},
+    prelude: str | None = option(
+        None, "A JSON file of messages that stand between system prompt and question."
     )
 
     def opening(self, protocol: AgentProtocol, tasks: Sequence[Task]) -> Opening | None:
@@ -137,26 +125,20 @@ class DatabaseArguments:
     """The database that runs the agent's SQL."""
 
     # transformers' parser takes the second of these for the command line, and for a list no plain default
-    database: dict[str, int] | list[str] | str = field(
-        default_factory=lambda: "auto",
-        metadata={
-            "help": "auto, docker, local, sqlite or mysql+pymysql://user:password@host:port; several servers "
-            "as a list of URLs, or as {local: 2}, on the command line local:2; or the dotted path of a class."
-        },
+    database: dict[str, int] | list[str] | str = option(
+        lambda: "auto",
+        "auto, docker, local, sqlite or mysql+pymysql://user:password@host:port; several servers as a list "
+        "of URLs, or as {local: 2}, on the command line local:2; or the dotted path of a class.",
     )
-    docker_image: str | None = field(
-        default=None,
-        metadata={"help": "The image that docker and auto start; $TRL_DBBENCH_DOCKER_IMAGE, else mysql:8.4."},
+    docker_image: str | None = option(
+        None, "The image that docker and auto start; $TRL_DBBENCH_DOCKER_IMAGE, else mysql:8.4."
     )
-    database_patience: float = field(
-        default=Database.patience,
-        metadata={
-            "help": "Seconds to wait for a database that does not answer; then the run saves and ends."
-        },
+    database_patience: float = option(
+        Database.patience,
+        "Seconds to wait for a database that does not answer; then the run saves and ends.",
     )
-    require_accounts: bool = field(
-        default=False,
-        metadata={"help": "Refuse a server on which agents cannot have accounts of their own."},
+    require_accounts: bool = option(
+        False, "Refuse a server on which agents cannot have accounts of their own."
     )
 
     def open(self, tasks: Iterable[Task] = ()) -> AbstractContextManager[Database]:
@@ -173,22 +155,14 @@ class DatabaseArguments:
 class RewardArguments:
     """The rewards of an episode."""
 
-    reward_funcs: list[str] = field(
-        default_factory=lambda: ["outcome"],
-        metadata={
-            "help": "outcome, execution, efficiency, query_cost, format, executes, state_progress, "
-            "answer_seen, model:PATH, prm:PATH, or dotted paths of functions that take `episode`."
-        },
+    reward_funcs: list[str] = option(
+        lambda: ["outcome"],
+        "outcome, execution, efficiency, query_cost, format, executes, state_progress, answer_seen, "
+        "model:PATH, prm:PATH, or dotted paths of functions that take `episode`.",
     )
-    outcome_preset: str = field(
-        default="greedy_then_grpo",
-        metadata={"help": "Values of the outcome reward.", "choices": list(OUTCOME_PRESETS)},
-    )
-    outcome: dict[str, Any] | str | None = field(
-        default=None,
-        metadata={
-            "help": "Replaces values of the preset: {wrong: -0.5}; on the command line '{\"wrong\": -0.5}'."
-        },
+    outcome_preset: str = option("greedy_then_grpo", "Values of the outcome reward.", OUTCOME_PRESETS)
+    outcome: dict[str, Any] | str | None = option(
+        None, "Replaces values of the preset: {wrong: -0.5}; on the command line '{\"wrong\": -0.5}'."
     )
 
     def load(self, database: Database) -> list[RewardFunction]:
@@ -204,14 +178,13 @@ def outcome_reward(preset: str, values: dict[str, Any] | str | None = None) -> O
     if read is None:
         return OUTCOME_PRESETS[preset]
     known = [each.name for each in fields(OutcomeReward)]
-    if not isinstance(read, dict) or not all(
-        name in known and isinstance(value, int | float) and not isinstance(value, bool)
-        for name, value in read.items()
-    ):
+    if not isinstance(read, dict) or not {*read} <= {*known}:
         raise ConfigError(
             f"outcome must give numbers for some of {', '.join(known)}, as in {{wrong: -0.5}}; given is "
             f"{values!r}."
         )
+    for name, value in read.items():
+        check_number(f"outcome: {name}", value)
     return replace(OUTCOME_PRESETS[preset], **{name: float(value) for name, value in read.items()})
 
 

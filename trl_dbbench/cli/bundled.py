@@ -83,7 +83,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
         keys = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"'{path}' cannot be read as YAML: {one_line(error)}") from None
-    if not isinstance(keys, dict):
+    if not isinstance(keys, dict) or not all(isinstance(key, str) for key in keys):
         raise ConfigError(f"'{path}' holds no keys; a recipe has lines such as `tasks: train.jsonl`.")
     return keys
 

@@ -10,7 +10,7 @@ import typer
 from trl_dbbench.cli import options as opt
 from trl_dbbench.cli.models import opened
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.utils.files import check_outputs, write_atomically
+from trl_dbbench.utils.files import check_outputs, write_json
 
 if TYPE_CHECKING:
     from trl_dbbench.evaluation.compare import Arm
@@ -48,7 +48,11 @@ def compare(
     arms = _saved(context, saved) if saved else _played(context, notes)
     _tell(arms, notes, json_file, html_file)
     if saved:
-        _tell_streams(saved)
+        from trl_dbbench.evaluation.compare.saved import names_of
+        from trl_dbbench.evaluation.compare.streams import stream_figures, streams_text
+
+        if figures := stream_figures(saved, names_of(saved)):
+            typer.echo(f"\nStreams, in points of 100 (docs/lifelong.md):\n{streams_text(figures)}")
 
 
 def _tell(arms: list[Arm], notes: list[str], json_file: Path | None, html_file: Path | None) -> None:
@@ -56,24 +60,13 @@ def _tell(arms: list[Arm], notes: list[str], json_file: Path | None, html_file: 
     from trl_dbbench.evaluation.compare import compare_arms
     from trl_dbbench.evaluation.compare.comparison import comparison_text
     from trl_dbbench.evaluation.compare.page import write_comparison
-    from trl_dbbench.evaluation.compare.saved import to_json
 
     comparison = compare_arms(arms, notes=notes)
     typer.echo(comparison_text(comparison))
     if json_file is not None:
-        with write_atomically(json_file) as file:
-            file.write(to_json(comparison.to_dict()))
+        write_json(json_file, comparison.to_dict())
     if html_file is not None:
         typer.echo(write_comparison(comparison, html_file))
-
-
-def _tell_streams(saved: list[Path]) -> None:
-    """Print what runs with streams kept and lost."""
-    from trl_dbbench.evaluation.compare.saved import names_of
-    from trl_dbbench.evaluation.compare.streams import stream_figures, streams_text
-
-    if figures := stream_figures(saved, names_of(saved)):
-        typer.echo(f"\nStreams, in points of 100 (docs/lifelong.md):\n{streams_text(figures)}")
 
 
 def _saved(context: typer.Context, paths: list[Path]) -> list[Arm]:

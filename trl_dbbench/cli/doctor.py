@@ -51,11 +51,21 @@ from trl_dbbench.episode.protocol import AgentProtocol, get_protocol
 from trl_dbbench.episode.types import Episode, Rules
 from trl_dbbench.errors import ConfigError, DatabaseError, DBBenchError, EngineError, loading, one_line
 from trl_dbbench.evaluation.evaluate import evaluate
-from trl_dbbench.runs.adapters import ADAPTER_FILE, MODEL_FILE, adapter_settings
-from trl_dbbench.runs.few_shot import Memory, load_memory, longest_shown
+from trl_dbbench.runs.adapters import adapter_settings, check_is_model
+from trl_dbbench.runs.few_shot import Memory, load_memory
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Task, load_tasks
-from trl_dbbench.training.memory import REMEDIES, Place, Sizes, adapter_config, gb, plan, quantized_bits
+from trl_dbbench.training.memory import (
+    REMEDIES,
+    Place,
+    Sizes,
+    adapter_config,
+    bytes_of,
+    gb,
+    longest_prompt,
+    plan,
+    quantized_bits,
+)
 from trl_dbbench.training.unsupported import wants_bf16
 from trl_dbbench.utils.files import check_folder
 from trl_dbbench.utils.memory import total_memory
@@ -95,8 +105,6 @@ def play_shipped() -> str:
         with _one_quiet_thread():
             model, episodes = _played(shipped.read_recipe(shipped.recipes()["quickstart"]))
             difference = largest_difference(model, episodes)
-    except DBBenchError:
-        raise
     except Exception as error:  # whatever a version raises that was not tried
         raise EngineError(
             "no episode can be played with the installed versions of trl, transformers and torch: "
@@ -265,6 +273,8 @@ def _checked(name: str, check: Callable[[], str | Finding], parser: RecipeParser
             found = check()
     except (DBBenchError, ValueError, OSError) as error:
         return Finding(name, "FAIL", str(error))
+    except Exception as error:  # of a library, about a setting that it was given
+        return Finding(name, "FAIL", f"{type(error).__name__}: {error}")
     return found if isinstance(found, Finding) else Finding(name, "ok", found)
 
 
@@ -364,7 +374,7 @@ def _model(case: Case) -> str | Finding:
     if (adapter := case.get("adapter_name_or_path")) is not None:
         adapter_settings(adapter, get_peft_config(case.model))
     text = f"{name}, {config.model_type}, with a chat template"
-    half = wants_bf16(case.given) or _bytes_of(case.get("dtype", "auto"), config) == 2
+    half = wants_bf16(case.given) or bytes_of(case.get("dtype", "auto"), config) == 2
     if case.on_cpu and half and not computes_bfloat16(torch.cpu.get_capabilities()):
         slow = (
             "this CPU has no instructions for bfloat16: --dtype float32 --bf16 false is several times faster"
@@ -381,11 +391,8 @@ def computes_bfloat16(capabilities: Mapping[str, Any]) -> bool:
 
 def _config_of(name: str, case: Case) -> Any:
     """Return a model's configuration; `None` if the hub does not give it now."""
-    has_model = (Path(name) / MODEL_FILE).is_file()
-    if (Path(name) / ADAPTER_FILE).is_file() and not has_model:
-        raise ConfigError(f"'{name}' is a LoRA adapter, not a model. Name its base model.")
-    if Path(name).is_dir() and not has_model:
-        raise ConfigError(f"the folder '{name}' holds no model: it has no config.json.")
+    if Path(name).is_dir():
+        check_is_model(name)
     try:
         return AutoConfig.from_pretrained(name, **_loading(case))
     except (OSError, ValueError) as error:
@@ -476,7 +483,7 @@ def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
     place = Place(
         there=_memory_there(case),
         on_cpu=case.on_cpu,
-        value_bytes=_bytes_of(str(loaded_with["dtype"] or "auto"), config),
+        value_bytes=bytes_of(str(loaded_with["dtype"] or "auto"), config),
         lora=adapter is not None,
         bits=bits,
         ranks=case.ranks,
@@ -520,24 +527,9 @@ def _prompt_tokens(case: Case, tasks: Sequence[Task]) -> int:
     opening = case.task_arguments.opening(protocol, tasks)
     prompts = [protocol.messages(task, opening) for task in tasks]
     tokenizer = AutoTokenizer.from_pretrained(case.get("model_name_or_path"), **_loading(case))
-
-    def tokens(messages: Sequence[Mapping[str, str]]) -> int:
-        return len(tokenizer("".join(each["content"] for each in messages))["input_ids"])
-
-    alone = tokens(max(prompts, key=lambda messages: sum(len(each["content"]) for each in messages)))
-    own = prompts if case.get("few_shot_update") else ()
-    shown = tokens(longest_shown(case.get("few_shot", 0), case.shown, protocol, own))
-    context = getattr(case.config.get_text_config(), "max_position_embeddings", math.inf)
-    # examples that do not fit are not shown
-    return max(alone, min(alone + shown, context - case.get("max_completion_length")))
-
-
-def _bytes_of(dtype: str, config: Any) -> int:
-    if dtype == "auto":
-        dtype = str(getattr(config, "dtype", None) or "float32")
-    # the check of the settings names a word that is no type
-    known = getattr(torch, re.sub(r"^torch\.", "", dtype), torch.float32)
-    return int(known.itemsize)
+    return longest_prompt(
+        *(case.given, case.config, prompts, case.shown), lambda text: len(tokenizer(text)["input_ids"])
+    )
 
 
 def _mixed(case: Case) -> bool:

@@ -16,7 +16,7 @@ from trl_dbbench.database.open import Spec
 from trl_dbbench.database.server.connections import redacted
 from trl_dbbench.errors import ConfigError, EngineError
 from trl_dbbench.tasks import Task, load_tasks
-from trl_dbbench.utils.files import check_folder, check_outputs, write_atomically
+from trl_dbbench.utils.files import check_folder, check_outputs, write_json
 
 if TYPE_CHECKING:
     from trl_dbbench.engines.base import Backend, EngineSettings
@@ -40,13 +40,27 @@ def evaluate(
     tasks: opt.EvalTasks = None,
     limit: opt.Limit = None,
     vllm_server_urls: opt.ServerUrls = None,
-    few_shot_update: opt.FewShotUpdate = False,
-    endpoint: opt.EndpointUrl = None,
-    api_key_env: opt.ApiKeyEnv = None,
-    concurrency: opt.Concurrency = None,
-    json_file: opt.JsonFile = None,
+    few_shot_update: Annotated[
+        bool,
+        typer.Option("--few-shot-update", help="Adds right episodes of this evaluation, batch by batch."),
+    ] = False,
+    endpoint: Annotated[
+        str | None, typer.Option(help="An OpenAI-compatible server that has --model: its address.")
+    ] = None,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(help="The environment variable with the endpoint's API key (default: OPENAI_API_KEY)."),
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Parallel requests to an endpoint (default: 8).")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Writes figures and episodes here.")
+    ] = None,
     html_file: opt.HtmlFile = None,
-    resume: opt.Resume = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continues the stopped evaluation in --json.")
+    ] = False,
     **options: Any,
 ) -> None:
     """Prints greedy accuracy, overall, per operation and per skill, with 95 % intervals and status shares.
@@ -73,8 +87,8 @@ def _evaluate(tasks: list[Task], trained: Trained, drawing: Drawing, given: dict
 
     if drawing.plan is not None:
         tasks = each_once(tasks)  # whose samples would be drawn from the same random numbers
-    journal = _journal_of(trained, tasks, drawing, given)
     engine, spec, image = opt.engine_settings(given), given["database"], given["docker_image"]
+    journal = _journal_of(trained, tasks, drawing, given)
     with (
         closing(journal),
         kept(journal, lambda sentence: typer.echo(sentence, err=True)),
@@ -95,10 +109,21 @@ def _finish(journal: Journal) -> None:
 
 
 def _evaluate_endpoint(options: dict[str, Any], drawing: Drawing, html_file: Path | None) -> None:
+    from trl_dbbench.evaluation.compare.arms import Arm, gold_of
+    from trl_dbbench.evaluation.compare.play import sampling_of
+
     evaluation, journal = evaluate_endpoint(options, drawing.plan)
     typer.echo(evaluation)
-    arm, json_file = arm_of(evaluation, drawing.plan), options["json_file"]
+    json_file = options["json_file"]
     if evaluation.records:  # or a file would look as if all had been played
+        arm = Arm(
+            evaluation.endpoint,
+            evaluation.records,
+            evaluation.samples,
+            sampling=None if drawing.plan is None else sampling_of(drawing.plan),
+            gold=gold_of(evaluation.tasks),
+            model=evaluation.endpoint,
+        )
         _tell_samples(arm)
         _keep(evaluation, arm, json_file, html_file)
     if (reason := evaluation.ended_early) is None:
@@ -136,11 +161,10 @@ def _tell_samples(arm: Arm) -> None:
 
 def _keep(evaluation: Evaluation, arm: Arm, json_file: Path | None, html_file: Path | None) -> None:
     from trl_dbbench.evaluation.compare.page import write_arm
-    from trl_dbbench.evaluation.compare.saved import arm_dict, to_json
+    from trl_dbbench.evaluation.compare.saved import arm_dict
 
     if json_file is not None:
-        with write_atomically(json_file) as file:
-            file.write(to_json(evaluation.to_dict() | arm_dict(arm)))
+        write_json(json_file, evaluation.to_dict() | arm_dict(arm))
     if html_file is not None:
         typer.echo(write_arm(arm, html_file))
 
@@ -224,6 +248,7 @@ def opened(
 NEEDS_TOKENS = (
     *("adapter", "vllm_server_urls", "use_vllm", "vllm_gpu_memory_utilization", "chat_template", "dtype"),
     *("harness", "scorer", "top_k", "few_shot_memory", "few_shot_by", "few_shot_update"),
+    "trust_remote_code",
 )
 """Options that need a model that is ours, or say how its text becomes tokens."""
 
@@ -316,18 +341,3 @@ def _trained_of(run: Path | None, model: str, given: Mapping[str, Any]) -> Train
         return find_trained(run, **options)
     known = {name: value for name, value in options.items() if value is not None}
     return Trained(model, None, replace(DEFAULTS, **known))
-
-
-def arm_of(evaluation: EndpointEvaluation, plan: Plan | None) -> Arm:
-    """Return the evaluation as an arm for `compare`."""
-    from trl_dbbench.evaluation.compare.arms import Arm, gold_of
-    from trl_dbbench.evaluation.compare.play import sampling_of
-
-    return Arm(
-        evaluation.endpoint,
-        evaluation.records,
-        evaluation.samples,
-        sampling=None if plan is None else sampling_of(plan),
-        gold=gold_of(evaluation.tasks),
-        model=evaluation.endpoint,
-    )

@@ -18,6 +18,7 @@ from trl_dbbench.runs.settings import SETTINGS_FILE
 from trl_dbbench.runs.stream import STREAM_FILE
 from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.tasks.csv_tables import CsvOptions
+from trl_dbbench.utils.settings import check_number
 
 if TYPE_CHECKING:
     from trl_dbbench.engines.base import EngineSettings
@@ -74,27 +75,15 @@ RunsGrader = Annotated[
     str | None, typer.Option(help="Judges all answers: a name or a dotted path; else each task's own.")
 ]
 Dtype = Annotated[str | None, typer.Option(help="auto (default), float32, bfloat16 or float16.")]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Runs the code that comes with the model.")
+]
 DockerImage = Annotated[
     str | None,
     typer.Option(help="The image that docker and auto start; $TRL_DBBENCH_DOCKER_IMAGE, else mysql:8.4."),
 ]
-FewShotUpdate = Annotated[
-    bool, typer.Option("--few-shot-update", help="Adds right episodes of this evaluation, batch by batch.")
-]
 EvalTasks = Annotated[
     str | None, typer.Option(help="A task file, folder or hub id; left out, the run's held-out tasks.")
-]
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Writes figures and episodes here.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continues the stopped evaluation in --json.")]
-EndpointUrl = Annotated[
-    str | None, typer.Option("--endpoint", help="An OpenAI-compatible server that has --model: its address.")
-]
-ApiKeyEnv = Annotated[
-    str | None,
-    typer.Option(help="The environment variable with the endpoint's API key (default: OPENAI_API_KEY)."),
-]
-Concurrency = Annotated[
-    int | None, typer.Option(min=1, help="Parallel requests to an endpoint (default: 8).")
 ]
 Delimiter = Annotated[
     str | None, typer.Option(help="What separates the cells of CSV files; told from the file by default.")
@@ -135,6 +124,7 @@ def engine(
     database: RunsDatabase = None,
     docker_image: DockerImage = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Episodes that run side by side.")] = 64,
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Options that say what generates, and where SQL runs."""
 
@@ -294,7 +284,7 @@ def engine_settings(given: Mapping[str, Any]) -> EngineSettings:
     """Return the engine that a command's options ask for; raise ConfigError for a server's wrong address."""
     import torch
 
-    from trl_dbbench.engines.base import EngineSettings, check_share, server_addresses
+    from trl_dbbench.engines.base import EngineSettings, server_addresses
 
     urls, share = names(given.get("vllm_server_urls")), given["vllm_gpu_memory_utilization"]
     if urls is not None and given["use_vllm"]:
@@ -303,11 +293,12 @@ def engine_settings(given: Mapping[str, Any]) -> EngineSettings:
         raise ConfigError("--vllm-gpu-memory-utilization goes with --use-vllm, which is not given.")
     if share is None:
         share = 0.9 if torch.cuda.is_available() else 0.3
-    check_share(share)
+    check_number("vllm_gpu_memory_utilization", share)
     return EngineSettings(
         vllm_server_urls=None if urls is None else server_addresses(urls),
         use_vllm=given["use_vllm"],
         vllm_gpu_memory_utilization=share,
+        trust_remote_code=given["trust_remote_code"],
     )
 
 

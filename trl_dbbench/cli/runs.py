@@ -177,7 +177,7 @@ def export(
         opt.refuse(context, f"{to} is text, which any tokenizer reads", "--model")
     path = out or run / f"{to}.jsonl"
     check_suffix(path)
-    check_outputs([path], *opt.files_of(run))
+    check_outputs([out], *opt.files_of(run))
     notes: list[str] = []
     rows = export_run(
         *(run, to),

@@ -29,56 +29,49 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE = "TRL_DBBENCH_MCP_TOKEN"
 
-ByMCP = Annotated[bool, typer.Option("--mcp", help="As tools of the Model Context Protocol.")]
-ByOpenEnv = Annotated[bool, typer.Option("--openenv", help="As an OpenEnv environment.")]
-HTTP = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOST:PORT",
-        help="A port alone is one of 127.0.0.1. MCP's default is standard input and output, OpenEnv's 8000.",
-    ),
-]
-TokenVariable = Annotated[
-    str | None,
-    typer.Option(
-        help="The environment variable with the token that HTTP clients send as bearer; "
-        f"{TOKEN_VARIABLE}, if set, where left out."
-    ),
-]
-Save = Annotated[Path | None, typer.Option(help="The folder that episodes are added to.")]
-Tell = Annotated[bool, typer.Option("--tell", help="MCP: submit says whether the answer was right.")]
-RewardName = Annotated[
-    str | None,
-    typer.Option("--reward", help="OpenEnv: what episodes are worth, the name of a reward, such as outcome."),
-]
-IdleSeconds = Annotated[
-    float, typer.Option(min=0.1, help="Seconds without a call after which an episode ends, as not right.")
-]
-DrainSeconds = Annotated[
-    float, typer.Option(min=0, help="Seconds that open episodes may go on after SIGTERM or Ctrl-C.")
-]
-
 
 def serve(
     tasks: opt.Tasks,
-    mcp: ByMCP = False,
-    openenv: ByOpenEnv = False,
+    mcp: Annotated[bool, typer.Option("--mcp", help="As tools of the Model Context Protocol.")] = False,
+    openenv: Annotated[bool, typer.Option("--openenv", help="As an OpenEnv environment.")] = False,
     tasks_format: opt.TaskFormatName = None,
     database: opt.TasksDatabase = "auto",
     docker_image: opt.DockerImage = None,
-    http: HTTP = None,
-    token_env: TokenVariable = None,
-    save: Save = None,
-    tell: Tell = False,
-    reward: RewardName = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="A port alone is one of 127.0.0.1. MCP's default is standard input and output, OpenEnv's "
+            "8000.",
+        ),
+    ] = None,
+    token_env: Annotated[
+        str | None,
+        typer.Option(
+            help="The environment variable with the token that HTTP clients send as bearer; "
+            f"{TOKEN_VARIABLE}, if set, where left out."
+        ),
+    ] = None,
+    save: Annotated[Path | None, typer.Option(help="The folder that episodes are added to.")] = None,
+    tell: Annotated[
+        bool, typer.Option("--tell", help="MCP: submit says whether the answer was right.")
+    ] = False,
+    reward: Annotated[
+        str | None,
+        typer.Option(help="OpenEnv: what episodes are worth, the name of a reward, such as outcome."),
+    ] = None,
     protocol: Annotated[str, typer.Option(help="tools, or tools_sql for answers that are SQL.")] = "tools",
     grader: opt.RunsGrader = None,
     max_turns: Annotated[int, typer.Option(min=1, help="Calls of an episode, its answer included.")] = 3,
     observation_characters: Annotated[
         int, typer.Option(min=0, help="Longer observations are cut; 0 cuts nothing.")
     ] = 800,
-    idle_seconds: IdleSeconds = 900,
-    drain_seconds: DrainSeconds = 0,
+    idle_seconds: Annotated[
+        float, typer.Option(min=0.1, help="Seconds without a call after which an episode ends, as not right.")
+    ] = 900,
+    drain_seconds: Annotated[
+        float, typer.Option(min=0, help="Seconds that open episodes may go on after SIGTERM or Ctrl-C.")
+    ] = 0,
 ) -> None:
     """Serves tasks to MCP clients, or to trainers as an OpenEnv environment. Each episode has a database.
 

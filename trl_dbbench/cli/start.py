@@ -28,18 +28,19 @@ import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from trl import ModelConfig, TrlParser
 
-from trl_dbbench.cli.bundled import SCRIPT_KEY, is_there, with_paths
+from trl_dbbench.cli.bundled import SCRIPT_KEY, is_there, read_recipe, with_paths
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.errors import ConfigError, DBBenchError, loading, user_errors
 from trl_dbbench.runs.adapters import check_is_model
 from trl_dbbench.runs.checkpoints import whole_checkpoints
 from trl_dbbench.training.lost_ranks import limit_waiting, naming_lost_ranks
 from trl_dbbench.training.stopping import ordered_end, set_up_logging
-from trl_dbbench.training.unsupported import check_values, use_new_names, wants_bf16, written_types
+from trl_dbbench.training.unsupported import check_values, use_new_names, wants_bf16
 from trl_dbbench.utils.cpu import spare_page_faults
 from trl_dbbench.utils.files import check_folder, check_not_misspelled
 from trl_dbbench.utils.lookup import check_choice, nearest, unknown
 from trl_dbbench.utils.ranks import Ranks
+from trl_dbbench.utils.settings import check_numbers, only_type, written_types
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ def start(arguments: Sequence[type], main: Callable[..., Trainer]) -> None:
     with ordered_end() as ended:
         use_one_gpu()
         parser = RecipeParser(arguments)
-        with user_errors(ValueError, TypeError, FileNotFoundError), parser.saying_where():
+        with user_errors(ValueError, TypeError, OSError), parser.saying_where():
             given = parser.parse_args_and_config(fail_with_unknown_args=True)
             for each in given:
                 if isinstance(each, TrainingArguments):
@@ -109,11 +110,13 @@ class RecipeParser(TrlParser):
         self.in_yaml: dict[str, Any] = {}
 
     def parse_args_and_config(self, args: Iterable[str] | None = None, **options: Any) -> tuple[Any, ...]:
-        args = list(sys.argv[1:] if args is None else args)
-        if "--config" in args[:-1]:
-            self.folder = Path(args[args.index("--config") + 1]).parent
+        given = sys.argv[1:] if args is None else args
+        args = [part for each in given for part in re.split("(?<=^--config)=", each, maxsplit=1)]
+        if "--config" in args:
+            path = Path(*args[args.index("--config") + 1 :][:1])
+            read_recipe(path)  # TRL's parser would end in a traceback where it is no YAML
+            self.folder = path.parent
         self.in_yaml = {}
-        args = [self._renamed_flag(each) for each in args]
         try:
             return super().parse_args_and_config(args, **options)
         except ValueError as error:
@@ -133,37 +136,20 @@ class RecipeParser(TrlParser):
             said.append(f"unknown setting {key!r}{f'; nearest: {near}' if near else ''}")
         return f"{'. '.join(said)}. --help lists all settings."
 
-    def _renamed(self, key: str) -> str:
-        """Return the name that transformers has for a setting now, where an older name warns."""
-        new = key.replace("gradient_checkpointing", "activation_checkpointing")
-        return new if f"--{new}" in self._option_string_actions else key
-
-    def _renamed_flag(self, word: str) -> str:
-        flag, equals, value = word.partition("=")
-        if flag in ("--no_gradient_checkpointing", "--no-gradient-checkpointing"):
-            new = self._renamed("gradient_checkpointing")
-            return word if new == "gradient_checkpointing" else f"--{new}=false"
-        if not flag.startswith("--gradient"):
-            return word
-        return f"--{self._renamed(flag.removeprefix('--').replace('-', '_'))}{equals}{value}"
-
     def set_defaults_with_config(self, **config: Any) -> list[str]:
         config.pop(SCRIPT_KEY, None)
-        config = {self._renamed(key): value for key, value in config.items()}
         for action in self._actions:
             if action.choices and config.get(action.dest) is False:  # YAML's reading of a bare `no` or `off`
                 meant = (each for each in ("no", "off") if each in action.choices)
                 config[action.dest] = next(meant, False)
             if action.nargs == "+" and isinstance(config.get(action.dest), str | int | float):
                 config[action.dest] = [config[action.dest]]  # a list of one, as on the command line
-            value = config.get(action.dest)
-            kind = self._number(action.dest)
-            if isinstance(value, float) and value.is_integer() and kind is int:
+            value, only = config.get(action.dest), only_type(self.types.get(action.dest, ""))
+            if isinstance(value, float) and value.is_integer() and only is int:
                 config[action.dest] = int(value)
-            if isinstance(value, list) and kind is float:
+            if isinstance(value, list) and only is float:
                 config[action.dest] = [_as_float(each) for each in value]
-            text = {*re.findall(r"\w+", self.types.get(action.dest, ""))} - NOT_TYPES == {"str"}
-            if text and isinstance(value, int | float) and not isinstance(value, bool):
+            if isinstance(value, int | float) and not isinstance(value, bool) and only is str:
                 config[action.dest] = str(value)  # a name of digits, as a run's or a folder's
         self.in_yaml = config
         return super().set_defaults_with_config(**with_paths(config, self._locate))
@@ -177,6 +163,9 @@ class RecipeParser(TrlParser):
     def parse_args_into_dataclasses(self, args: Sequence[str] = (), **options: Any) -> tuple[Any, ...]:
         named = [each.removeprefix("--").partition("=")[0].replace("-", "_") for each in args]
         known, given = {action.dest for action in self._actions}, {*named, *self.in_yaml}
+        for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs"):
+            if {name, new := name.replace("gradient", "activation")} <= given:
+                raise ConfigError(f"{name} is the older name of {new}; give one of them.")
         more: list[str] = []
         if ("eval_tasks" in named or self.in_yaml.get("eval_tasks")) and "eval_strategy" in known - given:
             for name, value in BEFORE_AND_AFTER.items():
@@ -197,8 +186,6 @@ class RecipeParser(TrlParser):
             if isinstance(value, list) and one_value and getattr(found, name) == value:
                 raise ConfigError(f"{name} takes one value; the YAML gives a list, {value}.")
         for action in self._actions:
-            if (kind := self._number(action.dest)) is not None:
-                _check_number(action.dest, kind, getattr(found, action.dest))
             if action.choices and action.dest in self.in_yaml:
                 values = getattr(found, action.dest)
                 for value in values if isinstance(values, list) else [values]:
@@ -207,16 +194,12 @@ class RecipeParser(TrlParser):
         if ModelConfig in self.dataclass_types:
             _check_quantized(found)
         for kind in self.dataclass_types:
+            check_numbers(found, kind)
             if issubclass(kind, TrainingArguments):
                 check_values(found, kind)
                 if not (wants_bf16(found) or found.fp16):
                     # accelerate's configuration would be taken where bf16 and fp16 are both false
                     os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
-
-    def _number(self, setting: str) -> type | None:
-        """Return `int` or `float` for a setting that takes such numbers alone."""
-        words = {*re.findall(r"\w+", self.types.get(setting, ""))} - NOT_TYPES
-        return int if words == {"int"} else float if words and words <= {"int", "float"} else None
 
     def _locate(self, path: str) -> str:
         if is_there(path):
@@ -247,20 +230,6 @@ class RecipeParser(TrlParser):
             allowed = [each.strip("' ") for each in choice[3].split(",")]
             message = unknown(choice[1], choice[2], allowed)
         raise ConfigError(f"{message}. --help lists all options.")
-
-
-NOT_TYPES = {"None", "Optional", "list", "class", "typing"}
-"""Words around a number's type as it is written."""
-
-NUMBERS = {int: "a whole number", float: "a number"}
-
-
-def _check_number(name: str, kind: type, value: Any) -> None:
-    """Raise ConfigError for what a YAML can have in the place of a number; argparse does not look at it."""
-    for each in value if isinstance(value, list) else [value]:
-        wrong = isinstance(each, float) and (kind is int or each != each)
-        if wrong or isinstance(each, bool | str):
-            raise ConfigError(f"{name} must be {NUMBERS[kind]}, is {each!r}.")
 
 
 def _as_float(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +20,7 @@ from trl_dbbench.grading import SQL_GRADERS, get_grader
 from trl_dbbench.grading.statistics import wilson_interval
 from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.tasks.split import Split, check_test_size, select_tasks, skill_counts, split_tasks
-from trl_dbbench.utils.files import check_outputs, write_atomically
+from trl_dbbench.utils.files import check_outputs, write_atomically, write_json
 
 if TYPE_CHECKING:
     from trl_dbbench.data.audit import Audited
@@ -102,12 +101,11 @@ def scores(
             f"right [{low:.1%}, {high:.1%}]"
         )
     if json_file is not None:
-        with write_atomically(json_file) as file:
-            entries = [
-                {"id": each.task.id, "sql": each.sql, "scores": each.values, "problem": each.problem}
-                for each in scored
-            ]
-            file.write(json.dumps(entries, ensure_ascii=False, indent=1) + "\n")
+        entries = [
+            {"id": each.task.id, "sql": each.sql, "scores": each.values, "problem": each.problem}
+            for each in scored
+        ]
+        write_json(json_file, entries)
 
 
 def convert(
@@ -333,15 +331,7 @@ def _write_findings(
     if page is not None:
         typer.echo(f"{write_page(audited, title, page)}: the report")
     if json_file is not None:
-        with write_atomically(json_file) as file:
-            file.write(json.dumps([each.to_json() for each in audited], ensure_ascii=False, indent=1) + "\n")
-
-
-TableNames = Annotated[str | None, typer.Option(help="Only these tables, joined by commas; all by default.")]
-Difficulty = Annotated[
-    int | None, typer.Option(min=1, help="Most skills of a task: 1 to 3 for a small model to begin with.")
-]
-Force = Annotated[bool, typer.Option("--force", help="Replaces files that are there already.")]
+        write_json(json_file, [each.to_json() for each in audited])
 
 
 def import_tables(
@@ -358,17 +348,21 @@ def import_tables(
     database: Annotated[
         str | None, typer.Option(help="The database of a server or a dump, if it has several.")
     ] = None,
-    tables: TableNames = None,
+    tables: Annotated[
+        str | None, typer.Option(help="Only these tables, joined by commas; all by default.")
+    ] = None,
     sample: Annotated[
         int,
         typer.Option(help="Most rows of a table, drawn at random; from a server, also rows they refer to."),
     ] = DEFAULT_SAMPLE,
     num_tasks: Annotated[int, typer.Option(min=1, help="How many questions and changes.")] = 500,
-    difficulty: Difficulty = None,
+    difficulty: Annotated[
+        int | None, typer.Option(min=1, help="Most skills of a task: 1 to 3 for a small model to begin with.")
+    ] = None,
     delimiter: opt.Delimiter = None,
     encoding: opt.Encoding = None,
     type_: opt.ColumnTypes = None,
-    force: Force = False,
+    force: Annotated[bool, typer.Option("--force", help="Replaces files that are there already.")] = False,
     seed: Annotated[int, typer.Option(help="The same seed and rows give the same tasks.")] = 0,
     test_out: Annotated[
         Path | None, typer.Option(help="Holds tasks out and writes them to this file, as `split` does.")

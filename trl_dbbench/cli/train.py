@@ -99,6 +99,7 @@ def merge(
         str | None, typer.Option(help="The adapter's base model, if it lies elsewhere than in training.")
     ] = None,
     dtype: opt.Dtype = None,
+    trust_remote_code: opt.TrustRemoteCode = False,
 ) -> None:
     """Merges an adapter into its base model, and shows that the result gives the same logits.
 
@@ -110,4 +111,4 @@ def merge(
     if not adapter.is_dir():
         raise no_adapter(str(adapter))
     trained = find_trained(None, model, str(adapter), dtype=dtype)
-    typer.echo(merge_adapter(trained, out, model))
+    typer.echo(merge_adapter(trained, out, model, trust_remote_code))

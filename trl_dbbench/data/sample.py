@@ -51,6 +51,7 @@ from trl_dbbench.utils.files import (
     telling_of_no_space,
     visible,
     write_atomically,
+    write_json,
     write_through,
 )
 
@@ -261,8 +262,7 @@ def _write_head(out: Path, sampled: Sampled, tasks: Iterable[Task], trained: Tra
 
 
 def _write_progress(out: Path, sampled: Sampled) -> None:
-    with write_atomically(out / PROGRESS_FILE) as file:
-        json.dump(asdict(sampled), file, ensure_ascii=False, indent=1)
+    write_json(out / PROGRESS_FILE, asdict(sampled))
 
 
 def _sampled_tokens(record: EpisodeRecord) -> int:

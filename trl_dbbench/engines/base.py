@@ -110,29 +110,6 @@ def open_backend(args: Any, policy: Policy | ServedPolicy) -> Backend:
     return look_up("engine", engine_of(args), BACKENDS)(args, policy)
 
 
-def check_concurrency(most: int, engine: str) -> None:
-    """Raise ConfigError for a `max_concurrent_episodes` that bounds nothing."""
-    if most < 1:
-        raise ConfigError(
-            f"max_concurrent_episodes must be at least 1, is {most}; leave it out for what fits into the "
-            "memory that is free."
-        )
-    if engine == "vllm":
-        raise ConfigError(
-            f"max_concurrent_episodes={most} has no effect on vLLM, which plays what fits into its own "
-            "cache. Leave it out; `vllm serve --max-num-seqs` bounds it."
-        )
-
-
-def check_share(share: float) -> None:
-    """Raise ConfigError unless `vllm_gpu_memory_utilization` is above 0 and at most 1."""
-    if not 0 < share <= 1:
-        raise ConfigError(
-            "vllm_gpu_memory_utilization is vLLM's share of the memory, above 0 and at most 1, as 0.3; is "
-            f"{share}."
-        )
-
-
 def server_addresses(urls: Sequence[str]) -> list[str]:
     """The addresses of `vllm_server_urls`, without a slash at their end.
 

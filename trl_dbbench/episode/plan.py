@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.types import Sampling, Start
-from trl_dbbench.errors import ConfigError
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.lookup import check_choice
+from trl_dbbench.utils.settings import check_number
 
 KEEP = ("right", "all")
 
@@ -40,19 +40,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         check_choice("keep", self.keep, KEEP)
-        rules = {
-            "n": ("at least 1", self.n >= 1),
-            "max_per_task": ("at least 1", self.max_per_task is None or self.max_per_task >= 1),
-            "temperature": (
-                "above 0; at 0 all episodes of a task would be the same",
-                self.temperature > 0,
-            ),
-            "top_p": ("above 0 and at most 1", 0 < self.top_p <= 1),
-            "top_k": ("0, which is not a limit, or more", self.top_k >= 0),
-        }
-        for name, (allowed, holds) in rules.items():
-            if not holds:
-                raise ConfigError(f"{name} must be {allowed}; given is {getattr(self, name)}.")
+        for name in ("n", "max_per_task", "temperature", "top_p", "top_k"):
+            if (value := getattr(self, name)) is not None:
+                check_number(name, value)
 
     def starts(self, tasks: Iterable[Task], player: Player, system_prompt: Opening | None) -> list[Start]:
         """Return the starts of all episodes, in playing order: the `n` of a task side by side."""

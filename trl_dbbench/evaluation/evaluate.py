@@ -315,7 +315,9 @@ def open_model(
     quantized = settings.quantized if adapter is not None else None  # a whole model's config.json says it
     policy: Policy | ServedPolicy
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model, revision=revision)
+        tokenizer = AutoTokenizer.from_pretrained(
+            model, revision=revision, trust_remote_code=engine.trust_remote_code
+        )
         if settings.chat_template is not None:
             tokenizer.chat_template = settings.chat_template
         if engine_of(engine) == "vllm":
@@ -330,7 +332,9 @@ def open_model(
             given: dict[str, Any] = {"revision": revision, "dtype": dtype, **(settings.model_config or {})}
             if quantized is not None:
                 given["quantization_config"] = AutoQuantizationConfig.from_dict(quantized)
-            loaded = AutoModelForCausalLM.from_pretrained(model, **given)
+            loaded = AutoModelForCausalLM.from_pretrained(
+                model, trust_remote_code=engine.trust_remote_code, **given
+            )
             if adapter is not None:
                 loaded = PeftModel.from_pretrained(loaded, adapter)
             precision = getattr(torch, settings.autocast) if settings.autocast else None

@@ -64,13 +64,16 @@ class Merged:
         )
 
 
-def merge(trained: Trained, out: Path, named_model: str | None = None) -> Merged:
+def merge(
+    trained: Trained, out: Path, named_model: str | None = None, trust_remote_code: bool = False
+) -> Merged:
     """Merge an adapter into its base model and prove that nothing else has changed.
 
     Args:
         trained: the adapter, its base model and how its run played (`find_trained`).
         out: a folder that is not there yet, or is empty.
         named_model: the base model that the user named, if they did.
+        trust_remote_code: run the code that comes with the base model.
 
     Raises:
         ConfigError: if `out` is taken, the adapter is not of this base model, one of them is quantised or
@@ -87,13 +90,13 @@ def merge(trained: Trained, out: Path, named_model: str | None = None) -> Merged
             "An adapter fits only the weights that it was trained on: leave --model out, or name a copy of "
             f"that model, in a folder '{Path(noted).name}'."
         )
-    revision = trained.settings.model_revision
-    _check_not_quantised(trained)
+    given = {"revision": trained.settings.model_revision, "trust_remote_code": trust_remote_code}
     dtype = dtype_of(trained.settings)
     with loading(f"the base model '{trained.model}'"):
-        tokenizer = AutoTokenizer.from_pretrained(trained.model, revision=revision)
+        _check_not_quantised(trained, AutoConfig.from_pretrained(trained.model, **given))
+        tokenizer = AutoTokenizer.from_pretrained(trained.model, **given)
         base = AutoModelForCausalLM.from_pretrained(
-            trained.model, revision=revision, dtype=dtype, **(trained.settings.model_config or {})
+            trained.model, dtype=dtype, **given, **(trained.settings.model_config or {})
         )
     if trained.settings.chat_template is not None:
         tokenizer.chat_template = trained.settings.chat_template
@@ -120,7 +123,10 @@ def merge(trained: Trained, out: Path, named_model: str | None = None) -> Merged
         settings.write(folder)
         dtype, device = merged.dtype, merged.device
         del adapted, base, merged
-        loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
+        loaded = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, trust_remote_code=trust_remote_code
+        )
+        loaded = loaded.to(device).eval()
         proof = Merged(
             out,
             dtype,
@@ -194,18 +200,16 @@ def _distance(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> flo
     return max((a - b).abs().max().item() for a, b in zip(one, other, strict=True))
 
 
-def _check_not_quantised(trained: Trained) -> None:
-    """Refuse an adapter trained on quantized weights: it gives other answers on full ones."""
-    model = trained.model
-    with loading(f"the base model '{model}'"):
-        config = AutoConfig.from_pretrained(model, revision=trained.settings.model_revision)
+def _check_not_quantised(trained: Trained, config: Any) -> None:
+    """Refuse an adapter trained on quantized weights: it gives other answers on full ones. The config is the
+    base model's."""
     quantized = quantization_of(config) or trained.settings.quantized
     if quantized is not None:
         method = quantized["quant_method"]
         raise ConfigError(
-            f"'{trained.adapter}' was trained on quantised weights ({method}) of '{model}'. Merged into them "
-            "it would be rounded to their few bits, merged into the whole ones it would answer otherwise. "
-            "Play it as an adapter: trl-dbbench eval --adapter."
+            f"'{trained.adapter}' was trained on quantised weights ({method}) of '{trained.model}'. Merged "
+            "into them it would be rounded to their few bits, merged into the whole ones it would answer "
+            "otherwise. Play it as an adapter: trl-dbbench eval --adapter."
         )
 
 

@@ -18,6 +18,7 @@ from trl_dbbench.harness.endpoint import Endpoint
 from trl_dbbench.harness.program import End, Programs
 from trl_dbbench.harness.session import Session
 from trl_dbbench.harness.task import DEFAULT_SECONDS, HarnessTask
+from trl_dbbench.utils.settings import check_number
 
 POLL_SECONDS = 0.25
 """Seconds between two looks at a program's time limit."""
@@ -50,8 +51,7 @@ class HarnessPlayer(Player):
     def __post_init__(self) -> None:
         if not self.harness.strip():
             raise ConfigError("harness is empty; name a function, such as my_agent:run, or a command line.")
-        if self.seconds <= 0:
-            raise ConfigError(f"harness_seconds must be above 0, is {self.seconds}.")
+        check_number("harness_seconds", self.seconds)
         object.__setattr__(self, "programs", Programs(self.harness))
 
     @classmethod

@@ -57,8 +57,8 @@ def warn_of_another_base(adapter: str | Path, model: str) -> None:
 
 
 def check_is_model(name_or_path: str, setting: str = "model_name_or_path") -> None:
-    """Raise ConfigError for an adapter that is named as a model: transformers would load its base and it, and
-    say nothing.
+    """Raise ConfigError for a folder without a model, and for an adapter that is named as one: transformers
+    would load its base and it, and say nothing.
 
     Args:
         name_or_path: a folder or a hub id.
@@ -66,8 +66,12 @@ def check_is_model(name_or_path: str, setting: str = "model_name_or_path") -> No
     """
     folder = Path(name_or_path)
     if folder.is_dir():
-        if not (folder / ADAPTER_FILE).is_file() or (folder / MODEL_FILE).is_file():
+        if (folder / MODEL_FILE).is_file():
             return
+        if not (folder / ADAPTER_FILE).is_file():
+            raise ConfigError(
+                f"{setting}: the folder '{name_or_path}' holds no model: it has no {MODEL_FILE}."
+            )
     else:
         try:
             found = find_adapter_config_file(name_or_path)

@@ -51,12 +51,10 @@ class Journal:
         """Take over the episodes of an earlier start.
 
         Raises:
-            ConfigError: if the file cannot be read, was begun with other settings, or another process writes
-                it.
+            ConfigError: if the file cannot be read, or was begun with other settings.
         """
         assert self.path is not None
         try:
-            self._open(self.path)
             lines = [*filter(None, whole_lines(self.path, cut=True))]
             if not lines:  # it was killed as it wrote the first one
                 return
@@ -120,6 +118,8 @@ class Journal:
     def close(self) -> None:
         """Let another process go on with the file."""
         if self._file is not None:
+            if self.path is not None and not os.fstat(self._file.fileno()).st_size:
+                self.path.unlink(missing_ok=True)  # nothing was played
             with suppress(OSError):  # for a full disk, which has been told
                 self._file.close()
             self._file = None
@@ -132,10 +132,9 @@ class Journal:
         return f"{count:,} episodes are kept in {self.path}. The same command with --resume plays the rest."
 
     def _write(self, entry: Mapping[str, Any]) -> None:
-        if self.path is None:
+        if self.path is None or self._file is None:
             return
-        lines = [entry] if self._begun else [{"asked": self.asked}, entry]
-        file = self._file or self._open(self.path)
+        lines, file = [entry] if self._begun else [{"asked": self.asked}, entry], self._file
         remedy = "Free some, and start the same command again with --resume."
         with telling_of_no_space(self.path, remedy):
             if not self._begun:
@@ -145,9 +144,12 @@ class Journal:
             os.fsync(file.fileno())
         self._begun = True
 
-    def _open(self, path: Path) -> IO[str]:
+    def open(self, path: Path) -> None:
         """Open the file for this process alone, until the evaluation ends."""
-        file = path.open("a", encoding="utf-8", errors="backslashreplace")
+        try:
+            file = path.open("a", encoding="utf-8", errors="backslashreplace")
+        except OSError as error:
+            raise ConfigError(f"'{path}' cannot be written: {error}.") from None
         if not locks(file, path):
             file.close()
             raise ConfigError(
@@ -155,7 +157,6 @@ class Journal:
                 "another file by --json."
             )
         self._file = file
-        return file
 
 
 def _episodes_in(path: Path) -> int:
@@ -181,28 +182,25 @@ def open_journal(json_file: Path | None, asked: Mapping[str, Any], resume: bool)
         if resume:
             raise ConfigError(f"--resume: '{json_file}' keeps nothing to go on with. Name a file by --json.")
         return Journal()
-    journal = Journal(json_file.with_name(f"{json_file.name}.partial"), asked)
-    assert journal.path is not None
-    if resume and journal.path.exists():
-        try:
+    path = json_file.with_name(f"{json_file.name}.partial")
+    journal, there = Journal(path, asked), path.exists()
+    journal.open(path)
+    try:
+        if resume and there:
             journal.read()
-        except ConfigError:
-            journal.close()
-            raise
-    elif resume and _is_whole(json_file):
-        raise ConfigError(
-            f"--resume: '{json_file}' is whole, nothing is left to play. Leave out --resume to play "
-            "all anew, or name another file by --json."
-        )
-    elif (
-        journal.path.exists()
-        and not _is_left_over(journal.path, json_file)
-        and (kept := _episodes_in(journal.path)) > 0
-    ):
-        raise ConfigError(
-            f"'{journal.path}' holds {kept:,} episodes of an evaluation that was stopped. Add --resume to go "
-            "on with it, or remove the file to start anew."
-        )
+        elif resume and _is_whole(json_file):
+            raise ConfigError(
+                f"--resume: '{json_file}' is whole, nothing is left to play. Leave out --resume to play "
+                "all anew, or name another file by --json."
+            )
+        elif there and not _is_left_over(path, json_file) and (kept := _episodes_in(path)) > 0:
+            raise ConfigError(
+                f"'{path}' holds {kept:,} episodes of an evaluation that was stopped. Add --resume to go on "
+                "with it, or remove the file to start anew."
+            )
+    except ConfigError:
+        journal.close()
+        raise
     return journal
 
 

@@ -23,7 +23,7 @@ from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.types import Rules
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE
-from trl_dbbench.utils.files import found_from_everywhere, write_atomically
+from trl_dbbench.utils.files import found_from_everywhere, write_json
 
 SETTINGS_FILE = "run.json"
 TRAINING = (
@@ -192,8 +192,7 @@ class RunSettings:
         return "sqlite" if self.dialect == SQLITE.name else "auto"
 
     def write(self, folder: Path) -> None:
-        with write_atomically(folder / SETTINGS_FILE) as file:
-            file.write(json.dumps(asdict(self), indent=1) + "\n")
+        write_json(folder / SETTINGS_FILE, asdict(self))
 
     @classmethod
     def read(cls, folder: str | Path, **given: Any) -> RunSettings:

@@ -78,8 +78,10 @@ def find_trained(
     if run is not None and adapter is not None:
         raise ConfigError("give RUN or --adapter, not both: RUN says itself what was trained.")
     if model is not None and run is None:
-        check_is_model(model, "--model")
-        if adapter is None and (Path(model) / SETTINGS_FILE).is_file():
+        known_run = adapter is None and (Path(model) / SETTINGS_FILE).is_file()
+        if not known_run or (Path(model) / ADAPTER_FILE).is_file():
+            check_is_model(model, "--model")
+        if known_run:
             run, model = Path(model), None  # a run's, or a merged model, with settings of its own
     folder = run or (Path(adapter) if adapter is not None and Path(adapter).is_dir() else None)
     weights = None if folder is None else _weights_in(folder)

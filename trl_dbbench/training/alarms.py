@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState
 from transformers.trainer_callback import ExportableState
 
 from trl_dbbench.database import Dialect
 from trl_dbbench.episode.types import Status
-from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.records import (
     EpisodeRecord,
     TurnRecord,
@@ -214,23 +213,14 @@ class AlarmCallback(TrainerCallback, ExportableState):
         """Note why episodes of a rollout are void, for a warning."""
         self._rollouts.append(void_reasons(episodes))
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ):
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         for alarm in ALARMS:
             if (logs or {}).get(alarm.metric) is None or alarm.unless(args):
                 continue  # an evaluation's log, nothing to measure, or as it must be
             logged = (e[alarm.metric] for e in reversed(state.log_history) if e.get(alarm.metric) is not None)
             self._judge(alarm, list(islice(logged, args.alarm_window)), args, state)
 
-    def _judge(
-        self, alarm: Alarm, values: Sequence[float], args: TrainingArguments, state: TrainerState
-    ) -> None:
+    def _judge(self, alarm: Alarm, values: Sequence[float], args: Any, state: TrainerState) -> None:
         threshold = getattr(args, alarm.setting)
         bad = [alarm.bad(value, threshold) for value in values]
         mean = sum(values) / len(values)
@@ -251,29 +241,6 @@ class AlarmCallback(TrainerCallback, ExportableState):
     def state(self) -> dict[str, Any]:
         return {"args": {}, "attributes": {"raised": sorted(self.raised)}}
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ):
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         saved = state.stateful_callbacks.get(type(self).__name__) if state.global_step else None
         self.raised = set(saved["attributes"]["raised"]) if saved else set()
-
-
-# --- settings -----------------------------------------------------------------------------------------
-
-
-def check_alarms(args: Any) -> None:
-    """Raise ConfigError for a threshold out of its range."""
-    if args.alarm_window < 1:
-        raise ConfigError(f"alarm_window must be at least 1, is {args.alarm_window}.")
-    shares = ("invalid_actions", "answers_without_query", "groups_without_spread", "errors", "void")
-    for name, off in {**dict.fromkeys(shares, 1), "distinct_sql": 0}.items():
-        share = getattr(args, f"alarm_{name}")
-        if not 0 <= share <= 1:
-            raise ConfigError(
-                f"alarm_{name} is a share from 0 to 1 (0.3 is 30 %), given is {share}; {off} disables the "
-                "alarm."
-            )
-    if args.alarm_entropy < 0:
-        raise ConfigError(
-            f"alarm_entropy must be 0 (disables the alarm) or more nats per token, is {args.alarm_entropy}."
-        )

@@ -14,14 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tqdm.auto import tqdm
-from transformers import (
-    PrinterCallback,
-    ProgressCallback,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback, TrainerState
 from transformers.trainer_callback import ExportableState
 
 from trl_dbbench.episode.types import Sampling, Start, Status
@@ -112,9 +105,7 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
     def state(self) -> dict[str, Any]:
         return {"args": {"every": self.every}, "attributes": self._at_step_end}
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ):
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         saved = state.stateful_callbacks.get(type(self).__name__) if state.global_step else None
         if saved is not None:
             self.accuracy = Accuracy(saved["attributes"].get("counts"), saved["attributes"].get("void"))
@@ -123,18 +114,14 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
         # a checkpoint of a run without greedy evaluation has no place for the record
         state.stateful_callbacks.setdefault(type(self).__name__, self.state())
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ):
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self._settle()
 
     def _settle(self) -> None:
         counts = {group: list(counts) for group, counts in self.accuracy.counts.items()}
         self._at_step_end = {"counts": counts, "void": dict(self.accuracy.void)}
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ):
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero and (table := self.accuracy.table()):
             tqdm.write("Greedy accuracy over the run, each prompt played before its update:")
             width = max(len(group) for group, _ in table)
@@ -152,9 +139,7 @@ class HeldOutCallback(TrainerCallback):
     def __init__(self, kept: Callable[[], int | None] = lambda: None):
         self._kept = kept
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ):
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return
         kept = self._kept()
@@ -173,14 +158,7 @@ class HeldOutCallback(TrainerCallback):
 class RolloutProgressCallback(ProgressCallback):
     """A progress bar that shows greedy accuracy and reward alone."""
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ):
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if not state.is_world_process_zero or self.training_bar is None or logs is None:
             return
         if (held_out := _held_out(state, logs)) is not None:
@@ -212,22 +190,12 @@ def _void(logs: Mapping[str, Any], prefix: str = "") -> float | None:
 class PlainProgressCallback(PrinterCallback):
     """Prints a line for each logged step where there is no bar."""
 
-    def __init__(self) -> None:
-        self._begin = (0, 0.0)  # first step of this process, and its time by time.monotonic()
+    _begin = (0, 0.0)  # first step of this process, and its time by time.monotonic()
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ):
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self._begin = (state.global_step, time.monotonic())
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ):
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if not state.is_world_process_zero or logs is None:
             return
         if (held_out := _held_out(state, logs)) is not None:
@@ -252,9 +220,7 @@ class MetricsLogCallback(TrainerCallback):
     def __init__(self, output_dir: str | os.PathLike):
         self.path = Path(output_dir) / METRICS_FILE
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ):
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return
         if not state.global_step:
@@ -264,14 +230,7 @@ class MetricsLogCallback(TrainerCallback):
         with write_atomically(self.path) as file:
             file.writelines(_metrics_line(entry["step"], entry) for entry in state.log_history)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ):
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if state.is_world_process_zero and logs is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as file:
@@ -328,9 +287,7 @@ class EpisodeLogCallback(TrainerCallback):
         with self.path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.writelines(lines)
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ):
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return
         if state.global_step:

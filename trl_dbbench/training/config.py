@@ -3,64 +3,36 @@
 # ruff: noqa: RUF009 - `option` makes a field
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from trl import GRPOConfig
 
 from trl_dbbench.advantages.estimators import grpo
 from trl_dbbench.advantages.registry import AdvantageFunction, check_needs, get_advantage
-from trl_dbbench.engines.base import check_concurrency, engine_of, server_addresses, servers_asked
+from trl_dbbench.engines.base import server_addresses, servers_asked
 from trl_dbbench.episode.chat import HISTORIES
 from trl_dbbench.episode.protocol import get_protocol
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.few_shot import DEFAULT_WAY, WAYS, check_few_shot
 from trl_dbbench.tasks.stages import ORDERS
-from trl_dbbench.training.alarms import check_alarms
 from trl_dbbench.training.importance_sampling import (
     MODES,
     NO_CORRECTION,
     check_correction,
-    uses_rollout_logprobs,
+    compares_with_rollout,
 )
 from trl_dbbench.training.kl import check_reference
 from trl_dbbench.training.samplers import check_task_sampling
 from trl_dbbench.training.stage_adapters import WAYS as ADAPTER_WAYS
 from trl_dbbench.training.stage_adapters import check_stage_adapters
 from trl_dbbench.training.stream import REPLAY_SIZE, REPLAYS, check_stream
-from trl_dbbench.training.unsupported import (
-    check_history,
-    check_scaling,
-    check_settings,
-    check_values,
-    use_new_names,
-    written_types,
-)
+from trl_dbbench.training.unsupported import check_settings, check_values, use_new_names
 from trl_dbbench.utils.console import shows_bars
 from trl_dbbench.utils.lookup import check_choice
-
-CHOICES = {
-    "history": HISTORIES,
-    "compaction": ("drop", "summary"),
-    "greedy_eval": ("batch", "separate", "off"),
-    "shared_prefix": ("auto", "off"),
-    "kl_reference": ("base", "rollout", "stage"),
-    "task_sampling": ("shuffle", "skill", "frontier"),
-    "rollout_correction": (NO_CORRECTION, *MODES),
-    "stream_order": ORDERS,
-    "replay_by": REPLAYS,
-    "stage_adapters": ADAPTER_WAYS,
-}
-
-SIZES = (
-    *("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"),
-    *("steps_per_generation", "generation_batch_size", "num_generations", "num_generations_eval"),
-    "num_iterations",
-)
-"""Settings that TRL divides by."""
+from trl_dbbench.utils.settings import check_numbers, option, written_types
 
 NEEDED = {
     "compaction": "compaction_tokens",
@@ -70,8 +42,10 @@ NEEDED = {
     **dict.fromkeys(("stage_steps", "stage_tasks", "stage_accuracy", "replay"), "stream"),
     **dict.fromkeys(("stream_order", "stage_adapters"), "stream"),
     **dict.fromkeys(("replay_size", "replay_by"), "replay"),
+    **dict.fromkeys(("sampled_skills", "min_tasks_per_skill", "single_skill"), "task_sampling: skill"),
+    **dict.fromkeys(("vllm_server_timeout", "vllm_group_port"), "vllm_server_urls"),
 }
-"""Settings that have an effect only with another -> that one."""
+"""Settings that have an effect only with another, or with a value of it -> that one."""
 
 ACCURACY = "eval_accuracy_void_wrong"
 """Measure of an evaluation by which the best model is chosen."""
@@ -82,11 +56,6 @@ class _Single(int):
 
     def __lt__(self, other: int) -> bool:
         return False
-
-
-def option(default: Any, help: str, choices: Iterable[str] | None = None) -> Any:
-    """Return a field of a config, described for `--help` and docs/reference.md."""
-    return field(default=default, metadata={"help": help} | ({"choices": list(choices)} if choices else {}))
 
 
 @dataclass
@@ -123,7 +92,7 @@ class DBBenchGRPOConfig(GRPOConfig):
         "kept",
         "What a turn reads of earlier ones: all as it was written (kept), or what the chat template shows "
         "(template), as where it drops thoughts; then an episode is trained as several sequences.",
-        CHOICES["history"],
+        HISTORIES,
     )
     compaction_tokens: int | None = option(
         None, "Tokens of prompt and earlier turns beyond which they are compacted; left out, all is read."
@@ -132,7 +101,7 @@ class DBBenchGRPOConfig(GRPOConfig):
         "drop",
         "With compaction_tokens: leaves the oldest turns out of what the agent reads (drop), or lets it "
         "write a summary, which is trained too, and go on from that (summary).",
-        CHOICES["compaction"],
+        ("drop", "summary"),
     )
     max_turns: int = option(3, "Turns of an episode at most.")
     max_turn_tokens: int = option(512, "Tokens that the agent may write in one turn.")
@@ -148,7 +117,7 @@ class DBBenchGRPOConfig(GRPOConfig):
         "Greedy run of each prompt before its update, with the weights the update starts from: in the "
         "samples' batch (batch), in a pass of its own, which leaves training bit-equal to training without "
         "(separate), or off.",
-        CHOICES["greedy_eval"],
+        ("batch", "separate", "off"),
     )
     greedy_eval_every: int = option(1, "Rollouts from one greedy run to the next; the first has one.")
     num_generations_eval: int | None = option(
@@ -213,13 +182,13 @@ class DBBenchGRPOConfig(GRPOConfig):
         NO_CORRECTION,
         "How the loss corrects for older weights in the rollout, by importance sampling, within "
         "vllm_importance_sampling_clip_min and _max; none leaves it to the loss's clipping.",
-        CHOICES["rollout_correction"],
+        (NO_CORRECTION, *MODES),
     )
     shared_prefix: str = option(
         "auto",
         "Training computes a prompt once for its episodes, where that is known to be right (auto), or for "
         "each (off). auto draws dropout once for them too.",
-        CHOICES["shared_prefix"],
+        ("auto", "off"),
     )
     max_tokens_per_forward: int | None = option(
         None,
@@ -236,7 +205,7 @@ class DBBenchGRPOConfig(GRPOConfig):
         "base",
         "What beta keeps the policy close to: TRL's reference or reference_model_name_or_path (base), the "
         "policy that played (rollout), or with stream the one before the stage (stage).",
-        CHOICES["kl_reference"],
+        ("base", "rollout", "stage"),
     )
     kl_in_reward: bool = option(
         False, "Take beta times an episode's log ratio from its reward, instead of adding the KL to the loss."
@@ -247,7 +216,7 @@ class DBBenchGRPOConfig(GRPOConfig):
         "shuffle",
         "How the next task is found: every task once an epoch (shuffle), draw a skill, then a task of it "
         "(skill), or one that the agent solves now and then (frontier).",
-        CHOICES["task_sampling"],
+        ("shuffle", "skill", "frontier"),
     )
     sampled_skills: list[str] | None = option(
         None, "With task_sampling skill: the skills to draw from; left out, all."
@@ -314,45 +283,22 @@ class DBBenchGRPOConfig(GRPOConfig):
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [*GRPOConfig._VALID_DICT_FIELDS, "advantage_args"]
 
     def __post_init__(self):
-        self._check_empty()
+        self._check_fields()
         single = self.num_generations == 1
         self.num_generations: int = _Single(1) if single else self.num_generations
         if vars(self)["disable_tqdm"] is None and not shows_bars():
             self.disable_tqdm = True
+        check_numbers(self, type(self))
         check_values(self)
         use_new_names(self)
         self._measure_by_accuracy()
-        for name in SIZES:
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1, is {value}.")
-        if not self.beta >= 0:
-            raise ConfigError(
-                f"beta must be 0 (no KL) or more, is {self.beta}: below, a KL would be paid for."
-            )
         super().__post_init__()
         self.num_generations = int(self.num_generations)
-        for name in ("max_turns", "max_turn_tokens", "max_completion_length", "greedy_eval_every"):
-            if (getattr(self, name) or 0) < 1:
-                raise ConfigError(f"{name} must be at least 1, is {getattr(self, name)}.")
-        if self.compaction_tokens is not None and self.compaction_tokens < 1:
-            raise ConfigError(
-                f"compaction_tokens must be at least 1, is {self.compaction_tokens}; leave it out to show "
-                "all turns."
-            )
-        if self.max_concurrent_episodes is not None:
-            check_concurrency(self.max_concurrent_episodes, engine_of(self))
-        if self.max_tokens_per_forward is not None and self.max_tokens_per_forward < 1:
-            raise ConfigError(
-                f"max_tokens_per_forward must be at least 1, is {self.max_tokens_per_forward}; leave it out "
-                "for what fits into the memory that is free."
-            )
-        for name, allowed in CHOICES.items():
-            if getattr(self, name) is False and "off" in allowed:
-                setattr(self, name, "off")  # as YAML reads a bare `off`
-            check_choice(name, getattr(self, name), allowed)
+        self.vllm_server_urls = servers_asked(partial(getattr, self))
         for name, needed in NEEDED.items():
-            default = self.__dataclass_fields__[name].default
-            if getattr(self, needed) in (None, False) and getattr(self, name) != default:
+            other, _, value = needed.partition(": ")
+            useless = getattr(self, other) != value if value else getattr(self, other) in (None, False)
+            if useless and getattr(self, name) != self.__dataclass_fields__[name].default:
                 raise ConfigError(
                     f"{name}: {getattr(self, name)} is used only with {needed}; set that, or leave it out."
                 )
@@ -363,30 +309,13 @@ class DBBenchGRPOConfig(GRPOConfig):
         if single:
             check_needs(self.advantage, advantage, "groups")
         check_reference(self)
-        if self.observation_characters < 0:
-            raise ConfigError(
-                f"observation_characters must be 0 (no limit) or more, is {self.observation_characters}."
-            )
-        if not self.temperature > 0:
-            raise ConfigError(
-                f"temperature must be above 0, is {self.temperature}; GRPO needs rollouts that differ."
-            )
-        if (self.top_k or 0) < 0:
-            raise ConfigError(f"top_k must be 0 (all tokens) or more, is {self.top_k}.")
-        for name in ("top_p", "top_entropy_quantile"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ConfigError(f"{name} must be above 0 and at most 1, is {getattr(self, name)}.")
         check_few_shot(self.few_shot, self.few_shot_memory, self.few_shot_by, self.few_shot_update)
         check_task_sampling(self)
         check_stream(self)
         check_stage_adapters(self)
-        self.vllm_server_urls = servers_asked(partial(getattr, self))
         if self.vllm_server_urls is not None:
             self.vllm_server_urls = server_addresses(self.vllm_server_urls)
-        check_alarms(self)
         check_settings(self)
-        check_scaling(self)
-        check_history(self)
         check_correction(self)
 
     def _measure_by_accuracy(self) -> None:
@@ -412,18 +341,27 @@ class DBBenchGRPOConfig(GRPOConfig):
             self.metric_for_best_model = ACCURACY
             self.greater_is_better = True
 
-    def _check_empty(self) -> None:
-        """Raise ConfigError for a setting without the value that it needs, as `few_shot:` in a YAML."""
+    def _check_fields(self) -> None:
+        """Raise ConfigError for a setting that is none of its choices, or without the value that it needs, as
+        `few_shot:` in a YAML. Make a list of a text that stands for one, as the command line does."""
         types = written_types(type(self))
         for each in fields(self):
+            value = getattr(self, each.name)
             ours = GRPOConfig.__dataclass_fields__.get(each.name) is not each
             number = isinstance(each.default, int | float) and not isinstance(each.default, bool)
             optional = each.default is None or "None" in types[each.name] or each.name == "top_k"
-            if (ours or number) and not optional and getattr(self, each.name) is None:
+            if (ours or number) and not optional and value is None:
                 raise ConfigError(
                     f"{each.name} is empty; give it a value, or leave it out for its default, "
                     f"{each.default!r}."
                 )
+            choices = each.metadata.get("choices", ()) if ours else ()
+            if value is False and "off" in choices:
+                setattr(self, each.name, "off")  # as YAML reads a bare `off`
+            elif choices:
+                check_choice(each.name, value, choices)
+            if types[each.name] == "list[str] | None" and isinstance(value, str):
+                setattr(self, each.name, [value])
 
     def __getstate__(self) -> dict[str, object]:  # training_args.bin is pushed to the hub
         return vars(self) | {"hub_token": None}
@@ -431,7 +369,13 @@ class DBBenchGRPOConfig(GRPOConfig):
     @property
     def needs_rollout_logprobs(self) -> bool:
         """True if something is trained on the rollout's log-probabilities, so that engines must know them."""
-        return uses_rollout_logprobs(self)
+        return (
+            compares_with_rollout(self)
+            or self.rollout_correction != NO_CORRECTION
+            or self.off_policy_mask_threshold is not None
+            or self.kl_reference == "rollout"
+            or self.kl_in_reward
+        )
 
     def advantage_function(self) -> AdvantageFunction | None:
         """What gives each token its advantage; `None` leaves what TRL computes. Another object each time.

@@ -50,7 +50,7 @@ FORGOTTEN = 0.05
 
 
 @dataclass(frozen=True)
-class _Names:
+class Names:
     """Names under which a task is counted: its own, its kind's, its tables' and each skill's."""
 
     digest: str
@@ -59,7 +59,7 @@ class _Names:
     parts: tuple[str, ...]
 
     @classmethod
-    def of(cls, line: str) -> _Names:
+    def of(cls, line: str) -> Names:
         task = task_in(line)
         parts = groups_of(task.operation, sorted(task.skills))
         tables = "+".join(sorted(table.name for table in task.tables))
@@ -83,8 +83,8 @@ class Frontier:
         self._rollout = 0
         self._candidates = FRESH_CANDIDATES if is_fresh(dataset) else CANDIDATES
         # with the accuracy that was expected, and whether it had been played before
-        self._drawn: dict[str, tuple[_Names, float, bool]] = {}
-        self._names = lru_cache(maxsize=100_000)(lambda row: _Names.of(dataset[row]["task"]))
+        self._drawn: dict[str, tuple[Names, float, bool]] = {}
+        self._names = lru_cache(maxsize=100_000)(lambda row: Names.of(dataset[row]["task"]))
 
     def epoch(self, number: int) -> Sequence[int]:
         """Return placeholders, which are replaced when their batch begins."""
@@ -99,7 +99,7 @@ class Frontier:
                 accuracies = [random.beta(*self._posterior(self._names(row))) for row in rows]
                 row = rows[int(np.argmax([p * (1 - p) for p in accuracies]))]
             task = self._names(row)
-            self._drawn[task.digest] = task, self._expected(task), task.digest in self._counts
+            self._drawn[task.digest] = task, self.expected(task), task.digest in self._counts
             yield row
 
     def record(self, episodes: Iterable[EpisodeRecord]) -> dict[str, list[float]]:
@@ -126,15 +126,12 @@ class Frontier:
         self._counts = {n: counts for n, counts in self._counts.items() if sum(self._aged(n)) >= FORGOTTEN}
         return {"frontier/expected": expected, "frontier/known": known} if expected else {}
 
-    def expected(self, line: str) -> float:
-        """Return how often a task, given by `Task.to_json`, is expected to be solved: 0 to 1."""
-        return self._expected(_Names.of(line))
-
-    def _expected(self, task: _Names) -> float:
+    def expected(self, task: Names) -> float:
+        """Return how often a task is expected to be solved: 0 to 1."""
         right, wrong = self._posterior(task)
         return right / (right + wrong)
 
-    def _posterior(self, task: _Names) -> tuple[float, float]:
+    def _posterior(self, task: Names) -> tuple[float, float]:
         """Return the parameters of the Beta distribution of its accuracy."""
         groups, parts = (
             [(right + 1) / (right + wrong + 2) for right, wrong in map(self._aged, names) if right + wrong]

@@ -43,8 +43,6 @@ _BOUNDS = ("vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_m
 
 def check_correction(args: Any) -> None:
     """Raise ConfigError for settings of `rollouts_ahead` and `rollout_correction` that exclude each other."""
-    if args.rollouts_ahead not in (0, 1, 2):
-        raise ConfigError(f"rollouts_ahead must be 0, 1 or 2, is {args.rollouts_ahead}.")
     if args.rollout_correction == NO_CORRECTION:
         for name in _BOUNDS:
             if getattr(args, name) != default_of(name):
@@ -62,12 +60,6 @@ def check_correction(args: Any) -> None:
         raise ConfigError(
             f"rollout_correction: {args.rollout_correction} gives a row one weight, and loss_type vespo "
             "takes one for each token; set token_tis or token_mask."
-        )
-    most = args.vllm_importance_sampling_clip_max
-    if most is not None and not most > 0:
-        raise ConfigError(
-            f"vllm_importance_sampling_clip_max must be above 0, is {most}: no token would be trained, or "
-            "against its advantage."
         )
     if args.rollouts_ahead:
         _check_ahead(args)
@@ -94,17 +86,6 @@ def _check_ahead(args: Any) -> None:
 def compares_with_rollout(args: Any) -> bool:
     """Return whether the loss's old log-probabilities are the rollout's."""
     return args.use_rollout_logprobs or (args.rollouts_ahead > 0 and args.rollout_correction == NO_CORRECTION)
-
-
-def uses_rollout_logprobs(args: Any) -> bool:
-    """Return whether the update needs the rollout's log-probabilities, as TRL's off-policy mask does."""
-    return (
-        compares_with_rollout(args)
-        or args.rollout_correction != NO_CORRECTION
-        or args.off_policy_mask_threshold is not None
-        or args.kl_reference == "rollout"
-        or args.kl_in_reward
-    )
 
 
 def known_logprobs(output: dict[str, Any], engine: str, any_rank: Callable[[bool], bool]) -> torch.Tensor:

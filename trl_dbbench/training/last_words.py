@@ -66,7 +66,9 @@ def tell(text: str) -> None:
 
 def _watch(process: int, counter: Path) -> None:
     """Wait until a process has ended; print the line if the kernel killed it for memory."""
-    name, text, peak = _name(process), "", 0
+    words = Path(f"/proc/{process}/cmdline").read_text().split("\0")
+    name = next((Path(word).name for word in words if word.endswith(".py")), "The training")
+    text, peak = "", 0
     kills = deque([_kills(counter)], maxlen=LOOKS)
     while True:
         ready, _, _ = select.select([sys.stdin], [], [], SECONDS)
@@ -92,11 +94,6 @@ def _peak(process: int) -> int:
         status = Path(f"/proc/{process}/status").read_text()
         return 1024 * int((status.partition("VmHWM:")[2].split() or ["0"])[0])
     return 0
-
-
-def _name(process: int) -> str:
-    words = Path(f"/proc/{process}/cmdline").read_text().split("\0")
-    return next((Path(word).name for word in words if word.endswith(".py")), "The training")
 
 
 if __name__ == "__main__":

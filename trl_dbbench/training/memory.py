@@ -59,7 +59,7 @@ from __future__ import annotations
 import math
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -82,7 +82,9 @@ from trl_dbbench.engines.transformers.admission import (
 from trl_dbbench.engines.transformers.cache import can_keep
 from trl_dbbench.engines.transformers.packed import PACK_MAX_BYTES
 from trl_dbbench.engines.transformers.prefix import can_share
+from trl_dbbench.episode.protocol import get_protocol
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.runs.few_shot import Memory, Messages, load_memory, longest_shown
 from trl_dbbench.training.last_words import tell
 from trl_dbbench.training.unsupported import wants_bf16
 from trl_dbbench.utils import cpu
@@ -635,6 +637,14 @@ def quantized_bits(*given: Any) -> int | None:
     return bits
 
 
+def bytes_of(dtype: str | torch.dtype, config: PretrainedConfig) -> int:
+    """Return the bytes of a number of this type; `auto` is what the model's configuration says."""
+    if dtype == "auto":
+        dtype = getattr(config, "dtype", None) or "float32"
+    # the check of the settings names a word that is no type
+    return int(getattr(torch, str(dtype).removeprefix("torch."), torch.float32).itemsize)
+
+
 def optimizer_bytes(optimizer: str) -> int | None:
     """Return what an optimizer keeps of a trained parameter, as `Load.optimizer_bytes`.
 
@@ -645,10 +655,35 @@ def optimizer_bytes(optimizer: str) -> int | None:
     return 2 if "8bit" in optimizer else 1 if "4bit" in optimizer else None
 
 
+def longest_prompt(
+    settings: Any,
+    config: PretrainedConfig,
+    prompts: Sequence[Messages],
+    memory: Memory,
+    tokens: Callable[[str], int],
+) -> int:
+    """Return the tokens of the longest prompt, with the earlier episodes that it can show.
+
+    Args:
+        settings: a `DBBenchGRPOConfig`, or what a parser has read for another recipe.
+        memory: the earlier episodes that are there at the start.
+        tokens: returns those of a text.
+    """
+    protocol = get_protocol(settings.protocol, grader=settings.grader)
+    own = prompts if getattr(settings, "few_shot_update", False) else ()
+    shown = longest_shown(getattr(settings, "few_shot", 0), memory, protocol, own)
+    texts = ("".join(each["content"] for each in prompt) for prompt in prompts)
+    alone = tokens(max(texts, key=len, default=""))
+    both = alone + tokens("".join(each["content"] for each in shown))
+    context = getattr(config.get_text_config(), "max_position_embeddings", math.inf)
+    # examples that do not fit are not shown
+    return max(alone, int(min(both, context - (settings.max_completion_length or 0))))
+
+
 def check_memory(
     model: Any,
     args: Any,
-    prompts: Iterable[list[dict[str, str]]],
+    prompts: Sequence[Messages],
     tokenizer: PreTrainedTokenizerBase | None,
     peft_config: PeftConfig | None,
     quantization_config: Any,
@@ -678,9 +713,7 @@ def check_memory(
                 model, revision=kwargs.get("revision"), trust_remote_code=args.trust_remote_code
             )
             sizes = sizes_of(config, peft_config)
-            dtype = kwargs.get("dtype") or "float32"
-            dtype = getattr(config, "dtype", None) or torch.float32 if dtype == "auto" else dtype
-            value_bytes = (dtype if isinstance(dtype, torch.dtype) else getattr(torch, dtype)).itemsize
+            value_bytes = bytes_of(kwargs.get("dtype") or "float32", config)
         else:
             config, has_adapter = model.config, hasattr(model, "peft_config")
             sizes = Sizes.counted(model) if has_adapter else sizes_of(config, peft_config)
@@ -692,7 +725,13 @@ def check_memory(
         )
     except (OSError, ValueError, AttributeError):  # of a model that cannot be loaded, loading it says more
         return
-    text = max(("".join(each["content"] for each in prompt) for prompt in prompts), key=len, default="")
+    memory = Memory()
+    if args.few_shot and args.few_shot_memory:
+        memory = load_memory(args.few_shot_memory, get_protocol(args.protocol, grader=args.grader))
+
+    def tokens(text: str) -> int:
+        return len(tokenizer(text)["input_ids"]) if tokenizer else len(text) // CHARACTERS_PER_TOKEN
+
     on_cpu = args.device.type == "cpu"
     place = Place(
         there=total_memory(args.device) / (int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if on_cpu else 1),
@@ -702,8 +741,7 @@ def check_memory(
         bits=bits,
         ranks=args.world_size,
     )
-    tokens = len(tokenizer(text)["input_ids"]) if tokenizer else len(text) // CHARACTERS_PER_TOKEN
-    planned = plan(args, config, sizes, tokens, place)
+    planned = plan(args, config, sizes, longest_prompt(args, config, prompts, memory, tokens), place)
     needs = f"{gb(planned.total)} ({planned})"
     if SURE * planned.total > place.there:
         raise ConfigError(

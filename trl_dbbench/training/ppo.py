@@ -33,12 +33,13 @@ from trl_dbbench.advantages.gae import GAE, explained_variance
 from trl_dbbench.engines.policy import evaluating
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.training.config import DBBenchGRPOConfig, option
+from trl_dbbench.training.config import DBBenchGRPOConfig
 from trl_dbbench.training.critic import CRITICS, Critic, states_of, trunk_of
 from trl_dbbench.training.forwards import Values
 from trl_dbbench.training.packing import Tokens
 from trl_dbbench.training.trainer import DBBenchGRPOTrainer
 from trl_dbbench.utils.ranks import Ranks
+from trl_dbbench.utils.settings import option
 
 VALUES, RETURNS, SAMPLED = "values", "returns", "valued"
 """(B, T) of a scored batch: the critic's values before the update, their targets, which tokens have one."""
@@ -76,13 +77,6 @@ class DBBenchPPOConfig(DBBenchGRPOConfig):
                 f"PPO goes by a critic, which the advantage {self.advantage!r} does not; set advantage: gae, "
                 "or train with DBBenchGRPOTrainer (recipes/grpo_dbbench.py)."
             )
-        if self.critic not in CRITICS:
-            raise ConfigError(f"unknown critic {self.critic!r}; allowed: {', '.join(CRITICS)}.")
-        for name in ("critic_learning_rate", "value_loss_weight"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be above 0, is {getattr(self, name)}.")
-        if self.value_clip < 0:
-            raise ConfigError(f"value_clip must be 0 (clips nothing) or more, is {self.value_clip}.")
         if self.fp16:
             raise ConfigError("PPO trains its critic without a loss scaler; set fp16: false, or bf16: true.")
 

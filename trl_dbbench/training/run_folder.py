@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState
 
 from trl_dbbench.engines.policy import autocast_of, quantization_of
 from trl_dbbench.episode.types import Rules
@@ -96,7 +96,7 @@ class _IdOfCheckpoints(TrainerCallback):
     def __init__(self, run_id: str):
         self.run_id = run_id
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+    def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if args.should_save:
             file = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}", RUN_ID)
             file.write_text(self.run_id)

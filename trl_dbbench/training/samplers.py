@@ -92,8 +92,6 @@ def task_order(dataset: Dataset, args: Any, held_out: Dataset | None = None) -> 
 
 def check_task_sampling(args: Any) -> None:
     """Raise ConfigError for settings of the choice of tasks that cannot work."""
-    if args.min_tasks_per_skill < 1:
-        raise ConfigError(f"min_tasks_per_skill must be at least 1, is {args.min_tasks_per_skill}.")
     if args.sampled_skills is not None:
         if not args.sampled_skills:
             raise ConfigError("sampled_skills is empty; name at least one skill, or leave it out for all.")
@@ -102,17 +100,6 @@ def check_task_sampling(args: Any) -> None:
     if args.task_sampling != "shuffle" and not args.shuffle_dataset:
         raise ConfigError(
             f"task_sampling: {args.task_sampling} draws at random; leave shuffle_dataset at true."
-        )
-    by_skill = args.sampled_skills is not None or args.min_tasks_per_skill != 1 or args.single_skill
-    if by_skill and args.task_sampling != "skill":
-        raise ConfigError(
-            "sampled_skills, min_tasks_per_skill and single_skill are used only with task_sampling: "
-            "skill; set that, or leave them out."
-        )
-    if args.dynamic_sampling_rounds < 1:
-        raise ConfigError(
-            f"dynamic_sampling_rounds must be at least 1, is {args.dynamic_sampling_rounds}; to play no "
-            "further prompts, leave dynamic_sampling out."
         )
     if args.dynamic_sampling and "groups" not in needs_of(args.advantage_function()):
         raise ConfigError(

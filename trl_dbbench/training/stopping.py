@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
 
-from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerControl, TrainerState
 from transformers.trainer_callback import DefaultFlowCallback
 
 from trl_dbbench.training.last_words import witnessed
@@ -154,16 +154,12 @@ class FlowCallback(DefaultFlowCallback):
         self.stopped = False
         self._any_rank = any_rank
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.stopped = False
         if state.global_step:
             args.eval_on_start = False
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
-    ) -> TrainerControl:
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> TrainerControl:
         super().on_step_end(args, state, control, **kwargs)
         if _ends_epoch_or_run(state):
             super().on_epoch_end(args, state, control, **kwargs)
@@ -171,9 +167,7 @@ class FlowCallback(DefaultFlowCallback):
             self.stopped = control.should_save = control.should_training_stop = True
         return control
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
-    ) -> TrainerControl:
+    def on_epoch_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> TrainerControl:
         if self.stopped:
             control.should_save = True  # save_strategy: best may have decided otherwise
         elif not _ends_epoch_or_run(state):  # another callback ends the epoch

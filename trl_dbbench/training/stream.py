@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 from tqdm.auto import tqdm
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState
 from transformers.trainer_utils import SaveStrategy
 
 from trl_dbbench.episode.dataset import is_fresh, task_in
@@ -55,7 +55,6 @@ REPLAY_SIZE = 200
 
 def check_stream(args: Any) -> None:
     """Raise ConfigError for settings of a stream that cannot work, or have no stream to work on."""
-    ends = {"stage_steps": args.stage_steps, "stage_tasks": args.stage_tasks}
     if args.stream is None:
         if args.kl_reference == "stage":
             raise ConfigError(
@@ -66,9 +65,6 @@ def check_stream(args: Any) -> None:
     by, names = kind_of(args.stream)
     if isinstance(args.stream, list) and not names:
         args.stream = by  # as YAML gives it; the command line gives a list
-    for name, value in ends.items():
-        if value is not None and value < 1:
-            raise ConfigError(f"{name} must be at least 1, is {value}.")
     if args.stage_steps is None and args.stage_tasks is None:
         raise ConfigError(
             "stream needs the length of a stage: stage_steps (updates), stage_tasks (tasks played), or both, "
@@ -83,17 +79,8 @@ def check_stream(args: Any) -> None:
         )
     if by == "file" and args.stream_order == "mixed":
         raise ConfigError("stream: file has no stages to mix; for shuffled tasks leave stream out.")
-    if args.stage_accuracy is not None:
-        if not 0 < args.stage_accuracy <= 1:
-            raise ConfigError(f"stage_accuracy must be above 0 and at most 1, is {args.stage_accuracy}.")
-        if args.greedy_eval == "off":
-            raise ConfigError(
-                "stage_accuracy is measured by the greedy evaluation; leave greedy_eval: off out."
-            )
-    if not 0 <= args.replay < 1:
-        raise ConfigError(f"replay is a share of the prompts, at least 0 and below 1; is {args.replay}.")
-    if args.replay_size < 1:
-        raise ConfigError(f"replay_size must be at least 1 task, is {args.replay_size}.")
+    if args.stage_accuracy is not None and args.greedy_eval == "off":
+        raise ConfigError("stage_accuracy is measured by the greedy evaluation; leave greedy_eval: off out.")
     if args.replay and args.stream_order == "mixed":
         raise ConfigError(
             "stream_order: mixed has one stage, and nothing earlier to replay; leave replay out."
@@ -166,7 +153,10 @@ class Stream:
         self._due = True  # the row before the training
         self._round = lru_cache(maxsize=1)(self._shuffled)
         if args.process_index == 0:
-            self._tell()
+            named = ", ".join(f"{stage.name} ({len(stage.rows)})" for stage in self.stages.stages)
+            logger.info("Stream of %d stages: %s.", len(self.stages.stages), named)
+            if left_out := self.stages.left_out:
+                logger.warning("%d training tasks belong to no stage and are never trained on.", left_out)
 
     def _check_accuracy(self) -> None:
         """Raise ConfigError for a `stage_accuracy` that no stage is long enough for."""
@@ -210,14 +200,6 @@ class Stream:
         empty = [name for number, name in enumerate(self.stages.groups) if number not in measured]
         if empty and self._args.process_index == 0:
             logger.warning("No held-out task measures %s.", ", ".join(empty))
-
-    def _tell(self) -> None:
-        stages = ", ".join(f"{stage.name} ({len(stage.rows)})" for stage in self.stages.stages)
-        logger.info("Stream of %d stages: %s.", len(self.stages.stages), stages)
-        if self.stages.left_out:
-            logger.warning(
-                "%d training tasks belong to no stage and are never trained on.", self.stages.left_out
-            )
 
     # --- length -----------------------------------------------------------------------------------
 
@@ -413,16 +395,8 @@ class Stream:
     # --- checkpoints ------------------------------------------------------------------------------
 
     STATE = (
-        "stage",
-        "_generations",
-        "_played",
-        "_place",
-        "_offered",
-        "_owed",
-        "_window",
-        "_kept",
-        "_accuracy",
-        "_due",
+        *("stage", "_generations", "_played", "_place", "_offered", "_owed", "_window", "_kept"),
+        *("_accuracy", "_due"),
     )
 
     def state_dict(self) -> dict[str, Any]:
@@ -467,16 +441,12 @@ class StreamCallback(TrainerCallback):
     def __init__(self, trainer: Any):
         self._trainer = trainer
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ):
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if self._trainer.stream.finished:  # it was resumed after its end
             state.max_steps = state.global_step
         self._trainer.stream.write(args.output_dir)
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ):
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         stream = self._trainer.stream
         if self._trainer.stage_adapters is not None:
             self._trainer.stage_adapters.note_update()
@@ -498,9 +468,7 @@ class StreamCallback(TrainerCallback):
             )
         stream.write(args.output_dir)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ):
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         stream = self._trainer.stream
         if state.is_world_process_zero and stream.finished and self._trainer.stage_adapters is not None:
             names = [stage.name for stage in stream.record_of.stages]

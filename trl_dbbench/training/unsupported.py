@@ -25,7 +25,7 @@ from transformers.training_args import OptimizerNames
 from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_available
 from trl import GRPOConfig
 
-from trl_dbbench.engines.base import check_share, engine_of, in_process_vllm
+from trl_dbbench.engines.base import engine_of, in_process_vllm
 from trl_dbbench.engines.transformers.models import check_adapter, check_model
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.adapters import check_is_model, check_switched_off
@@ -172,18 +172,6 @@ CHOICES_OF_TRL: dict[type, dict[str, tuple[object, ...]]] = {
 """Settings of TRL and transformers that take one of a few values; TRL reads some only in the update."""
 
 
-def written_types(kind: type) -> dict[str, str]:
-    """Return the types of a class's fields as they are written, such as `int | None`.
-
-    transformers' parser takes the None out of the fields' own.
-    """
-    return {
-        name: str(of)
-        for base in reversed(kind.__mro__)
-        for name, of in vars(base).get("__annotations__", {}).items()
-    }
-
-
 def check_values(args: Any, kind: type[TrainingArguments] | None = None) -> None:
     """Raise ConfigError for a value that TRL or transformers would refuse late, or in words of their own.
 
@@ -248,7 +236,14 @@ def check_settings(args: GRPOConfig) -> None:
             f"activation_checkpointing_kwargs: {lost[0]} would not outlast the first rollout, for which TRL "
             "switches checkpointing off and on again. Leave it out."
         )
+    for name in ("scale_rewards", "multi_objective_aggregation"):
+        if args.advantage != "grpo" and getattr(args, name) != default_of(name):
+            raise ConfigError(
+                f"{name} has no effect on advantage: {args.advantage}, which scales rewards in its own way; "
+                "leave it out, or take advantage: grpo."
+            )
     check_vllm(args)
+    check_history(args)
 
 
 def check_vllm(args: Any) -> None:
@@ -265,15 +260,11 @@ def check_vllm(args: Any) -> None:
                 "true with vllm_mode: colocate; or give it to `vllm serve`, whose address goes to "
                 "vllm_server_urls."
             )
-    if in_process:
-        _check_bounds(args)
-    for name in ("vllm_server_timeout", "vllm_group_port"):
-        default = type(args).__dataclass_fields__[name].default
-        if args.vllm_server_urls is None and getattr(args, name) != default:
-            raise ConfigError(
-                f"{name}: {getattr(args, name)} is used only with vllm_server_urls; set that, or leave "
-                "it out."
-            )
+    if args.max_concurrent_episodes is not None and engine_of(args) == "vllm":
+        raise ConfigError(
+            f"max_concurrent_episodes={args.max_concurrent_episodes} has no effect on vLLM, which plays what "
+            "fits into its own cache. Leave it out; `vllm serve --max-num-seqs` bounds it."
+        )
     by_servers = args.use_vllm and args.vllm_mode == "server"
     for name in (*VLLM_SERVER, "vllm_mode"):
         if not by_servers and getattr(args, name) != default_of(name):
@@ -281,21 +272,6 @@ def check_vllm(args: Any) -> None:
                 f"{name}={getattr(args, name)!r} has no effect without use_vllm: true and vllm_mode: "
                 "server. Set these, or name the servers in vllm_server_urls."
             )
-
-
-def _check_bounds(args: Any) -> None:
-    """Raise ConfigError for settings of vLLM in this process that are out of their range."""
-    check_share(args.vllm_gpu_memory_utilization)
-    length = args.vllm_max_model_length
-    if length is not None and length < 1:
-        raise ConfigError(
-            f"vllm_max_model_length must be at least 1 token, is {length}; leave it out for what memory has "
-            "room for."
-        )
-    if args.vllm_tensor_parallel_size < 1:
-        raise ConfigError(
-            f"vllm_tensor_parallel_size must be at least 1 process, is {args.vllm_tensor_parallel_size}."
-        )
 
 
 TRACKERS = {
@@ -367,11 +343,8 @@ def check_arguments(
     for name, (why, remedy) in REFUSED_ARGUMENTS.items():
         if others.get(name):
             raise ConfigError(f"{name}= cannot be given to DBBenchGRPOTrainer: it {why}. {remedy}")
-    datasets = {"train_dataset": train_dataset} | (
-        {} if eval_dataset is None else {"eval_dataset": eval_dataset}
-    )
-    for name, dataset in datasets.items():
-        if not isinstance(dataset, Dataset):
+    for name, dataset in (("train_dataset", train_dataset), ("eval_dataset", eval_dataset)):
+        if not isinstance(dataset, Dataset) and (dataset is not None or name == "train_dataset"):
             raise ConfigError(
                 f"{name} is a {type(dataset).__name__}; allowed is one datasets.Dataset, whose rows can be "
                 "counted and read in any order. Make it with trl_dbbench.to_dataset(load_tasks(...)), and "
@@ -399,20 +372,6 @@ def _class_of(name_or_path: str, args: GRPOConfig) -> type[PreTrainedModel] | No
     except (OSError, ValueError):  # loading it will fail too, and say more
         return None
     return getattr(transformers, (config.architectures or [""])[0], None)
-
-
-GRPO_ALONE = ("scale_rewards", "multi_objective_aggregation")
-"""Settings of how TRL makes an advantage of a group's rewards."""
-
-
-def check_scaling(args: Any) -> None:
-    """Raise ConfigError for a setting of GRPO's own advantage beside another one."""
-    for name in GRPO_ALONE:
-        if args.advantage != "grpo" and getattr(args, name) != default_of(name):
-            raise ConfigError(
-                f"{name} has no effect on advantage: {args.advantage}, which scales rewards in its own way; "
-                "leave it out, or take advantage: grpo."
-            )
 
 
 def check_history(args: Any) -> None:

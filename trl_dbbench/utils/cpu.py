@@ -21,7 +21,7 @@ import platform
 from typing import Any
 
 import torch
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState
 from trl.trainer import utils
 
 TILE_WORDS = 1_024
@@ -89,9 +89,7 @@ class GivesBackMemory(TrainerCallback):
     UPDATES = 10
     """From one time to the next."""
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.global_step % self.UPDATES == 0:
             give_back_memory(args.device)
 

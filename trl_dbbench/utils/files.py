@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import logging
 import os
 import shutil
@@ -48,22 +49,22 @@ def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     target = path.resolve()
     unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        try:
-            file = unfinished.open(mode, **text)
-        except OSError as error:
-            raise ConfigError(f"'{path}' cannot be written: {error}.") from None
-        with file:
-            yield file
-        unfinished.replace(target)
-    except Exception as error:
-        if not is_full(error, target.parent):
-            raise
-        raise StorageError(
-            f"'{path}' cannot be written, no space is left: {free_space(target.parent)}. Free some, or name "
-            "another place."
-        ) from error
+        with telling_of_no_space(path, "Free some, or name another place."):
+            try:
+                file = unfinished.open(mode, **text)
+            except OSError as error:
+                raise ConfigError(f"'{path}' cannot be written: {error}.") from None
+            with file:
+                yield file
+            unfinished.replace(target)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write a value as JSON by `write_atomically`."""
+    with write_atomically(path) as file:
+        file.write(json.dumps(value, ensure_ascii=False, indent=1) + "\n")
 
 
 def is_stream(path: str | Path) -> bool:
@@ -146,12 +147,13 @@ def is_full(error: BaseException | None, folder: Path) -> bool:
 @contextmanager
 def telling_of_no_space(path: Path, remedy: str) -> Iterator[None]:
     """Raise StorageError with a remedy if the block, which writes `path`, ends because the disk is full."""
+    folder = path.resolve().parent
     try:
         yield
-    except OSError as error:
-        if not is_full(error, path.parent):
+    except Exception as error:
+        if not is_full(error, folder):
             raise
-        raise StorageError(f"no space is left for {path}: {free_space(path.parent)}. {remedy}") from error
+        raise StorageError(f"no space is left for {path}: {free_space(folder)}. {remedy}") from error
 
 
 def free_space(*folders: str | Path) -> str:

@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from trl_dbbench.errors import RankError
 
@@ -91,16 +91,8 @@ def raise_on_all(error: Exception | None) -> None:
             raise RankError(f"rank {rank} failed, and all ranks end with it. Its error: {text}")
 
 
-class Trainer(Protocol):
-    """The members of a transformers `Trainer` that `end` uses."""
-
-    model: Any
-    model_wrapped: Any
-    accelerator: Any
-
-
-def end(trainer: Trainer) -> None:
-    """End the engine, trackers and the process group with its threads. Nothing can be trained afterwards."""
+def end(trainer: Any) -> None:
+    """End a `Trainer`'s engine, trackers and process group with its threads. It can train no more."""
     # DistributedDataParallel would keep the group alive, and DeepSpeed needs the group to end its engine.
     # Threads left behind can make Python abort at exit, and a complete run would look failed.
     trainer.model_wrapped = trainer.model

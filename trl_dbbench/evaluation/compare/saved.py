@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -101,8 +100,3 @@ def _first_and_last(path: Path) -> list[Arm]:
             "compared with as well: another run, or a file of eval --json."
         )
     return [arms[0], arms[-1]]
-
-
-def to_json(saved: dict[str, Any]) -> str:
-    """Return the text of the file."""
-    return json.dumps(saved, ensure_ascii=False, indent=1)

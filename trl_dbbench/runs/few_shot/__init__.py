@@ -39,6 +39,7 @@ from trl_dbbench.tasks import Task
 from trl_dbbench.utils.files import telling_of_no_space, whole_lines
 from trl_dbbench.utils.lookup import check_choice
 from trl_dbbench.utils.ranks import Ranks
+from trl_dbbench.utils.settings import check_number
 
 __all__ = [
     "DEFAULT_WAY",
@@ -65,8 +66,7 @@ Messages = list[dict[str, Any]]
 def check_few_shot(number: int, memory: str | None, by: str, update: bool) -> None:
     """Raise ConfigError for settings, named as in the configuration, that cannot work together."""
     check_choice("few_shot_by", by, WAYS)
-    if number < 0:
-        raise ConfigError(f"few_shot must be 0 (none) or more episodes in the prompt, is {number}.")
+    check_number("few_shot", number, whole=True)
     if number and not (memory or update):
         raise ConfigError(
             f"few_shot: {number} has nothing to show: name past episodes with few_shot_memory, or let those "
