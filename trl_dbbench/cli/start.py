@@ -95,6 +95,10 @@ BEFORE_AND_AFTER = {"eval_strategy": "steps", "eval_steps": "0.9999999", "eval_o
 """When held-out tasks are played if nothing says it. The share of the steps stands for the last one."""
 
 
+OR_BOOLEAN = ("resume_from_checkpoint", "scale_rewards")
+"""Settings that are declared as texts, and may be true or false."""
+
+
 class RecipeParser(TrlParser):
     """TRL's parser, for YAMLs as the head of this module shows them.
 
@@ -179,12 +183,16 @@ class RecipeParser(TrlParser):
 
         Argparse compares with the choices what the command line says, and not what the YAML does.
         """
+        texts = {name for name, of in self.types.items() if only_type(of) is str} - {*OR_BOOLEAN}
+        texts -= {action.dest for action in self._actions if action.choices}
         for name, value in self.in_yaml.items():
             if value is None and name in self.needed and getattr(found, name) is None:
                 raise ConfigError(f"{name} is empty in the YAML. Give it a value.")
             one_value = not re.search("list|Any|Sequence", self.types.get(name, "Any"), re.I)
             if isinstance(value, list) and one_value and getattr(found, name) == value:
                 raise ConfigError(f"{name} takes one value; the YAML gives a list, {value}.")
+            if name in texts and isinstance(value, bool | dict):
+                raise ConfigError(f"{name} must be a text, is {value!r}; in a YAML a bare no is False.")
         for action in self._actions:
             if action.choices and action.dest in self.in_yaml:
                 values = getattr(found, action.dest)
