@@ -146,14 +146,15 @@ class RecipeParser(TrlParser):
             if action.choices and config.get(action.dest) is False:  # YAML's reading of a bare `no` or `off`
                 meant = (each for each in ("no", "off") if each in action.choices)
                 config[action.dest] = next(meant, False)
-            if action.nargs == "+" and isinstance(config.get(action.dest), str | int | float):
-                config[action.dest] = [config[action.dest]]  # a list of one, as on the command line
             value, only = config.get(action.dest), only_type(self.types.get(action.dest, ""))
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if action.nargs == "+" and (number or isinstance(value, str)):
+                value = config[action.dest] = [value]  # a list of one, as on the command line
             if isinstance(value, float) and value.is_integer() and only is int:
                 config[action.dest] = int(value)
             if isinstance(value, list) and only is float:
                 config[action.dest] = [_as_float(each) for each in value]
-            if isinstance(value, int | float) and not isinstance(value, bool) and only is str:
+            if number and only is str and not isinstance(value, list):
                 config[action.dest] = str(value)  # a name of digits, as a run's or a folder's
         self.in_yaml = config
         return super().set_defaults_with_config(**with_paths(config, self._locate))
