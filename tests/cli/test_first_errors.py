@@ -21,7 +21,7 @@ from test_start import Keys, folders, parsed
 from transformers import TrainingArguments
 from trl import GRPOConfig
 
-from trl_dbbench import DBBenchGRPOConfig, __version__
+from trl_dbbench import DBBenchGRPOConfig, RewardArguments, __version__, open_database
 from trl_dbbench.cli.arguments import outcome_reward
 from trl_dbbench.cli.start import RecipeParser
 from trl_dbbench.episode.types import Episode, Sampling, Status
@@ -375,6 +375,9 @@ def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
 def test_a_text_is_a_list_of_one_in_python(tmp_path: Path) -> None:
     args = config(tmp_path, vllm_server_urls="http://10.0.0.7:8000/", stream="skills", stage_steps=2)
     assert (args.vllm_server_urls, args.stream) == (["http://10.0.0.7:8000"], "skills")
+    with open_database("sqlite") as database:
+        (reward,) = RewardArguments("outcome").load(database)
+    assert reward.__name__ == "outcome"
 
 
 @pytest.mark.parametrize(

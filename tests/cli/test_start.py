@@ -134,6 +134,9 @@ def test_a_key_that_is_missing(tmp_path, monkeypatch):
         ),
         (f"tasks: {DEMO}", "say which model to train: model_name_or_path, a folder or a hub id."),
         (f"tasks: {DEMO}\nschema: off", "unknown schema 'False'; allowed: names, full, none."),
+        (f"tasks: {DEMO}\nstream: no", "stream must be a text, is False; in a YAML a bare no is False."),
+        (f"tasks: {DEMO}\nharness: no", "harness must be a text, is False; in a YAML a bare no is False."),
+        (f"tasks: {DEMO}\nsystem_prompt: {{a: 1}}", "system_prompt must be a text, is {'a': 1};"),
         (f"tasks: {DEMO}\nreward_weights: [1.0, much]", "reward_weights must be a number, is 'much'."),
         (f"tasks: {DEMO}\naccelerator_config: {{x: 1}}", "got an unexpected keyword argument 'x'"),
         *(

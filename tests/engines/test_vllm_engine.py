@@ -7,7 +7,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
+from time import monotonic, sleep
 
 import httpx2
 import pytest
@@ -321,6 +322,29 @@ def test_a_turn_that_a_server_aborts_is_asked_of_another(written, fakes, engine_
     turns = ask(engine, request((5,), row=0), request((6,), row=1))
     assert [turn.ids for turn in turns] == [[11, 12, EOS]] * 2
     assert f"vLLM server {stops.url} fails: it has aborted a turn" in caplog.text
+
+
+def test_a_server_that_stops_and_keeps_its_connections(fakes, engine_of, caplog, monkeypatch):
+    """As `vllm serve` does on SIGTERM: it takes no new connection, and waits for those that it answers no more."""
+    monkeypatch.setattr(vllm, "LISTENING_SECONDS", 0.1)
+    stops, stays = fakes(2)
+    engine, over = engine_of(stops, stays), Event()
+
+    def stopping(path: str, body: dict):
+        if path == "/v1/completions":
+            Thread(target=stops.stop).start()
+            over.wait(30)
+        return NotImplemented
+
+    stops.interfere = stopping
+    stays.interfere = lambda path, body: sleep(0.5) or NotImplemented  # slow, and up
+    began = monotonic()
+    turns = ask(engine, request((5,), row=0), request((6,), row=1))
+    over.set()
+    assert [turn.ids for turn in turns] == [[11, 12, EOS]] * 2
+    assert monotonic() - began < 25
+    assert f"vLLM server {stops.url} fails: ConnectError" in caplog.text
+    assert f"vLLM server {stays.url} fails" not in caplog.text
 
 
 @pytest.mark.parametrize("sent", ["<html>Please wait</html>", {"choices": []}, {"choices": None}, ["turn"]])

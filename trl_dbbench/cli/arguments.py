@@ -168,7 +168,8 @@ class RewardArguments:
     def load(self, database: Database) -> list[RewardFunction]:
         """Return the reward functions."""
         outcome = outcome_reward(self.outcome_preset, self.outcome)
-        return load_reward_functions(self.reward_funcs, database=database, outcome=outcome)
+        names = [self.reward_funcs] if isinstance(self.reward_funcs, str) else self.reward_funcs
+        return load_reward_functions(names, database=database, outcome=outcome)
 
 
 def outcome_reward(preset: str, values: dict[str, Any] | str | None = None) -> OutcomeReward:

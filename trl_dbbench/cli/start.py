@@ -95,6 +95,10 @@ BEFORE_AND_AFTER = {"eval_strategy": "steps", "eval_steps": "0.9999999", "eval_o
 """When held-out tasks are played if nothing says it. The share of the steps stands for the last one."""
 
 
+OR_BOOLEAN = ("resume_from_checkpoint", "scale_rewards")
+"""Settings that are declared as texts, and may be true or false."""
+
+
 class RecipeParser(TrlParser):
     """TRL's parser, for YAMLs as the head of this module shows them.
 
@@ -142,14 +146,15 @@ class RecipeParser(TrlParser):
             if action.choices and config.get(action.dest) is False:  # YAML's reading of a bare `no` or `off`
                 meant = (each for each in ("no", "off") if each in action.choices)
                 config[action.dest] = next(meant, False)
-            if action.nargs == "+" and isinstance(config.get(action.dest), str | int | float):
-                config[action.dest] = [config[action.dest]]  # a list of one, as on the command line
             value, only = config.get(action.dest), only_type(self.types.get(action.dest, ""))
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if action.nargs == "+" and (number or isinstance(value, str)):
+                value = config[action.dest] = [value]  # a list of one, as on the command line
             if isinstance(value, float) and value.is_integer() and only is int:
                 config[action.dest] = int(value)
             if isinstance(value, list) and only is float:
                 config[action.dest] = [_as_float(each) for each in value]
-            if isinstance(value, int | float) and not isinstance(value, bool) and only is str:
+            if number and only is str and not isinstance(value, list):
                 config[action.dest] = str(value)  # a name of digits, as a run's or a folder's
         self.in_yaml = config
         return super().set_defaults_with_config(**with_paths(config, self._locate))
@@ -179,12 +184,16 @@ class RecipeParser(TrlParser):
 
         Argparse compares with the choices what the command line says, and not what the YAML does.
         """
+        texts = {name for name, of in self.types.items() if only_type(of) is str} - {*OR_BOOLEAN}
+        texts -= {action.dest for action in self._actions if action.choices}
         for name, value in self.in_yaml.items():
             if value is None and name in self.needed and getattr(found, name) is None:
                 raise ConfigError(f"{name} is empty in the YAML. Give it a value.")
             one_value = not re.search("list|Any|Sequence", self.types.get(name, "Any"), re.I)
             if isinstance(value, list) and one_value and getattr(found, name) == value:
                 raise ConfigError(f"{name} takes one value; the YAML gives a list, {value}.")
+            if name in texts and isinstance(value, bool | dict):
+                raise ConfigError(f"{name} must be a text, is {value!r}; in a YAML a bare no is False.")
         for action in self._actions:
             if action.choices and action.dest in self.in_yaml:
                 values = getattr(found, action.dest)

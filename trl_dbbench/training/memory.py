@@ -662,12 +662,9 @@ def longest_prompt(
     memory: Memory,
     tokens: Callable[[str], int],
 ) -> int:
-    """Return the tokens of the longest prompt, with the earlier episodes that it can show.
+    """Return the tokens of the longest prompt, with the earlier episodes of `memory` that it can show.
 
-    Args:
-        settings: a `DBBenchGRPOConfig`, or what a parser has read for another recipe.
-        memory: the earlier episodes that are there at the start.
-        tokens: returns those of a text.
+    The settings may be what a parser has read for another recipe; `tokens` counts those of a text.
     """
     protocol = get_protocol(settings.protocol, grader=settings.grader)
     own = prompts if getattr(settings, "few_shot_update", False) else ()

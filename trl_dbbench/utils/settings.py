@@ -126,11 +126,7 @@ def only_type(written: str) -> type | None:
 
 
 def check_numbers(settings: Any, kind: type) -> None:
-    """Raise ConfigError for a setting that is no number and should be, or one out of its range.
-
-    Args:
-        settings: an object of the dataclass `kind`, or what a parser has read for it.
-    """
+    """Raise ConfigError for a setting of the dataclass `kind` that is not the number that it should be."""
     for name, written in written_types(kind).items():
         if (only := only_type(written)) in (int, float):
             given = getattr(settings, name, None)  # a parser knows no fields without init

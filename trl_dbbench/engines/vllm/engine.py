@@ -15,7 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import httpx2
@@ -45,6 +45,9 @@ logger = logging.getLogger(__name__)
 
 TURN_SECONDS = 600.0
 """For a turn, including the wait behind others; a server that takes longer counts as hung."""
+
+LISTENING_SECONDS = 20.0
+"""Between two looks, during a turn, at whether its server still takes connections."""
 
 TURN_TIMEOUT = httpx2.Timeout(TURN_SECONDS, connect=CONNECT_SECONDS, pool=None)
 
@@ -111,12 +114,16 @@ class VLLMEngine:
                 timeout=TURN_TIMEOUT, limits=CONNECTION_LIMITS, headers=self.servers.headers
             )
         model = self.adapter.name if self.adapter else server.base_model
+        body = self.servers.body(model, request)
+        asking = asyncio.create_task(self._http.post(f"{server.url}/v1/completions", json=body))
         try:
-            response = await self._http.post(
-                f"{server.url}/v1/completions", json=self.servers.body(model, request)
-            )
+            while not (await asyncio.wait([asking], timeout=LISTENING_SECONDS))[0]:
+                await self._check_listens(server)
+            response = asking.result()
         except httpx2.TransportError as error:
             raise ServerFailure(describe(error)) from error
+        finally:
+            asking.cancel()
         if response.status_code == 404 and self.adapter:  # started anew since it was loaded
             raise ServerFailure(f"it does not hold the adapter any more: {message_of(response)}")
         check(server, response)
@@ -124,6 +131,12 @@ class VLLMEngine:
         if not policys_logprobs(request.sampling, server.processed):
             logprobs = [math.nan] * len(ids)
         return Completion(ids, logprobs)
+
+    async def _check_listens(self, server: Server) -> None:
+        """Raise ConnectError for a server that is being stopped: it keeps connections and answers no more."""
+        assert self._http is not None
+        with suppress(httpx2.TimeoutException):  # a busy one may take long
+            await self._http.get(f"{server.url}/health", timeout=CONNECT_SECONDS)
 
     def _home(self, request: Request) -> Server | None:
         """The server of this episode, the same for all episodes of its prompt; `None` if none is up."""

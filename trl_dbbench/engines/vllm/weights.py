@@ -94,8 +94,8 @@ NOT_IN_VLLM = (
 )
 """Settings of LoRA that vLLM refuses, some only when it gets the weights, or passes over without a word."""
 
-NOT_IN_OLD_VLLM = ("rank_pattern", "alpha_pattern")
-"""Settings that vLLM 0.32 reads. Servers may be older, and pass over them without a word."""
+NOT_ON_SERVERS = (*NOT_IN_VLLM, "rank_pattern", "alpha_pattern")
+"""vLLM 0.32 reads the last two. Servers may be older, and pass over them without a word."""
 
 
 def check_lora(config: PeftConfig, name: str, setting: str, unread: Sequence[str] = NOT_IN_VLLM) -> None:
@@ -114,11 +114,6 @@ def check_lora(config: PeftConfig, name: str, setting: str, unread: Sequence[str
         raise ConfigError(f"vLLM takes no adapter with {unknown[0]}, as {name} is. Leave {setting} out.")
 
 
-def check_lora_for_servers(config: PeftConfig, name: str) -> None:
-    """Raise ConfigError for an adapter that a server of any version would refuse or compute otherwise."""
-    check_lora(config, name, "vllm_server_urls", (*NOT_IN_VLLM, *NOT_IN_OLD_VLLM))
-
-
 class ServedWeights(Weights):
     """The servers have them."""
 
@@ -126,7 +121,8 @@ class ServedWeights(Weights):
         self._adapter = policy.adapter
         if policy.adapter is not None:
             with suppress(ValueError, OSError):  # only the servers may see it
-                check_lora_for_servers(PeftConfig.from_pretrained(policy.adapter), str(policy.adapter))
+                config = PeftConfig.from_pretrained(policy.adapter)
+                check_lora(config, str(policy.adapter), "vllm_server_urls", NOT_ON_SERVERS)
 
     def open(self, servers: VLLMServers, on_main_process: OnMainProcess) -> None:
         if (adapter := self._adapter) is not None:
@@ -141,7 +137,7 @@ class AdapterWeights(Weights):
 
     def __init__(self, policy: TrainedPolicy, args: Any):
         config = policy.model.active_peft_config
-        check_lora_for_servers(config, "the adapter that is trained")
+        check_lora(config, "the adapter that is trained", "vllm_server_urls", NOT_ON_SERVERS)
         self.adapters = Path(args.output_dir) / ADAPTERS_FOLDER
         self.logprobs_of = policy.sampling if args.needs_rollout_logprobs else None
         self._policy = policy
