@@ -118,7 +118,7 @@ class Journal:
     def close(self) -> None:
         """Let another process go on with the file."""
         if self._file is not None:
-            if self.path is not None and not os.fstat(self._file.fileno()).st_size:
+            if self.path is not None and self.path.is_file() and not self.path.stat().st_size:
                 self.path.unlink(missing_ok=True)  # nothing was played
             with suppress(OSError):  # for a full disk, which has been told
                 self._file.close()
