@@ -228,7 +228,7 @@ def test_readers_whose_connections_the_server_closed_are_replaced(local_database
     with local_database.sandbox(task(MEDALS)) as sandbox:
         rows = sandbox.execute("SELECT * FROM medals").rows
         with pymysql.connect(**connect_arguments(local_database.url)) as admin, admin.cursor() as cursor:
-            for session in (lent.session for lent in local_database._tenancy.readers._idle):
+            for session in local_database._tenancy.readers._idle:
                 with suppress(pymysql.OperationalError):  # gone already
                     cursor.execute(f"KILL {session.number}")
         assert sandbox.execute("SELECT * FROM medals").rows == rows

@@ -323,7 +323,7 @@ _ORIGIN_CHARACTERS = 4096
 
 _ORIGINS = {
     "SQL Server": re.compile(
-        r"\[ [A-Z]|\bDBO \.|\bIDENTITY \( \d|\bGO (?:ALTER|CREATE|DROP|IF|INSERT|SET|USE)\b"
+        r"\[ [A-Z]|\bDBO \.|\bIDENTITY \( \d|\bGO (?:ALTER|CREATE|DROP|INSERT|USE)\b"
         r"|\bSET (?:IDENTITY_INSERT|ANSI_NULLS|QUOTED_IDENTIFIER|NOCOUNT)\b"
     ),
     "PostgreSQL": re.compile(r"\b(?:PUBLIC|PG_CATALOG) \.|\bFROM STDIN\b"),
