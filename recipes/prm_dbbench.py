@@ -37,7 +37,7 @@ from trl_dbbench.grading.calibration import calibration
 from trl_dbbench.rewards.process import ProcessRewardModel, StepReader, step_tokens
 from trl_dbbench.runs.checkpoints import find_checkpoint
 from trl_dbbench.training.run_folder import played_as, run_folder
-from trl_dbbench.utils.lookup import check_share
+from trl_dbbench.utils.settings import check_number
 
 
 @dataclass
@@ -90,7 +90,7 @@ class ScriptArguments:
         step_tokens(self.placeholder_token, self.reward_tokens)
         if self.continuations < 1:
             raise ConfigError(f"continuations must be at least 1, is {self.continuations}.")
-        check_share("held_out_share", self.held_out_share)
+        check_number("held_out_share", self.held_out_share)
         if self.chat_template is not None:
             load_chat_template(self.chat_template)
 

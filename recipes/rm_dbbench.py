@@ -31,7 +31,7 @@ from trl_dbbench.grading.calibration import pair_calibration
 from trl_dbbench.rewards.learned import Reader, RewardModel
 from trl_dbbench.runs.checkpoints import find_checkpoint
 from trl_dbbench.training.run_folder import played_as, run_folder
-from trl_dbbench.utils.lookup import check_share
+from trl_dbbench.utils.settings import check_number
 
 
 @dataclass
@@ -62,7 +62,7 @@ class ScriptArguments:
             raise ConfigError("say what to learn from: episodes, which are runs, or pairs.")
         if self.pairs_per_task < 1:
             raise ConfigError(f"pairs_per_task must be at least 1, is {self.pairs_per_task}.")
-        check_share("held_out_share", self.held_out_share)
+        check_number("held_out_share", self.held_out_share)
         if self.chat_template is not None:
             load_chat_template(self.chat_template)
 

@@ -31,7 +31,7 @@ from trl_dbbench.runs.checkpoints import find_checkpoint
 from trl_dbbench.runs.export import settings_of, sft_dataset, told_by_rows
 from trl_dbbench.runs.tokens import chat_with
 from trl_dbbench.training.run_folder import played_as, run_folder
-from trl_dbbench.utils.lookup import check_share
+from trl_dbbench.utils.settings import check_number
 
 
 @dataclass
@@ -82,7 +82,7 @@ class ScriptArguments:
 
     def __post_init__(self) -> None:
         self.chat_template_kwargs = read_template_kwargs(self.chat_template_kwargs)
-        check_share("mistakes", self.mistakes)
+        check_number("mistakes", self.mistakes)
         get_protocol(self.protocol)
         if self.chat_template is not None:
             load_chat_template(self.chat_template)

@@ -17,7 +17,8 @@ from typing import Literal
 import torch
 
 from trl_dbbench.advantages.batch import AdvantageBatch, needs
-from trl_dbbench.utils.lookup import check_choice, check_share
+from trl_dbbench.utils.lookup import check_choice
+from trl_dbbench.utils.settings import check_number
 
 EPSILON = 1e-6
 """Added to standard deviations. TRL's own is 1e-4."""
@@ -143,7 +144,7 @@ class TurnReturns:
     gamma: float = 1.0
 
     def __post_init__(self) -> None:
-        check_share("advantage_args.gamma", self.gamma)
+        check_number("advantage_args.gamma", self.gamma)
 
     def __call__(self, batch: AdvantageBatch) -> torch.Tensor:
         """(N, T)"""

@@ -16,7 +16,7 @@ from trl_dbbench.episode.table_states import for_each_episode, states_along
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading.states import state_digest
-from trl_dbbench.utils.lookup import check_share
+from trl_dbbench.utils.settings import check_number
 
 
 class _ByStates:
@@ -44,7 +44,7 @@ class StateGroups(_ByStates):
     """
 
     def __init__(self, omega: float = 1.0, gamma: float = 0.95):
-        check_share("advantage_args.gamma", gamma)
+        check_number("advantage_args.gamma", gamma)
         if isinstance(omega, bool) or not isinstance(omega, int | float) or not 0 <= omega < inf:
             raise ConfigError(f"omega in advantage_args must be 0 or more, is {omega!r}.")
         self.omega, self.gamma = omega, gamma
@@ -75,7 +75,7 @@ class StateTree(_ByStates):
     """
 
     def __init__(self, lam: float = 0.0):
-        check_share("advantage_args.lam", lam)
+        check_number("advantage_args.lam", lam)
         self.lam = lam
 
     def __call__(self, batch: AdvantageBatch) -> torch.Tensor:

@@ -43,12 +43,6 @@ def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:
         raise ConfigError(f"{unknown(name, str(value), map(str, allowed))}.")
 
 
-def check_share(name: str, value: float) -> None:
-    """Raise ConfigError for a setting that is not a share from 0 to 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ConfigError(f"{name} must be a share from 0 to 1, is {value!r}.")
-
-
 def look_up(kind: str, name: str, ours: Mapping[str, T]) -> T:
     """Return the object that a name stands for: the value in `ours`, or an imported object, which is
     callable.

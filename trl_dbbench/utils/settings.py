@@ -77,6 +77,7 @@ RANGES: dict[str, Range] = {
         ("top_p", "top_entropy_quantile", "stage_accuracy", "vllm_gpu_memory_utilization"), ABOVE_0_TO_1
     ),
     **dict.fromkeys((f"alarm_{name}" for name in (*ALARMS, "distinct_sql")), SHARE),
+    **dict.fromkeys(("held_out_share", "mistakes", "advantage_args.gamma", "advantage_args.lam"), SHARE),
     **dict.fromkeys(("replay", "adam_beta1", "adam_beta2", "lora_dropout"), BELOW_1),
     "max_steps": Range("at least 1, or -1 to go by num_train_epochs", lambda value: value == -1 or value > 0),
     "rollouts_ahead": Range("0, 1 or 2", lambda value: value in (0, 1, 2)),
