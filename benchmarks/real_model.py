@@ -220,15 +220,13 @@ def main() -> None:
     sft = chain.measure("sft", start)
     print(line_of("sft", sft, base), flush=True)
     steps = ("--max_steps", str(given.steps), "--learning_rate", str(given.learning_rate))
-    for seed in given.seeds:
-        folder = chain.grpo(f"grpo-{seed}", start, *steps, "--seed", str(seed))
-        print(line_of(f"grpo, seed {seed}", chain.measure(f"grpo-{seed}", folder), sft), flush=True)
-    variants = {name: (*ESTIMATORS[name], "--seed", str(given.seeds[0])) for name in given.estimators}
+    runs: dict[str, tuple[str, ...]] = {f"grpo-{seed}": ("--seed", str(seed)) for seed in given.seeds}
+    runs |= {name: (*ESTIMATORS[name], "--seed", str(given.seeds[0])) for name in given.estimators}
     if given.controls:
         # two updates tell as much as sixty: the weights stay as they are
-        variants["no-learning"] = ("--learning_rate", "0", "--max_steps", "2")
-        variants["shuffled"] = ("--reward_funcs", f"{Path(__file__).resolve()}:shuffled_outcome")
-    for name, options in variants.items():
+        runs["no-learning"] = ("--learning_rate", "0", "--max_steps", "2")
+        runs["shuffled"] = ("--reward_funcs", f"{Path(__file__).resolve()}:shuffled_outcome")
+    for name, options in runs.items():
         folder = chain.grpo(name, start, *steps, *options)
         print(line_of(name, chain.measure(name, folder), sft), flush=True)
 
