@@ -88,8 +88,7 @@ class ScriptArguments:
         if not (self.episodes or self.steps):
             raise ConfigError("say what to learn from: episodes, which are runs, or steps.")
         step_tokens(self.placeholder_token, self.reward_tokens)
-        if self.continuations < 1:
-            raise ConfigError(f"continuations must be at least 1, is {self.continuations}.")
+        check_number("continuations", self.continuations)
         check_number("held_out_share", self.held_out_share)
         if self.chat_template is not None:
             load_chat_template(self.chat_template)

@@ -60,8 +60,7 @@ class ScriptArguments:
         self.episodes, self.pairs = as_list(self.episodes), as_list(self.pairs)
         if not (self.episodes or self.pairs):
             raise ConfigError("say what to learn from: episodes, which are runs, or pairs.")
-        if self.pairs_per_task < 1:
-            raise ConfigError(f"pairs_per_task must be at least 1, is {self.pairs_per_task}.")
+        check_number("pairs_per_task", self.pairs_per_task)
         check_number("held_out_share", self.held_out_share)
         if self.chat_template is not None:
             load_chat_template(self.chat_template)

@@ -51,7 +51,7 @@ RANGES: dict[str, Range] = {
             *("max_turns", "max_turn_tokens", "max_completion_length", "compaction_tokens", "max_length"),
             # of tasks
             *("min_tasks_per_skill", "dynamic_sampling_rounds", "stage_steps", "stage_tasks", "replay_size"),
-            *("greedy_eval_every", "alarm_window", "n", "max_per_task"),
+            *("greedy_eval_every", "alarm_window", "n", "max_per_task", "continuations", "pairs_per_task"),
             # of models
             *("vllm_max_model_length", "vllm_tensor_parallel_size", "lora_r", "lora_alpha"),
         ),
@@ -97,7 +97,7 @@ ADVICE = {
     "temperature": "Training and samples need episodes that differ.",
     "vllm_importance_sampling_clip_max": "No token would be trained, or against its advantage.",
 }
-"""What an error adds, by setting."""
+"""Advice with which an error ends, by setting."""
 
 ENDLESS = (
     *("max_grad_norm", "delta", "epsilon_high", "database_patience", "harness_seconds"),
@@ -137,7 +137,7 @@ def check_numbers(settings: Any, kind: type) -> None:
 
 
 def check_number(name: str, value: Any, *, whole: bool = False) -> None:
-    """Raise ConfigError for a value that is no number, or not in the range of the setting `name`."""
+    """Raise ConfigError for a value that is not a number, or outside the range of the setting `name`."""
     kind: Any = Integral if whole else Real
     if isinstance(value, bool) or not isinstance(value, kind) or value != value:
         raise ConfigError(f"{name} must be a {'whole ' if whole else ''}number, is {value!r}.")
