@@ -132,8 +132,9 @@ class Journal:
         return f"{count:,} episodes are kept in {self.path}. The same command with --resume plays the rest."
 
     def _write(self, entry: Mapping[str, Any]) -> None:
-        if self.path is None or self._file is None:
+        if self.path is None:
             return
+        assert self._file is not None
         lines, file = [entry] if self._begun else [{"asked": self.asked}, entry], self._file
         remedy = "Free some, and start the same command again with --resume."
         with telling_of_no_space(self.path, remedy):
@@ -144,17 +145,18 @@ class Journal:
             os.fsync(file.fileno())
         self._begun = True
 
-    def open(self, path: Path) -> None:
+    def open(self) -> None:
         """Open the file for this process alone, until the evaluation ends."""
+        assert self.path is not None
         try:
-            file = path.open("a", encoding="utf-8", errors="backslashreplace")
+            file = self.path.open("a", encoding="utf-8", errors="backslashreplace")
         except OSError as error:
-            raise ConfigError(f"'{path}' cannot be written: {error}.") from None
-        if not locks(file, path):
+            raise ConfigError(f"'{self.path}' cannot be written: {error}.") from None
+        if not locks(file, self.path):
             file.close()
             raise ConfigError(
-                f"another evaluation writes '{path}' now. Start this one when that one has ended, or name "
-                "another file by --json."
+                f"another evaluation writes '{self.path}' now. Start this one when that one has ended, or "
+                "name another file by --json."
             )
         self._file = file
 
@@ -184,7 +186,7 @@ def open_journal(json_file: Path | None, asked: Mapping[str, Any], resume: bool)
         return Journal()
     path = json_file.with_name(f"{json_file.name}.partial")
     journal, there = Journal(path, asked), path.exists()
-    journal.open(path)
+    journal.open()
     try:
         if resume and there:
             journal.read()
