@@ -31,7 +31,7 @@ from trl_dbbench.errors import ConfigError, DatabaseError
 from trl_dbbench.tasks import Cell, Column, Table
 from trl_dbbench.tasks.column_types import Declared, shortest_float
 from trl_dbbench.tasks.sources.base import SYSTEM
-from trl_dbbench.tasks.sources.declaration import Declaration, declaration
+from trl_dbbench.tasks.sources.declaration import Declaration, Reference, declaration
 from trl_dbbench.tasks.sources.dump_text import words_of
 from trl_dbbench.utils.lookup import unknown
 from trl_dbbench.utils.sql import quote
@@ -76,13 +76,10 @@ class ServerTables:
 
 
 @dataclass(frozen=True)
-class _Reference:
-    """A foreign key: these columns of `table` name rows of `target`."""
+class _Reference(Reference):
+    """A foreign key, and the table that has it."""
 
-    table: str
-    columns: tuple[str, ...]
-    target: str
-    target_columns: tuple[str, ...]
+    table: str = ""
 
 
 def read_tables(
@@ -217,7 +214,7 @@ class _Reader:
                 target = names.get(each.target, set())
                 if names[table].issuperset(each.columns) and target.issuperset(each.target_columns):
                     said += ", but the rows that it names are there"
-                    yield _Reference(table, each.columns, each.target, each.target_columns)
+                    yield _Reference(**vars(each), table=table)
                 self.notes.append(said)
 
     def _not_held(self, tables: Sequence[str], kinds: Mapping[str, str] | None) -> Iterator[str]:
