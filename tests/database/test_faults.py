@@ -96,7 +96,7 @@ def test_what_cannot_be_repeated_ends_the_episode(server_database: Database, sec
 
 
 def test_a_failure_right_after_another_is_the_servers_too(server_database: Database) -> None:
-    """What watches the server has a connection again, which the second failure ends."""
+    """The health check has connected again, and the second failure ends that connection."""
     with server_database.sandbox(QUESTION) as sandbox:
         sandbox.execute("SET @kept = 7")
         kill_connections(server_database.url)

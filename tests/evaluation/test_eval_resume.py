@@ -176,7 +176,7 @@ class FullDisk(io.RawIOBase):
 
 
 def test_a_full_disk_is_told_though_the_file_cannot_be_closed(tmp_path: Path) -> None:
-    """What could not be written stands in Python's buffer, and closing the file writes it once more."""
+    """Closing the file tries once more to write what is left in Python's buffer."""
     journal = Journal(tmp_path / "e.json.partial")
     journal._begun, journal._file = True, io.TextIOWrapper(io.BufferedWriter(FullDisk()))
     with pytest.raises(StorageError, match=r"no space is left .* again with --resume\.$"), closing(journal):

@@ -128,7 +128,7 @@ class Tree:
 class Layout:
     """Rows of a batch in one row of S tokens; M of them predict a completion's token."""
 
-    groups: tuple[Group | Tree, ...]  # parts of the row, each of which sees nothing of the others
+    groups: tuple[Group | Tree, ...]  # parts of the row; none sees the others
     input_ids: torch.Tensor  # (1, S)
     position_ids: torch.Tensor  # (1, S)
     predicts: torch.Tensor  # (M,), places in the row

@@ -18,7 +18,7 @@ class EmbeddedSandbox(Sandbox):
     """A sandbox with a connection in this process."""
 
     _connection: Any
-    """Of SQLite or of `mysqlite`."""
+    """A connection of `sqlite3` or of `mysqlite`."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

@@ -1,4 +1,4 @@
-"""What a CREATE TABLE of MySQL's or MariaDB's declares, as dumps have it and as servers show it."""
+"""Reads the CREATE TABLE of MySQL and MariaDB, from a dump or from SHOW CREATE TABLE."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Declaration:
 
 
 def declaration(words: Sequence[Word]) -> Declaration:
-    """What the words of a CREATE TABLE declare."""
+    """Return what a CREATE TABLE declares, given its words."""
     made = Declaration(notes=[f"without {lost}" for lost in not_made(words)])
     for line in filter(None, lines_of(words)):
         made.add(line)
