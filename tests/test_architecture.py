@@ -140,7 +140,6 @@ def test_names_of_before_are_the_same_modules() -> None:
     assert protocol.__spec__ is not None and protocol.__spec__.name == "trl_dbbench.episode.protocol"
 
 
-@pytest.mark.slow
 def test_no_imports_go_in_a_circle() -> None:
     try:
         TopologicalSorter(own_imports()).prepare()

@@ -179,10 +179,11 @@ def attack(
     # in a slot that is not lent again nobody finds anything
     if fresh and slot in database._tenancy.slots._all:  # type: ignore[attr-defined]
         try:
+            later = traces(database)
+            # one that ran out of time changes what those after it see
+            why = f" ({SLOW})" if any(now.limit == "time" for now in later) else ""
             left = [
-                f"{now} for {before}" + (f" ({SLOW})" if now.limit == "time" else "")
-                for now, before in zip(traces(database), fresh, strict=True)
-                if now != before
+                f"{now} for {before}{why}" for now, before in zip(later, fresh, strict=True) if now != before
             ]
             wrong += [f"{shown}: the next episode saw {each}" for each in left]
         except Exception as error:

@@ -30,14 +30,12 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
+from trl_dbbench.database.dialect import Dialect
 from trl_dbbench.database.sandbox import Limits, Loss, QueryResult, Sandbox, State
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, ServerCrash
 from trl_dbbench.tasks import Task
-
-if TYPE_CHECKING:
-    from trl_dbbench.database.base import Database
 
 T = TypeVar("T")
 
@@ -85,6 +83,23 @@ class Outage:
             )
 
 
+class Recoverable(Protocol):
+    """Members of `Database` that a `RetryingSandbox` needs; `base` imports this module."""
+
+    dialect: Dialect
+    patience: float
+    restarts: int
+    closed: bool
+    gave_up: str | None
+
+    @property
+    def outage(self) -> Outage: ...
+
+    def fresh_sandbox(self, task: Task) -> Sandbox: ...
+
+    def recover(self) -> bool: ...
+
+
 class RetryingSandbox(Sandbox):
     """A task's tables; `Database.sandbox` returns one.
 
@@ -94,7 +109,7 @@ class RetryingSandbox(Sandbox):
         TaskError: the tables cannot be made as the task describes them.
     """
 
-    def __init__(self, database: Database, task: Task) -> None:
+    def __init__(self, database: Recoverable, task: Task) -> None:
         self.retries = 0
         self._database = database
         self._task = task
