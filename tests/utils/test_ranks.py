@@ -24,12 +24,22 @@ from trl_dbbench.engines.policy import forward_is_collective
 @pytest.fixture(scope="module")
 def two_ranks(tiny_model, tmp_path_factory) -> Path:
     """What two ranks, each with the whole model, saw of several troubles in a row."""
-    folder = tmp_path_factory.mktemp("two_ranks")
     scenarios = (
-        "refuses,one_group,estimators,ppo,ppo_model,prime,shares_prompts,in_parts,"
-        "stays_away,opening_fails,opening_fails_elsewhere,sees_another_checkpoint,reward_fails,engine_fails,episode_fails"
+        "refuses,one_group,shares_prompts,in_parts,stays_away,opening_fails,opening_fails_elsewhere,"
+        "sees_another_checkpoint,reward_fails,engine_fails,episode_fails"
     )
-    status, output = fork_ranks(TWO_RANKS, scenarios, tiny_model, folder)
+    return play_on_two(scenarios, tiny_model, tmp_path_factory.mktemp("two_ranks"))
+
+
+@pytest.fixture(scope="module")
+def two_ranks_in_order(tiny_model, tmp_path_factory) -> Path:
+    """What two ranks were given, to be compared with one."""
+    folder = tmp_path_factory.mktemp("two_ranks_in_order")
+    return play_on_two("estimators,ppo,ppo_model,prime", tiny_model, folder)
+
+
+def play_on_two(scenarios: str, model: str, folder: Path) -> Path:
+    status, output = fork_ranks(TWO_RANKS, scenarios, model, folder)
     assert status == 0, output
     return folder
 
@@ -107,9 +117,11 @@ def test_advantages_of_a_group_over_both_ranks(two_ranks):
 @pytest.mark.parametrize(
     ("scenario", "beside"), [("ppo", "critic"), ("ppo_model", "critic"), ("prime", "prime")]
 )
-def test_two_ranks_train_as_one_with_the_double_batch(two_ranks, tiny_model, tmp_path, scenario, beside):
+def test_two_ranks_train_as_one_with_the_double_batch(
+    two_ranks_in_order, tiny_model, tmp_path, scenario, beside
+):
     """PPO and PRIME: the same advantages, and the same weights of the policy and of what learns beside it."""
-    first, second = seen(two_ranks, scenario)
+    first, second = seen(two_ranks_in_order, scenario)
     for part in ("policy", beside):
         assert first[part] == second[part], "the ranks agree to the bit"
     alone = getattr(two_ranks_module, scenario)(tiny_model, tmp_path, 0)
@@ -130,12 +142,12 @@ def test_two_ranks_train_as_one_with_the_double_batch(two_ranks, tiny_model, tmp
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SPLIT_ESTIMATORS)
 def test_two_ranks_are_given_what_one_with_the_double_batch_is(
-    two_ranks, tiny_model, sqlite_database, tmp_path, name
+    two_ranks_in_order, tiny_model, sqlite_database, tmp_path, name
 ):
     """By turn, in both of two steps: the second one's baseline is of the first."""
     make_trainer(tiny_model, sqlite_database, TASKS, tmp_path, **estimator_settings(name, rows=12)).train()
     alone = [e for e in episodes_in(tmp_path) if e["phase"] == "train"]
-    split = [e for e in episodes_in(two_ranks / "estimators" / name) if e["phase"] == "train"]
+    split = [e for e in episodes_in(two_ranks_in_order / "estimators" / name) if e["phase"] == "train"]
     assert len(alone) == 24 and any(e["advantage"] for e in alone)
     for one, other in zip(alone, split, strict=True):
         assert other["rewards"] == one["rewards"], "the same episodes"
