@@ -6,7 +6,8 @@
 MODEL is the folder or hub id of SmolLM2-135M-Instruct. FOLDER holds AgentBench's `dev.jsonl`, which is only
 measured, and `standard.jsonl`, which is learned from with the generated tasks. What is there already is not
 done again, and a training that was stopped goes on: start it as often as it takes, with the same settings.
-Seeds, controls and estimators may be added.
+Seeds, controls and estimators may be added. `--seeds` without a number stops after the warm start: with more
+`--sft-steps`, that is what demonstrations alone teach.
 
 - base: the model as it is.
 - sft: `recipes/smollm2_sft.yaml` on gold episodes of generated tasks.
@@ -203,7 +204,7 @@ def main() -> None:
     parser.add_argument("--agentbench", type=Path)
     parser.add_argument("--database", default="auto", help="to measure on")
     parser.add_argument("--dtype", default=RECIPE["dtype"], choices=("float32", "bfloat16"))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1])
     parser.add_argument("--sft-steps", type=int, default=SFT["max_steps"], help="updates of the warm start")
     parser.add_argument("--steps", type=int, default=RECIPE["max_steps"], help="updates of GRPO")
     parser.add_argument("--learning-rate", type=float, default=RECIPE["learning_rate"], help="of GRPO")
@@ -221,7 +222,7 @@ def main() -> None:
     print(line_of("sft", sft, base), flush=True)
     steps = ("--max_steps", str(given.steps), "--learning_rate", str(given.learning_rate))
     runs: dict[str, tuple[str, ...]] = {f"grpo-{seed}": ("--seed", str(seed)) for seed in given.seeds}
-    runs |= {name: (*ESTIMATORS[name], "--seed", str(given.seeds[0])) for name in given.estimators}
+    runs |= {name: (*ESTIMATORS[name], "--seed", str((given.seeds or [1])[0])) for name in given.estimators}
     if given.controls:
         # two updates tell as much as sixty: the weights stay as they are
         runs["no-learning"] = ("--learning_rate", "0", "--max_steps", "2")
