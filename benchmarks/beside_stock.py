@@ -23,7 +23,7 @@ from typing import Any
 import torch
 import yaml
 from peft import AutoPeftModelForCausalLM
-from real_model import RECIPE, Chain, check_settings, line_of, run
+from real_model import RECIPE, Chain, check_settings, line_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.chat_template_utils import qwen2_5_chat_template
 
@@ -102,15 +102,6 @@ class Beside(Chain):
         file.write_text(yaml.safe_dump(recipe, sort_keys=False))
         return self.train(name, str(file.resolve()))
 
-    def right(self, name: str, who: tuple[str | Path, ...]) -> list[bool]:
-        """Play the held-out tasks greedily; return which went right."""
-        saved = self.out / f"{name}.json"
-        if not saved.exists():
-            where = ("--tasks", self.out / "held_out.jsonl", "--database", self.database)
-            kept = ("--json", saved, "--resume", "--dtype", self.dtype)
-            run("eval", *who, *LIMITS, *where, *kept, log=self.log)
-        return [bool(episode["right"]) for episode in json.loads(saved.read_text())["episodes"]]
-
 
 def seconds(checkpoint: Path) -> float:
     """Return how long the updates up to a checkpoint took, rollouts included."""
@@ -144,15 +135,16 @@ def main() -> None:
     tasks = ("--tasks", str(given.out / "sft_tasks.jsonl"), "--protocol", "tools")
     adapter = chain.train("sft", "smollm2_sft.yaml", *tasks, "--max_steps", str(given.sft_steps))
     chain.merge(adapter)
+    held_out = given.out / "held_out.jsonl"
     played = ("--protocol", "tools", "--system-prompt", RECIPE["system_prompt"])
-    start = chain.right("start", ("--model", chain.model, *played))
+    start = chain.play("start", held_out, "--model", chain.model, *played, *LIMITS)
     print(line_of("start", {"held_out": start}, None), flush=True)
     options = {"max_steps": given.steps, "save_steps": given.save_steps, "learning_rate": given.learning_rate}
     for name in given.arms:
         folder = chain.arm(name, options | {"warmup_steps": 2} | arms(given.prompts * SAMPLES)[name])
         for update in range(given.save_steps, given.steps + 1, given.save_steps):
             checkpoint = folder / f"checkpoint-{update}"
-            right = chain.right(f"{name}-{update}", (checkpoint,))
+            right = chain.play(f"{name}-{update}", held_out, checkpoint, *LIMITS)
             line = line_of(f"{name}, {update} updates", {"held_out": right}, {"held_out": start})
             print(f"{line} after {seconds(checkpoint):.0f} s", flush=True)
 

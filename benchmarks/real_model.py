@@ -153,20 +153,21 @@ class Chain:
 
     def measure(self, name: str, run_folder: Path | None) -> dict[str, list[bool]]:
         """Play the held-out tasks greedily; return for each set which of its tasks went right."""
-        right = {}
         sets = {"held_out": self.out / "held_out.jsonl"}
         if self.agentbench:
             sets["dev"] = self.agentbench / "dev.jsonl"
-        for which, tasks in sets.items():
-            saved = self.out / f"{name}-{which}.json"
-            if not saved.exists():
-                who: tuple[Any, ...] = ("--model", self.model)
-                who += ("--system-prompt", RECIPE["system_prompt"]) if run_folder is None else (run_folder,)
-                where = ("--tasks", tasks, "--database", self.database, "--json", saved, "--resume")
-                run("eval", *who, *LIMITS, "--dtype", self.dtype, *where, log=self.log)
-            episodes = json.loads(saved.read_text())["episodes"]
-            right[which] = [bool(episode["right"]) for episode in episodes]
-        return right
+        who: tuple[str | Path, ...] = ("--model", self.model, "--system-prompt", RECIPE["system_prompt"])
+        if run_folder is not None:
+            who = (run_folder,)
+        return {which: self.play(f"{name}-{which}", tasks, *who, *LIMITS) for which, tasks in sets.items()}
+
+    def play(self, name: str, tasks: Path, *who: str | Path) -> list[bool]:
+        """Play tasks greedily; return which of them went right."""
+        saved = self.out / f"{name}.json"
+        if not saved.exists():
+            where = ("--tasks", tasks, "--database", self.database, "--json", saved, "--resume")
+            run("eval", *who, "--dtype", self.dtype, *where, log=self.log)
+        return [bool(episode["right"]) for episode in json.loads(saved.read_text())["episodes"]]
 
 
 def check_settings(out: Path, given: dict[str, Any]) -> None:
