@@ -257,7 +257,7 @@ def test_no_skill_left_is_found_before_training(trainer_of, tasks):
             {"task_sampling": "skill", "min_tasks_per_skill": 0},
             "min_tasks_per_skill must be at least 1, is 0",
         ),
-        ({"task_sampling": "skill", "shuffle_dataset": False}, "leave shuffle_dataset at true"),
+        ({"task_sampling": "skill", "shuffle_dataset": False}, "shuffle_dataset: false exclude each other"),
         ({"min_tasks_per_skill": 2}, "used only with task_sampling: skill"),
         ({"sampled_skills": ["select"]}, "used only with task_sampling: skill"),
     ],

@@ -528,7 +528,7 @@ def test_without_lora_the_whole_model_is_trained(trainer_of):
             "vllm_group_port: 6000 is used only with vllm_server_urls",
         ),
         ({"repetition_penalty": 1.1}, "repetition_penalty=1.1 has no effect"),
-        ({"reference_model_name_or_path": "x"}, "used only with beta above 0"),
+        ({"reference_model_name_or_path": "x"}, "reference_model_name_or_path: x is used only with beta"),
         ({"compaction": "summary"}, "compaction: summary is used only with compaction_tokens; set that"),
         ({"harness_seconds": 20.0}, "harness_seconds: 20.0 is used only with harness; set that"),
         ({"dynamic_sampling_rounds": 5}, "dynamic_sampling_rounds: 5 is used only with dynamic_sampling;"),

@@ -97,10 +97,6 @@ def check_task_sampling(args: Any) -> None:
             raise ConfigError("sampled_skills is empty; name at least one skill, or leave it out for all.")
         if unknown := [name for name in args.sampled_skills if name not in NAMED]:
             raise ConfigError(f"unknown skill {unknown[0]!r} in sampled_skills; allowed: {', '.join(NAMED)}.")
-    if args.task_sampling != "shuffle" and not args.shuffle_dataset:
-        raise ConfigError(
-            f"task_sampling: {args.task_sampling} draws at random; leave shuffle_dataset at true."
-        )
     if args.dynamic_sampling and "groups" not in needs_of(args.advantage_function()):
         raise ConfigError(
             "dynamic_sampling leaves out groups whose rewards are all the same, and the advantage "

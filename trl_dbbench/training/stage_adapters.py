@@ -47,10 +47,6 @@ def check_stage_adapters(args: Any) -> None:
     """Raise ConfigError for settings that an adapter for each stage excludes."""
     if args.stage_adapters == "one":
         return
-    if args.stream_order == "mixed":
-        raise ConfigError(
-            "stream_order: mixed has one stage, which has one adapter; leave stage_adapters out."
-        )
     if args.stage_adapters == "each" and args.stream and kind_of(args.stream)[0] == "file":
         raise ConfigError(
             "stage_adapters: each plays a held-out task with the adapter of its stage, and with stream: file "
@@ -61,11 +57,6 @@ def check_stage_adapters(args: Any) -> None:
         raise ConfigError(
             f"stage_adapters: {args.stage_adapters} trains each stage anew, and lr_scheduler_type: "
             f"{schedule} leaves the last ones next to no learning rate; set lr_scheduler_type: constant."
-        )
-    if args.kl_reference == "stage":
-        raise ConfigError(
-            f"with stage_adapters: {args.stage_adapters} each stage starts from the same weights; set "
-            "kl_reference: base."
         )
 
 

@@ -54,13 +54,8 @@ REPLAY_SIZE = 200
 
 
 def check_stream(args: Any) -> None:
-    """Raise ConfigError for settings of a stream that cannot work, or have no stream to work on."""
+    """Raise ConfigError for settings of a stream that cannot work."""
     if args.stream is None:
-        if args.kl_reference == "stage":
-            raise ConfigError(
-                "kl_reference: stage is used only with stream, as in stream: skills; set that, or leave it "
-                "out."
-            )
         return
     by, names = kind_of(args.stream)
     if isinstance(args.stream, list) and not names:
@@ -79,18 +74,6 @@ def check_stream(args: Any) -> None:
         )
     if by == "file" and args.stream_order == "mixed":
         raise ConfigError("stream: file has no stages to mix; for shuffled tasks leave stream out.")
-    if args.stage_accuracy is not None and args.greedy_eval == "off":
-        raise ConfigError("stage_accuracy is measured by the greedy evaluation; leave greedy_eval: off out.")
-    if args.replay and args.stream_order == "mixed":
-        raise ConfigError(
-            "stream_order: mixed has one stage, and nothing earlier to replay; leave replay out."
-        )
-    if args.task_sampling != "shuffle" or not args.shuffle_dataset:
-        raise ConfigError("a stream says which task comes next; leave task_sampling and shuffle_dataset out.")
-    if args.load_best_model_at_end:
-        raise ConfigError("a stream ends with what its last stage made; leave load_best_model_at_end out.")
-    if args.rollouts_ahead:
-        raise ConfigError("a stream decides what to play when a batch begins; leave rollouts_ahead out.")
     if args.max_steps > 0:
         raise ConfigError(
             f"a stream ends with its last stage; leave max_steps ({args.max_steps}) out, or set it to -1, "

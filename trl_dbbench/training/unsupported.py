@@ -243,7 +243,6 @@ def check_settings(args: GRPOConfig) -> None:
                 "leave it out, or take advantage: grpo."
             )
     check_vllm(args)
-    check_history(args)
 
 
 def check_vllm(args: Any) -> None:
@@ -372,41 +371,3 @@ def _class_of(name_or_path: str, args: GRPOConfig) -> type[PreTrainedModel] | No
     except (OSError, ValueError):  # loading it will fail too, and say more
         return None
     return getattr(transformers, (config.architectures or [""])[0], None)
-
-
-def check_history(args: Any) -> None:
-    """Raise ConfigError where what is asked computes plain rows, and an episode is several sequences."""
-    harness = args.harness is not None
-    several = {
-        "history: template": args.history == "template",
-        "compaction_tokens": args.compaction_tokens is not None,
-        "harness": harness,
-    }
-    plain = {
-        "advantage: prime": args.advantage == "prime",
-        "PPO": args.advantage == "gae",
-        "use_liger_kernel": args.use_liger_kernel,
-    }
-    for name in (name for name, given in several.items() if given):
-        for other in (other for other, given in plain.items() if given):
-            raise ConfigError(
-                f"{name} makes an episode several sequences, and {other} needs one; leave one of the two "
-                "settings out."
-            )
-    summary = args.compaction_tokens is not None and args.compaction == "summary"
-    if (harness or summary) and args.advantage in BY_TURN:
-        raise ConfigError(
-            f"advantage: {args.advantage} needs turns that the protocol reads, which a harness and summaries "
-            "(compaction: summary) do not have. Take grpo, rloo, reinforce, reinforce_pp or weighted."
-        )
-    if not harness:
-        return
-    without_effect = {**several, "harness": False, "few_shot": bool(args.few_shot)}
-    for name in (name for name, given in without_effect.items() if given):
-        raise ConfigError(
-            f"{name} has no effect on a harness, which writes its own messages; leave one of them out."
-        )
-
-
-BY_TURN = ("vine", "tree", "state", "turn", "token_wise", "process_avg_unique")
-"""Advantages that differ between the turns of an episode."""
