@@ -479,7 +479,10 @@ def test_a_stage_of_one_task_is_replayed_by_its_share(rows):
             "comes in the list's order; leave stream_order: random out",
         ),
         ({"stream": ["skills"], "stage_steps": 5, "max_steps": 9}, r"leave max_steps \(9\) out"),
-        ({"stream": ["skills"], "stage_steps": 5, "task_sampling": "frontier"}, "task_sampling: frontier exclude each other: a stream says"),
+        (
+            {"stream": ["skills"], "stage_steps": 5, "task_sampling": "frontier"},
+            "task_sampling: frontier exclude each other: a stream says",
+        ),
         (
             {"stream": ["skills"], "stage_steps": 5, "replay": 1.0},
             "replay must be a share from 0 on and below 1, is 1.0",

@@ -16,7 +16,6 @@ from itertools import combinations, islice
 from typing import Any
 
 from transformers import TrainerCallback, TrainerState
-from transformers.trainer_callback import ExportableState
 
 from trl_dbbench.database import Dialect
 from trl_dbbench.episode.types import Status
@@ -199,11 +198,13 @@ ALARMS = (
 )
 
 
-class AlarmCallback(TrainerCallback, ExportableState):
+class AlarmCallback(TrainerCallback):
     """Warns of figures that stay beyond their thresholds.
 
     `raised` holds the metrics warned of that have not recovered; checkpoints keep it.
     """
+
+    decides_weights = False
 
     def __init__(self):
         self.raised: set[str] = set()
@@ -238,9 +239,8 @@ class AlarmCallback(TrainerCallback, ExportableState):
                     *("below" if alarm.below else "above", alarm.setting, threshold, alarm.advice, most),
                 )
 
-    def state(self) -> dict[str, Any]:
-        return {"args": {}, "attributes": {"raised": sorted(self.raised)}}
+    def state_dict(self) -> dict[str, bool]:
+        return dict.fromkeys(sorted(self.raised), True)
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        saved = state.stateful_callbacks.get(type(self).__name__) if state.global_step else None
-        self.raised = set(saved["attributes"]["raised"]) if saved else set()
+    def load_state_dict(self, state: dict[str, bool]) -> None:
+        self.raised = set(state)

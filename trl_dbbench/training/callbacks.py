@@ -15,7 +15,6 @@ from typing import Any
 
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback, TrainerState
-from transformers.trainer_callback import ExportableState
 
 from trl_dbbench.episode.types import Sampling, Start, Status
 from trl_dbbench.runs.checkpoints import run_id_in
@@ -36,21 +35,21 @@ from trl_dbbench.utils.files import whole_lines, write_atomically
 logger = logging.getLogger(__name__)
 
 
-class GreedyEvalCallback(TrainerCallback, ExportableState):
+class GreedyEvalCallback(TrainerCallback):
     """Evaluates the current weights greedily before each sampled update, and keeps the record.
 
     At the start of a rollout the trainer asks for the greedy episodes to play (`starts`), plays them beside
-    the samples or before them, and hands them back (`record`). Checkpoints keep the record as it was at the
-    end of a step, so a resumed run counts on from there.
+    the samples or before them, and hands them back (`record`). Checkpoints keep the record.
 
     Args:
         every: rollouts from one evaluation to the next. The first rollout has one.
     """
 
+    decides_weights = False
+
     def __init__(self, every: int = 1):
         self.every = every
         self.accuracy = Accuracy()
-        self._at_step_end: dict[str, dict[str, Any]] = {"counts": {}, "void": {}}
 
     def starts(
         self, sampled: Sequence[Start], rollout: int, first_row: int, group_size: int
@@ -102,24 +101,11 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
         metrics["greedy/batch_accuracy_void_wrong"] = of_batch.void_wrong
         return metrics
 
-    def state(self) -> dict[str, Any]:
-        return {"args": {"every": self.every}, "attributes": self._at_step_end}
+    def state_dict(self) -> dict[str, Any]:
+        return {"counts": dict(self.accuracy.counts), "void": dict(self.accuracy.void)}
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        saved = state.stateful_callbacks.get(type(self).__name__) if state.global_step else None
-        if saved is not None:
-            self.accuracy = Accuracy(saved["attributes"].get("counts"), saved["attributes"].get("void"))
-            logger.info("the greedy record goes on at %s", self.accuracy.describe())
-        self._settle()
-        # a checkpoint of a run without greedy evaluation has no place for the record
-        state.stateful_callbacks.setdefault(type(self).__name__, self.state())
-
-    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self._settle()
-
-    def _settle(self) -> None:
-        counts = {group: list(counts) for group, counts in self.accuracy.counts.items()}
-        self._at_step_end = {"counts": counts, "void": dict(self.accuracy.void)}
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.accuracy = Accuracy(state["counts"], state["void"])
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero and (table := self.accuracy.table()):

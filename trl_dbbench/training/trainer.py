@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -104,8 +104,6 @@ from trl_dbbench.utils.ranks import raise_on_all, together
 logger = logging.getLogger(__name__)
 logging.getLogger(GRPOTrainer.__module__).addFilter(without_rows)
 
-Callback = TypeVar("Callback", bound=TrainerCallback)
-
 
 class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     """Trainer for GRPO on DB-Bench tasks.
@@ -150,6 +148,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     current_gradient_accumulation_steps: float
     advantage: Any
     """The estimator of advantages; `None` for TRL's own."""
+    greedy_eval: GreedyEvalCallback | None
     batch: Batch
     """The rows that this step plays and trains on."""
     rewards: torch.Tensor
@@ -300,26 +299,20 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         settings = RunSettings.of(self, rewards)
         self.episode_log = EpisodeLogCallback(self.args.output_dir, settings, lambda: self.run_id)
         self.add_callback(self.episode_log)
-        self.add_callback(AlarmCallback())
+        self.alarms = self.stateful["alarms"] = AlarmCallback()
+        self.add_callback(self.alarms)
         if self.pop_callback(ProgressCallback) is not None:  # not where bars are off, or in a notebook
             self.add_callback(RolloutProgressCallback())
         elif self.pop_callback(PrinterCallback) is not None:
             self.add_callback(PlainProgressCallback())
         self.add_callback(MetricsLogCallback(self.args.output_dir))
+        self.greedy_eval = None
         if self.args.greedy_eval != "off":
-            self.add_callback(GreedyEvalCallback(self.args.greedy_eval_every))
+            self.greedy_eval = self.stateful["greedy_eval"] = GreedyEvalCallback(self.args.greedy_eval_every)
+            self.add_callback(self.greedy_eval)
         self.add_callback(HeldOutCallback(lambda: self.best_step))
         if self.stream is not None:
             self.add_callback(StreamCallback(self))
-
-    @property
-    def greedy_eval(self) -> GreedyEvalCallback | None:
-        """The callback that runs the greedy evaluation."""
-        return self._callback(GreedyEvalCallback)
-
-    def _callback(self, kind: type[Callback]) -> Callback | None:
-        """Return the callback of this kind; a resumed run has another object than a new one."""
-        return next((each for each in self.callback_handler.callbacks if isinstance(each, kind)), None)
 
     # --- a step -----------------------------------------------------------------------------------
 
@@ -427,8 +420,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         if self.accelerator.is_main_process:
             if greedy and self.greedy_eval is not None:
                 metrics |= {name: [value] for name, value in self.greedy_eval.record(step, greedy).items()}
-            if phase == "train" and (watching := self._callback(AlarmCallback)) is not None:
-                watching.watch(played)
+            if phase == "train":
+                self.alarms.watch(played)
             self.episode_log.write([*greedy, *played], tasks)
         for name, values in metrics.items():
             self._metrics[phase][name] += values
