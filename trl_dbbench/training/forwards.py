@@ -32,7 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trl_dbbench.engines.policy import forward_is_collective
 from trl_dbbench.episode.types import Episode
-from trl_dbbench.training.bound import fitting
+from trl_dbbench.training.memory import fitting
 from trl_dbbench.training.packing import Part, Row, Tokens, fit, pack, rows_of, tokens_of
 from trl_dbbench.training.resume import replaced
 from trl_dbbench.utils.ranks import Ranks

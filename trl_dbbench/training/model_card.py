@@ -17,7 +17,7 @@ from peft import PeftModel
 
 from trl_dbbench.episode.dataset import is_fresh
 from trl_dbbench.runs.stream import STAGES_FOLDER
-from trl_dbbench.training.held_out import before_and_after
+from trl_dbbench.training.callbacks import before_and_after
 
 VERSIONS = "### Framework versions"
 """Head of the part of TRL's draft that stays."""

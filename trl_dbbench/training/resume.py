@@ -24,8 +24,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import torch
 from accelerate.utils import send_to_device
+from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 from huggingface_hub.utils import disable_progress_bars
 from torch.optim.lr_scheduler import LambdaLR
 from transformers.trainer_callback import DefaultFlowCallback
@@ -44,7 +46,6 @@ from trl_dbbench.runs.checkpoints import (
     telling_of_a_full_disk,
 )
 from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings
-from trl_dbbench.training.publishing import telling_of_the_hub
 from trl_dbbench.training.stopping import FlowCallback
 from trl_dbbench.utils.lookup import nearest
 from trl_dbbench.utils.ranks import Ranks
@@ -421,3 +422,21 @@ def replaced(settings: object, **values: Any) -> Iterator[None]:
         yield
     finally:
         vars(settings).update(before)
+
+
+@contextmanager
+def telling_of_the_hub(what: str, instead: str) -> Iterator[None]:
+    """Turn an error of the hub within the block into one line.
+
+    Args:
+        what: completes "the model could not be", as in "pushed to 'me/agent'".
+        instead: what the user can do.
+
+    Raises:
+        ConfigError: if the hub refuses or does not answer.
+    """
+    try:
+        yield
+    except (HfHubHTTPError, httpx2.HTTPError, LocalTokenNotFoundError) as error:
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ConfigError(f"the model could not be {what}: {said} {instead}") from None
