@@ -259,8 +259,10 @@ def test_a_kind_that_is_not_known(sqlite_database):
     assert "model:PATH, prm:PATH" in refusal("model:", sqlite_database)
 
 
-def test_a_folder_that_is_not_there(tmp_path, sqlite_database):
-    assert f"'model:{tmp_path}/none' has no tokenizer" in refusal(f"model:{tmp_path}/none", sqlite_database)
+@pytest.mark.parametrize("kind", ["model", "prm"])
+def test_a_folder_that_is_not_there(kind, tmp_path, sqlite_database):
+    said = refusal(f"{kind}:{tmp_path}/none", sqlite_database)
+    assert said.startswith(f"there is no model in '{tmp_path}/none': it is not a folder with a config.json")
 
 
 def test_a_model_without_its_own_tokenizer(reward_model, sqlite_database):

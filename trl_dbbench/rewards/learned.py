@@ -164,7 +164,7 @@ class RewardModel(LearnedReward):
             ConfigError: if it is something else, or has no tokenizer of its own.
         """
         made = "Give the output_dir of recipes/rm_dbbench.py, or another sequence classifier with one output."
-        adapter = adapter_of(path)
+        adapter = adapter_of(path, made)
         if adapter is not None and "score" not in (adapter.get("modules_to_save") or []):
             raise ConfigError(f"'model:{path}' is not a reward model: the adapter has no score head. {made}")
         model, tokenizer = load_scorer("model", path, AutoModelForSequenceClassification, adapter, made)
@@ -198,9 +198,18 @@ def file_of(path: str, name: str) -> str | None:
         return None
 
 
-def adapter_of(path: str) -> dict[str, Any] | None:
-    """Return an adapter's PEFT config; `None` for a whole model."""
+def adapter_of(path: str, made: str) -> dict[str, Any] | None:
+    """Return an adapter's PEFT config; `None` for a whole model.
+
+    Raises:
+        ConfigError: if there is neither, with `made` as the remedy.
+    """
     file = file_of(path, "adapter_config.json")
+    if file is None and file_of(path, "config.json") is None:
+        raise ConfigError(
+            f"there is no model in '{path}': it is not a folder with a config.json, and the hub gives none of "
+            f"that name. {made}"
+        )
     return None if file is None else json.loads(Path(file).read_bytes())
 
 

@@ -198,8 +198,8 @@ class ProcessRewardModel(LearnedReward):
             ConfigError: if it is something else, has no own tokenizer, or its vocabulary lacks the tokens.
         """
         made = "Give the output_dir of recipes/prm_dbbench.py, or another causal language model."
-        tokens = StepTokens.read(path)
-        model, tokenizer = load_scorer("prm", path, AutoModelForCausalLM, adapter_of(path), made)
+        adapter, tokens = adapter_of(path, made), StepTokens.read(path)
+        model, tokenizer = load_scorer("prm", path, AutoModelForCausalLM, adapter, made)
         return cls(path, model, StepReader(tokenizer, tokens))
 
     def __call__(self, episode: Sequence[Episode], *args: Any, **kwargs: Any) -> list[Any]:
