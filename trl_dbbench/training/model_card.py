@@ -23,7 +23,8 @@ VERSIONS = "### Framework versions"
 """Head of the part of TRL's draft that stays."""
 
 SECRET_OPTIONS = re.compile(r"--(\w*[_-])?(token|password|key)")
-PASSWORD = re.compile(r"(://[^:/@\s]+):[^@\s]+@")
+PASSWORD = re.compile(r"((?<=://)[^:/@\s]*:)[^@\s]+(?=@)|(?<=[?&])(\w*pass\w*=)[^&\s]+")
+"""Passwords in URLs: before the host, or as an option (`?user=root&password=secret`)."""
 VOID = " Void are episodes whose environment failed: the share leaves them out."
 
 
@@ -158,7 +159,7 @@ def _command() -> str:
     """Return the command of this process, without secrets; nothing if it is not a script."""
     if not sys.argv[0].endswith((".py", "trl-dbbench")):
         return ""
-    words = [PASSWORD.sub(r"\1:***@", word) for word in sys.argv]
+    words = [PASSWORD.sub(r"\1\2***", word) for word in sys.argv]
     for place, (option, _) in enumerate(pairwise(words)):
         if SECRET_OPTIONS.fullmatch(option):
             words[place + 1] = "***"
