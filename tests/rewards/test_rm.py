@@ -262,7 +262,7 @@ def test_a_kind_that_is_not_known(sqlite_database):
 @pytest.mark.parametrize("kind", ["model", "prm"])
 def test_a_folder_that_is_not_there(kind, tmp_path, sqlite_database):
     said = refusal(f"{kind}:{tmp_path}/none", sqlite_database)
-    assert said.startswith(f"there is no model in '{tmp_path}/none': it is not a folder with a config.json")
+    assert said.startswith(f"there is no model in '{tmp_path}/none': it is no folder with a config.json")
 
 
 def test_a_model_without_its_own_tokenizer(reward_model, sqlite_database):

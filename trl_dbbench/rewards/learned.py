@@ -207,7 +207,7 @@ def adapter_of(path: str, made: str) -> dict[str, Any] | None:
     file = file_of(path, "adapter_config.json")
     if file is None and file_of(path, "config.json") is None:
         raise ConfigError(
-            f"there is no model in '{path}': it is not a folder with a config.json, and the hub gives none by "
+            f"there is no model in '{path}': it is no folder with a config.json, and the hub gives none of "
             f"that name. {made}"
         )
     return None if file is None else json.loads(Path(file).read_bytes())
