@@ -234,8 +234,8 @@ def test_from_a_yaml_to_an_adapter(monkeypatch, tmp_path, by):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"beta": 0}, "beta in advantage_args must be a number above 0, is 0"),
-        ({"learning_rate": "fast"}, "learning_rate in advantage_args must be a number above 0, is 'fast'"),
+        ({"beta": 0}, "advantage_args.beta must be above 0, is 0"),
+        ({"learning_rate": "fast"}, "advantage_args.learning_rate must be a number, is 'fast'"),
         ({"by": "word"}, "unknown advantage_args.by 'word'; allowed: token, turn"),
     ],
 )

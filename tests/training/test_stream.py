@@ -384,7 +384,7 @@ def test_another_stream_does_not_go_on_with_a_checkpoint(rows):
     """Its rows and the columns of its matrix would mean other tasks."""
     state = stream_of(rows, stream=["SELECT", "DELETE"]).state_dict()
     other = stream_of(rows)
-    said = r"has the stages SELECT \(10\), DELETE \(10\); these settings and tasks make .*, INSERT \(10\)"
+    said = r"another value of stages \(SELECT \(10\), DELETE \(10\), now .*, INSERT \(10\)\)"
     with pytest.raises(ConfigError, match=said):
         other.load_state_dict(state)
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from math import inf
 from typing import Any, Literal
 
 import torch
@@ -38,6 +37,7 @@ from trl_dbbench.advantages.gradients import reduce_gradients
 from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.utils.lookup import check_choice
+from trl_dbbench.utils.settings import check_number
 
 ADAPTER = "prime"
 
@@ -64,9 +64,8 @@ class Prime:
     def __init__(
         self, beta: float = 0.05, learning_rate: float = 1e-5, by: Literal["token", "turn"] = "token"
     ):
-        for name, value in (("beta", beta), ("learning_rate", learning_rate)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
-                raise ConfigError(f"{name} in advantage_args must be a number above 0, is {value!r}.")
+        check_number("advantage_args.beta", beta)
+        check_number("advantage_args.learning_rate", learning_rate)
         check_choice("advantage_args.by", by, ("token", "turn"))
         self.beta, self.learning_rate, self.by = beta, learning_rate, by
         self._adapter: dict[str, torch.Tensor] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from math import inf
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from trl_dbbench.advantages.gae import gae
 from trl_dbbench.database import Database
 from trl_dbbench.episode.table_states import for_each_episode, states_along
 from trl_dbbench.episode.types import Episode
-from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading.states import state_digest
 from trl_dbbench.utils.settings import check_number
 
@@ -44,9 +42,8 @@ class StateGroups(_ByStates):
     """
 
     def __init__(self, omega: float = 1.0, gamma: float = 0.95):
+        check_number("advantage_args.omega", omega)
         check_number("advantage_args.gamma", gamma)
-        if isinstance(omega, bool) or not isinstance(omega, int | float) or not 0 <= omega < inf:
-            raise ConfigError(f"omega in advantage_args must be 0 or more, is {omega!r}.")
         self.omega, self.gamma = omega, gamma
 
     def __call__(self, batch: AdvantageBatch) -> torch.Tensor:

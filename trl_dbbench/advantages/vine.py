@@ -15,6 +15,7 @@ from trl_dbbench.episode.types import Episode, Sampling, Start, Status
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.rewards.registry import StepRewards, call_reward
 from trl_dbbench.utils.ranks import Ranks, together
+from trl_dbbench.utils.settings import check_number
 
 
 @needs("groups")
@@ -35,8 +36,7 @@ class Vine:
     """
 
     def __init__(self, continuations: int = 4):
-        if isinstance(continuations, bool) or not isinstance(continuations, int) or continuations < 1:
-            raise ConfigError(f"continuations in advantage_args must be 1 or more, is {continuations!r}.")
+        check_number("advantage_args.continuations", continuations, whole=True)
         self.continuations = continuations
 
     def prepare(self, trainer: Any, episodes: Sequence[Episode]) -> None:

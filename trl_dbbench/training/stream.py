@@ -46,7 +46,7 @@ LEAST_WEIGHT = 0.05
 ROUNDING = 1e-9
 """Tolerance where shares add up to a whole number."""
 
-FIXED = ("stage_adapters", "replay", "replay_size", "replay_by", "kl_reference", "seed")
+FIXED = ("stream_order", "stage_adapters", "replay", "replay_size", "replay_by", "kl_reference", "seed")
 """Settings that a resumed run must not change, because the checkpoint holds what they led to."""
 
 REPLAYS = ("uniform", "accuracy")
@@ -398,14 +398,8 @@ class Stream:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         record = StreamRecord.from_dict(state["record"])
-        if record.plan != self.record_of.plan:
-            raise ConfigError(
-                f"resume_from_checkpoint: the checkpoint's stream has the stages {record.told}; these "
-                f"settings and tasks make {self.record_of.told}. Give the same to go on; for another stream, "
-                "start a run of its own from these weights (adapter_name_or_path or model_name_or_path)."
-            )
-        before = state.get("fixed", {})  # checkpoints of earlier versions have none
-        for name, value in self._fixed.items():
+        before = {"stages": record.told, **state.get("fixed", {})}  # earlier versions have stages alone
+        for name, value in {"stages": self.record_of.told, **self._fixed}.items():
             if before.get(name, value) != value:
                 raise ConfigError(
                     f"resume_from_checkpoint: the checkpoint's stream had another value of {name} "

@@ -101,7 +101,6 @@ from trl_dbbench.training.unsupported import check_arguments, check_positions, r
 from trl_dbbench.utils.cpu import FREE_AT_MOST, give_back_memory, leave_unpacked, spare_page_faults
 from trl_dbbench.utils.ranks import raise_on_all, together
 
-logger = logging.getLogger(__name__)
 logging.getLogger(GRPOTrainer.__module__).addFilter(without_rows)
 
 
@@ -425,14 +424,6 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             self.episode_log.write([*greedy, *played], tasks)
         for name, values in metrics.items():
             self._metrics[phase][name] += values
-
-    def _load_rng_state(self, checkpoint):
-        super()._load_rng_state(checkpoint)
-        if checkpoint is not None and not getattr(self.backend, "repeatable", True):
-            logger.info(
-                "Episodes that were under way are played again. With vLLM they may take another course than "
-                "before: its rounding depends on when statements are back."
-            )
 
     # --- playing ----------------------------------------------------------------------------------
 
