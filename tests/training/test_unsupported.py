@@ -197,9 +197,8 @@ def test_settings_of_vllm_in_this_process_go_with_it_alone(name: str, tmp_path: 
 @pytest.mark.parametrize("name", [*SERVER, "vllm_mode"])
 def test_settings_of_a_server_go_with_vllm_mode_server_alone(name: str, tmp_path: Path) -> None:
     setting = {name: SERVER.get(name, "server")}
-    with pytest.raises(
-        ConfigError, match=f"^{name}='?{setting[name]}'? has no effect without use_vllm: true"
-    ):
+    needed = "use_vllm" if name == "vllm_mode" else "vllm_mode: server"
+    with pytest.raises(ConfigError, match=f"^{name}: {setting[name]} is used only with {needed}; set that"):
         config(tmp_path, **setting)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback, TrainerState
 
-from trl_dbbench.episode.types import Sampling, Start, Status
+from trl_dbbench.episode.types import Status
 from trl_dbbench.runs.checkpoints import run_id_in
 from trl_dbbench.runs.records import (
     EPISODES_FILE,
@@ -38,38 +38,14 @@ logger = logging.getLogger(__name__)
 class GreedyEvalCallback(TrainerCallback):
     """Evaluates the current weights greedily before each sampled update, and keeps the record.
 
-    At the start of a rollout the trainer asks for the greedy episodes to play (`starts`), plays them beside
-    the samples or before them, and hands them back (`record`). Checkpoints keep the record.
-
-    Args:
-        every: rollouts from one evaluation to the next. The first rollout has one.
+    The trainer plays each prompt once, beside the samples or before them, and hands the episodes to `record`.
+    Checkpoints keep the record.
     """
 
     decides_weights = False
 
-    def __init__(self, every: int = 1):
-        self.every = every
+    def __init__(self):
         self.accuracy = Accuracy()
-
-    def starts(
-        self, sampled: Sequence[Start], rollout: int, first_row: int, group_size: int
-    ) -> list[Start] | None:
-        """Return this rank's greedy episodes: each prompt of the batch once. `None`, on all ranks, if no
-        evaluation is due.
-
-        Args:
-            sampled: this rank's rows.
-            rollout: number of the rollout in the run, from 0.
-            first_row: the first row's place among those of all ranks. Copies of a prompt, `group_size` in a
-                row, may lie on several ranks; the rank of the first one plays it.
-        """
-        if rollout % self.every:
-            return None
-        return [
-            replace(start, sampling=Sampling(start.sampling.temperature, greedy=True))
-            for row, start in enumerate(sampled, first_row)
-            if row % group_size == 0
-        ]
 
     def record(self, step: int, episodes: Sequence[EpisodeRecord]) -> dict[str, float]:
         """Count a batch's greedy episodes, those of all ranks, print a line and return metrics.

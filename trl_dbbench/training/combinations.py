@@ -21,6 +21,8 @@ NEEDED = {
     "stream_order; stage_adapters; kl_reference: stage": "stream",
     "replay_size; replay_by": "replay",
     "sampled_skills; min_tasks_per_skill; single_skill": "task_sampling: skill",
+    "vllm_mode: server": "use_vllm",
+    "vllm_server_base_url; vllm_server_host; vllm_server_port": "vllm_mode: server",
     "vllm_server_timeout; vllm_group_port": "vllm_server_urls",
     "vllm_importance_sampling_clip_max; vllm_importance_sampling_clip_min": "rollout_correction",
 }

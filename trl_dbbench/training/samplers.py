@@ -85,8 +85,6 @@ def task_order(dataset: Dataset, args: Any, held_out: Dataset | None = None) -> 
         return Frontier(dataset)
     skills = [task_in(line).skills for line in dataset["task"]]
     pools = skill_pools(skills, args.sampled_skills, args.min_tasks_per_skill, args.single_skill)
-    if args.process_index == 0:
-        logger.info("Task sampling: %s.", pools)
     return BySkill(pools, len(dataset), args.seed)
 
 
@@ -170,34 +168,13 @@ class Shuffled:
             yield int(random.integers(self.tasks))
 
 
-@dataclass(frozen=True)
-class SkillPools:
-    """The tasks of each skill that is drawn.
-
-    `rows` has the row numbers by skill, `left_out` the number of tasks of each skill with too few,
-    `unreached` the number of tasks without any drawn skill.
-    """
-
-    rows: dict[str, list[int]]
-    left_out: dict[str, int]
-    unreached: int
-
-    def __str__(self) -> str:
-        parts = [f"{len(self.rows)} skills are drawn: {_counted({s: len(r) for s, r in self.rows.items()})}"]
-        if self.left_out:
-            parts.append(f"left out for having too few tasks: {_counted(self.left_out)}")
-        if self.unreached:
-            parts.append(f"{self.unreached} tasks have none of the drawn skills and are never trained on")
-        return "; ".join(parts)
-
-
 def skill_pools(
     skills: Sequence[Sequence[str]],
     sampled_skills: Sequence[str] | None = None,
     min_tasks: int = 1,
     single: bool = False,
-) -> SkillPools:
-    """Sort tasks by skill; a task with several skills is in the pool of each.
+) -> dict[str, list[int]]:
+    """Return the rows of each skill that is drawn; a task with several skills is in the pool of each.
 
     Args:
         skills: the skills of each task, row by row.
@@ -224,7 +201,13 @@ def skill_pools(
         )
     left_out = {name: len(pool) for name, pool in wanted.items() if name not in rows}
     reached = {row for pool in rows.values() for row in pool}
-    return SkillPools(rows, left_out, len(skills) - len(reached))
+    logger.info(
+        "Task sampling: %d skills are drawn: %s. Left out for having too few tasks: %s. %d tasks have none of "
+        "the drawn skills and are never trained on.",
+        *(len(rows), _counted({name: len(pool) for name, pool in rows.items()})),
+        *(_counted(left_out) or "none", len(skills) - len(reached)),
+    )
+    return rows
 
 
 @dataclass(frozen=True)
@@ -234,24 +217,24 @@ class BySkill:
     A skill's tasks come in random order, each once, before any of them comes again in the same epoch.
     """
 
-    pools: SkillPools
+    pools: dict[str, list[int]]
     places: int
     seed: int
 
     def epoch(self, number: int) -> list[int]:
         random = np.random.default_rng(np.random.SeedSequence((self.seed, number)))
-        names = sorted(self.pools.rows)  # the order of a dictionary is not part of the seed
+        names = sorted(self.pools)  # the order of a dictionary is not part of the seed
         left: dict[str, list[int]] = {name: [] for name in names}
         order = []
         for choice in random.integers(len(names), size=self.places).tolist():
             name = names[choice]
             if not left[name]:
-                left[name] = random.permutation(self.pools.rows[name]).tolist()
+                left[name] = random.permutation(self.pools[name]).tolist()
             order.append(left[name].pop())
         return order
 
     def further(self, random: np.random.Generator) -> Iterator[int]:
-        pools = [rows for _, rows in sorted(self.pools.rows.items())]
+        pools = [rows for _, rows in sorted(self.pools.items())]
         while True:
             pool = pools[random.integers(len(pools))]
             yield pool[random.integers(len(pool))]

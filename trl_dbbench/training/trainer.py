@@ -21,6 +21,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -307,7 +308,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         self.add_callback(MetricsLogCallback(self.args.output_dir))
         self.greedy_eval = None
         if self.args.greedy_eval != "off":
-            self.greedy_eval = self.stateful["greedy_eval"] = GreedyEvalCallback(self.args.greedy_eval_every)
+            self.greedy_eval = self.stateful["greedy_eval"] = GreedyEvalCallback()
             self.add_callback(self.greedy_eval)
         self.add_callback(HeldOutCallback(lambda: self.best_step))
         if self.stream is not None:
@@ -485,9 +486,12 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             task = task_in(row["task"])
             samples.append(Start(task, ids[prompt], sampling, (), row.get("shots", ()), row["prompt"]))
         greedy = None
-        if self.model.training and self.greedy_eval is not None:
-            rollout = step // self._micro_steps
-            greedy = self.greedy_eval.starts(samples, rollout, first_row, self.num_generations)
+        due = step // self._micro_steps % self.args.greedy_eval_every == 0
+        if self.model.training and self.greedy_eval is not None and due:
+            # copies of a prompt may lie on several ranks; the rank of the first one plays it
+            firsts = [each for row, each in enumerate(samples, first_row) if row % self.num_generations == 0]
+            sampling = Sampling(self.temperature, greedy=True)
+            greedy = [replace(each, sampling=sampling) for each in firsts]
         return Starts(samples, greedy, self.args.greedy_eval == "separate")
 
     def _note_prefix_cache(self, engine: Any) -> None:

@@ -131,9 +131,6 @@ VLLM_IN_PROCESS = (
 )
 """Settings of vLLM in this process."""
 
-VLLM_SERVER = ("vllm_server_base_url", "vllm_server_host", "vllm_server_port")
-"""Settings of `vllm_mode: server`."""
-
 _MASK = "TRL would then train on the observations too, as if the model had written them"
 REFUSED_ARGUMENTS: dict[str, Refusal] = {
     "tools": Refusal(
@@ -264,13 +261,6 @@ def check_vllm(args: Any) -> None:
             f"max_concurrent_episodes={args.max_concurrent_episodes} has no effect on vLLM, which plays what "
             "fits into its own cache. Leave it out; `vllm serve --max-num-seqs` bounds it."
         )
-    by_servers = args.use_vllm and args.vllm_mode == "server"
-    for name in (*VLLM_SERVER, "vllm_mode"):
-        if not by_servers and getattr(args, name) != default_of(name):
-            raise ConfigError(
-                f"{name}={getattr(args, name)!r} has no effect without use_vllm: true and vllm_mode: "
-                "server. Set these, or name the servers in vllm_server_urls."
-            )
 
 
 TRACKERS = {
