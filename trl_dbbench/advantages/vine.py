@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from trl_dbbench.advantages.batch import AdvantageBatch, needs
-from trl_dbbench.advantages.estimators import places_of_groups, vary
+from trl_dbbench.advantages.estimators import in_groups, places_of_groups, vary
 from trl_dbbench.episode.types import Episode, Sampling, Start, Status
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.rewards.registry import StepRewards, call_reward
@@ -94,12 +94,10 @@ def differences(values: Sequence[float | None]) -> list[float]:
 
 
 def _mixed(trainer: Any) -> list[bool]:
-    """Return, for each of this rank's rows, whether the rewards of its group differ."""
+    """Return, for each of this rank's rows, whether it has a reward and those of its group differ."""
     groups = torch.arange(len(trainer.rewards)) // trainer.num_generations
     total = AdvantageBatch([], trainer.rewards.cpu(), trainer.reward_weights.cpu(), groups).weighted
-    mixed = torch.zeros(len(total), dtype=torch.bool)
-    for rows in places_of_groups(total, groups):
-        mixed[groups == groups[rows[0]]] = vary(total[rows])
+    mixed = in_groups(total, groups, torch.ones_like) == 1
     ranks = Ranks()
     return mixed.chunk(ranks.count)[ranks.number].tolist()
 

@@ -202,8 +202,8 @@ def skill_pools(
     left_out = {name: len(pool) for name, pool in wanted.items() if name not in rows}
     reached = {row for pool in rows.values() for row in pool}
     logger.info(
-        "Task sampling: %d skills are drawn: %s. Left out for having too few tasks: %s. %d tasks have none of "
-        "the drawn skills and are never trained on.",
+        "Task sampling: %d skills are drawn: %s. Left out for having too few tasks: %s. %d tasks have none "
+        "of the drawn skills and are never trained on.",
         *(len(rows), _counted({name: len(pool) for name, pool in rows.items()})),
         *(_counted(left_out) or "none", len(skills) - len(reached)),
     )

@@ -337,7 +337,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
 
     def _choose(self, rows: list[Row]) -> Batch:
         """Choose the rows of a training batch, in the place of those that the data loader gave."""
-        if self.ahead is None or not self.ahead.running:
+        if self.ahead is None:
             return self.chooser.choose(rows, self._step)
         generation = self._step // self._micro_steps
         steps = self.state.max_steps * self.args.gradient_accumulation_steps

@@ -36,12 +36,11 @@ class Refusal(NamedTuple):
     """Why something is refused, and what to do instead."""
 
     why: str
-    remedy: str
+    remedy: str = "Leave it out."
 
 
 _CHOICE = Refusal(
-    "has no effect on DB-Bench rollouts, which choose tokens by temperature, top_p and top_k alone",
-    "Leave it out.",
+    "has no effect on DB-Bench rollouts, which choose tokens by temperature, top_p and top_k alone"
 )
 _ENGINE = Refusal(
     "has no effect on DB-Bench rollouts, whose transformers engine has a cache and batches of its own",
@@ -52,11 +51,10 @@ _CORRECTION = Refusal(
     "Leave it out; rollout_correction says how, bounded by vllm_importance_sampling_clip_max and _clip_min.",
 )
 _BATCHES = Refusal(
-    "would divide the batches otherwise than into a group of num_generations samples for each prompt",
-    "Leave it out.",
+    "would divide the batches otherwise than into a group of num_generations samples for each prompt"
 )
 
-_SYNCED = Refusal("is a setting of sync_ref_model, which is refused", "Leave it out.")
+_SYNCED = Refusal("is a setting of sync_ref_model, which is refused")
 
 REFUSED_SETTINGS: dict[str, Refusal] = {
     # how tokens are chosen
@@ -78,7 +76,7 @@ REFUSED_SETTINGS: dict[str, Refusal] = {
     ),
     # which rows come next
     "remove_unused_columns": Refusal(
-        "would take away the column 'task', without which no episode can be played", "Leave it out."
+        "would take away the column 'task', without which no episode can be played"
     ),
     "train_sampling_strategy": Refusal(
         "has no effect on the order of the tasks",
@@ -86,23 +84,18 @@ REFUSED_SETTINGS: dict[str, Refusal] = {
     ),
     "data_seed": Refusal("has no effect on the order of the tasks", "Set seed."),
     "dataloader_in_order": Refusal(
-        "would train on some tasks twice and pass over others: each batch is read once for every step on it",
-        "Leave it out.",
+        "would train on some tasks twice and pass over others: each batch is read once for every step on it"
     ),
     "accelerator_config.split_batches": _BATCHES,
     "accelerator_config.dispatch_batches": _BATCHES,
     "accelerator_config.even_batches": Refusal(
-        "would leave a rank without the last batch of an evaluation, for which the others wait",
-        "Leave it out.",
+        "would leave a rank without the last batch of an evaluation, for which the others wait"
     ),
-    "dataloader_drop_last": Refusal(
-        "would leave held-out tasks out of an evaluation without a word", "Leave it out."
-    ),
+    "dataloader_drop_last": Refusal("would leave held-out tasks out of an evaluation without a word"),
     # the loss
-    "label_smoothing_factor": Refusal("has no effect: GRPO's loss has no labels to smooth", "Leave it out."),
+    "label_smoothing_factor": Refusal("has no effect: GRPO's loss has no labels to smooth"),
     "neftune_noise_alpha": Refusal(
-        "would put noise into the embeddings that are trained with, and not into those of a rollout",
-        "Leave it out.",
+        "would put noise into the embeddings that are trained with, and not into those of a rollout"
     ),
     # counting, saving and resuming
     "sync_ref_model": Refusal(
@@ -115,8 +108,7 @@ REFUSED_SETTINGS: dict[str, Refusal] = {
         "has no effect: TRL counts all tokens of a rollout, whatever it says", "Read num_tokens in the log."
     ),
     "enable_jit_checkpoint": Refusal(
-        "is not needed: SIGTERM always saves a checkpoint, at the end of the step and on all ranks together",
-        "Leave it out.",
+        "is not needed: SIGTERM always saves a checkpoint, at the end of the step and on all ranks together"
     ),
     "ignore_data_skip": Refusal(
         "would train a resumed run on tasks that it has trained on",
