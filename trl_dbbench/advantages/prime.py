@@ -56,9 +56,6 @@ class Prime:
         learning_rate: pi_phi's, for AdamW without weight decay; gradients are clipped to `max_grad_norm`.
         by: `token`, or `turn`: rewards are summed per turn, t and s count turns, and all tokens of a turn get
             the same.
-
-    Raises:
-        ConfigError: if an argument is out of range.
     """
 
     def __init__(

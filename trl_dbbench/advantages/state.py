@@ -36,9 +36,6 @@ class StateGroups(_ByStates):
     Args:
         omega: weight of the turn's own part, 0 or more.
         gamma: discount per turn, 0 to 1.
-
-    Raises:
-        ConfigError: if an argument is out of range.
     """
 
     def __init__(self, omega: float = 1.0, gamma: float = 0.95):
@@ -66,9 +63,6 @@ class StateTree(_ByStates):
     Args:
         lam: 0 to 1, as in GAE (Schulman et al., 2016). 0: only the turn's own difference; 1: the return minus
             V of the node.
-
-    Raises:
-        ConfigError: if it is not a number from 0 to 1.
     """
 
     def __init__(self, lam: float = 0.0):

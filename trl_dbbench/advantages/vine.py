@@ -30,9 +30,6 @@ class Vine:
 
     Args:
         continuations: number per turn, for each turn but the first.
-
-    Raises:
-        ConfigError: if it is less than one.
     """
 
     def __init__(self, continuations: int = 4):

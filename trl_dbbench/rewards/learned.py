@@ -96,15 +96,10 @@ class LearnedReward:
         return max(1e-4, 8 * torch.finfo(self.model.dtype).eps)
 
     def read_as(self, protocol: AgentProtocol, template_kwargs: dict[str, Any], device: Any) -> None:
-        """Prepare for the episodes of a run.
-
-        Args:
-            protocol: the policy's.
-            template_kwargs: arguments of the policy's chat template.
-            device: the model moves there.
+        """Prepare for the episodes of a run, with the policy's protocol and arguments of its chat template.
 
         Raises:
-            ConfigError: if its chat template cannot show the protocol's episodes.
+            ConfigError: if the model's chat template cannot show the protocol's episodes.
         """
         self.reader.shown = {**template_kwargs, "tools": protocol.tools}
         remedy = f"Train it with another one: `chat_template:` in the YAML that made {self.path}."
@@ -158,11 +153,7 @@ class RewardModel(LearnedReward):
 
     @classmethod
     def load(cls, path: str) -> Self:
-        """Load a sequence classifier with one output, or an adapter of one, from a folder or hub id.
-
-        Raises:
-            ConfigError: if it is something else, or has no tokenizer of its own.
-        """
+        """Load a sequence classifier with one output, or an adapter of one, from a folder or hub id."""
         made = "Give the output_dir of recipes/rm_dbbench.py, or another sequence classifier with one output."
         adapter = adapter_of(path, made)
         if adapter is not None and "score" not in (adapter.get("modules_to_save") or []):
@@ -216,11 +207,7 @@ def adapter_of(path: str, made: str) -> dict[str, Any] | None:
 def load_scorer(
     kind: str, path: str, auto: Any, adapter: dict[str, Any] | None, made: str
 ) -> tuple[Any, Any]:
-    """Load a scoring model and its tokenizer.
-
-    Raises:
-        ConfigError: if they cannot be loaded, or do not match.
-    """
+    """Load a scoring model and its tokenizer."""
     if is_deepspeed_zero3_enabled():
         raise ConfigError(
             f"'{kind}:{path}' cannot be used under DeepSpeed ZeRO-3, which would split it between the ranks; "

@@ -70,11 +70,7 @@ class StepTokens:
 
     @classmethod
     def read(cls, path: str) -> StepTokens:
-        """Read them from a process reward model's folder or hub id.
-
-        Raises:
-            ConfigError: if it has none.
-        """
+        """Read them from a process reward model's folder or hub id."""
         file = file_of(path, PRM_FILE)
         try:
             if file is None:
@@ -108,11 +104,7 @@ def step_tokens(placeholder_token: Any, reward_tokens: Any) -> StepTokens:
 
 
 class StepReader(Reader):
-    """Tokenises conversations with a placeholder after each turn.
-
-    Raises:
-        ConfigError: if the vocabulary lacks one of the tokens.
-    """
+    """Tokenises conversations with a placeholder after each turn."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, tokens: StepTokens, shown: dict[str, Any] | None = None
@@ -192,11 +184,7 @@ class ProcessRewardModel(LearnedReward):
 
     @classmethod
     def load(cls, path: str) -> Self:
-        """Load a causal language model with its `prm.json`, or an adapter of one, from a folder or hub id.
-
-        Raises:
-            ConfigError: if it is something else, has no own tokenizer, or its vocabulary lacks the tokens.
-        """
+        """Load a causal language model with its `prm.json`, or an adapter of one, from a folder or hub id."""
         made = "Give the output_dir of recipes/prm_dbbench.py, or another causal language model."
         adapter, tokens = adapter_of(path, made), StepTokens.read(path)
         model, tokenizer = load_scorer("prm", path, AutoModelForCausalLM, adapter, made)

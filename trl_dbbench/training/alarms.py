@@ -78,11 +78,6 @@ def alarm_metrics(
 
     Args:
         episodes: of all ranks, in order; `group_size` in a row are of one prompt.
-        reward_weights: of an episode's rewards, in their order.
-        dialect: of the database.
-
-    Returns:
-        A value for each turn, answer, group or statement; no entry where there are none.
     """
     groups = [
         [e for e in episodes[start : start + group_size] if not is_void(e)]

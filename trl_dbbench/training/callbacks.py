@@ -101,7 +101,6 @@ def before_and_after(folder: Path, kept: int | None = None) -> dict[int, Accurac
     Only evaluations on the last one's tasks count: a run may have gone on with others.
 
     Args:
-        folder: the run's.
         kept: updates of the weights that the run keeps, whose evaluation then takes the place of the last.
     """
     played: defaultdict[int, list[EpisodeRecord]] = defaultdict(list)

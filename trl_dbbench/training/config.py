@@ -297,9 +297,6 @@ class DBBenchGRPOConfig(GRPOConfig):
 
         An evaluation's loss is 0: its one greedy sample has no advantage. With beta it is the KL alone, which
         is lowest before the training.
-
-        Raises:
-            ConfigError: if the loss was asked for.
         """
         plateau = getattr(self.lr_scheduler_type, "value", self.lr_scheduler_type) == "reduce_lr_on_plateau"
         best = getattr(self.save_strategy, "value", self.save_strategy) == "best"
@@ -352,10 +349,6 @@ class DBBenchGRPOConfig(GRPOConfig):
         )
 
     def advantage_function(self) -> AdvantageFunction | None:
-        """What gives each token its advantage; `None` leaves what TRL computes. Another object each time.
-
-        Raises:
-            ConfigError: if there is none of that name, or it does not take its arguments.
-        """
+        """What gives each token its advantage; `None` leaves what TRL computes. Another object each time."""
         function = get_advantage(self.advantage, self.advantage_args)
         return grpo if function is None and self.kl_in_reward else function  # TRL knows no penalties

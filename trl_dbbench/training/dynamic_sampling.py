@@ -147,9 +147,6 @@ class Chooser:
 
         - `dynamic/left_out`: share of the groups played that are not trained on, with `dynamic_sampling`.
         - `dynamic/left_out_tokens`: tokens sampled in these groups, summed over the batch.
-
-        Args:
-            trained, left_out: the episodes that are trained on and the others, those of all ranks.
         """
         values: dict[str, list[float]] = {}
         if isinstance(self.order, LiveOrder):

@@ -47,10 +47,6 @@ def compares_with_rollout(args: Any) -> bool:
 def known_logprobs(output: dict[str, Any], engine: str, any_rank: Callable[[bool], bool]) -> torch.Tensor:
     """Return the rollout's log-probabilities (B, T) of a scored batch.
 
-    Args:
-        engine: its name, for the error.
-        any_rank: whether one of the ranks says `True`.
-
     Raises:
         ConfigError: if the engine does not know them all.
     """

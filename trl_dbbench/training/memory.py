@@ -396,11 +396,9 @@ MAX_TOKENS = 2**24
 
 
 def update_budget(free: float | None, weights: float, on_cpu: bool) -> float | None:
-    """Return the bytes that a forward and backward pass may take; `None` for any.
+    """Return the bytes that a forward and backward pass may take, `None` for any.
 
-    Args:
-        free: bytes beside weights, gradients and optimizer; `None` if unknown.
-        weights: bytes of the weights.
+    `free` are the bytes beside weights, gradients and optimizer, `None` if they are not known.
     """
     of_free = [] if free is None else [SHARE_OF_FREE * free]
     return min([*of_free, *([max(UPDATE_ON_CPU, weights)] if on_cpu else [])], default=None)

@@ -309,13 +309,9 @@ class ResumableGRPOTrainer(GRPOTrainer):
             rotate_checkpoints(str(folder.parent), limit, self.state.best_model_checkpoint, use_mtime=True)
 
     def _stop_without_database(self, why: str | None) -> None:
-        """End the run, with a checkpoint, if a rank has waited for its database in vain. All ranks call it.
+        """Save a checkpoint and raise DatabaseError if a rank has waited for its database in vain.
 
-        Args:
-            why: the reason why this rank's database is given up; `None` if it answers.
-
-        Raises:
-            DatabaseError: with how to resume.
+        All ranks call it, with the reason `why` theirs is given up; `None` if it answers.
         """
         for reason in filter(None, Ranks().gather(why)):
             text = f"{reason}. The database was waited for, by database_patience, and is still away."
@@ -426,14 +422,11 @@ def replaced(settings: object, **values: Any) -> Iterator[None]:
 
 @contextmanager
 def telling_of_the_hub(what: str, instead: str) -> Iterator[None]:
-    """Turn an error of the hub within the block into one line.
+    """Raise ConfigError, one line, where the hub refuses or does not answer within the block.
 
     Args:
         what: completes "the model could not be", as in "pushed to 'me/agent'".
         instead: what the user can do.
-
-    Raises:
-        ConfigError: if the hub refuses or does not answer.
     """
     try:
         yield

@@ -181,9 +181,6 @@ def skill_pools(
         sampled_skills: only these; all that occur if left out.
         min_tasks: skills with fewer tasks are left out.
         single: only tasks with one skill are drawn.
-
-    Raises:
-        ConfigError: if no skill is left.
     """
     found: dict[str, list[int]] = {}
     for row, names in enumerate(skills):
