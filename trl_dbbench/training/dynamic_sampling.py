@@ -94,10 +94,6 @@ class Chooser:
     """Chooses the rows of each training batch. All ranks call its methods together.
 
     Args:
-        args: a `DBBenchGRPOConfig`.
-        dataset: the training tasks.
-        order: of the tasks.
-        shots: puts examples into prompts.
         weights: (F,), of the reward functions.
         score: plays and scores a batch, as the given part of a rollout.
     """

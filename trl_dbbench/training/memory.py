@@ -253,7 +253,7 @@ class Load(Place):
         computed_bytes: of a value that the model computes; 2 with `bf16` or `fp16`.
         optimizer_bytes: of what the optimizer keeps of a trained parameter; `None` is twice the parameter's.
         reference: whether another model of this size is the KL reference.
-        rollout: bytes of a rollout in this process; see `rollout_bytes`.
+        rollout: bytes of a rollout in this process.
         update: the rows of a forward and backward pass.
         accumulates: whether a step has several of them, so that gradients are there from the one before.
         checkpointing: whether activations are computed again in the backward pass.
@@ -367,20 +367,6 @@ def copied_bytes(sizes: Sizes, load: Load) -> float:
         return 0
     weights = sizes.linear - sizes.vocabulary * sizes.hidden  # the output layer is scored in tiles
     return weights * load.computed_bytes / (sizes.layers if load.checkpointing else 1)
-
-
-def rollout_bytes(sizes: Sizes, costs: Costs, episodes: Batch, *, packed_bytes: int = 0) -> float:
-    """Return the bytes of a rollout in this process.
-
-    Args:
-        episodes: that play at once.
-        packed_bytes: of a weight that linear layers have copies of (`engines/transformers/packed.py`).
-    """
-    if costs.shares:
-        taken = costs.taken(episodes.rows, episodes.completion, episodes.prompts, episodes.prompt)
-    else:
-        taken = costs.taken(episodes.rows, episodes.prompt + episodes.completion)
-    return taken + min(packed_bytes * sizes.linear, PACK_MAX_BYTES)
 
 
 # --- what fits ------------------------------------------------------------------------------------
@@ -573,11 +559,14 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
             shares=can_share(attending),
             keeps=can_keep(config.get_text_config()),
         )
-        packed_bytes = load.computed_bytes if place.on_cpu and place.bits is None else 0
+        # copies of the linear layers' weights (`engines/transformers/packed.py`)
+        packed = load.computed_bytes * sizes.linear if place.on_cpu and place.bits is None else 0
 
         def taken(count: int) -> float:
-            playing = Batch(count, -(-count * prompts // episodes), prompt, completion)
-            return rollout_bytes(sizes, costs, playing, packed_bytes=packed_bytes)
+            """Return the bytes of episodes that play at once."""
+            of_prompts = (-(-count * prompts // episodes), prompt) if costs.shares else ()
+            longest = completion if costs.shares else prompt + completion
+            return costs.taken(count, longest, *of_prompts) + min(packed, PACK_MAX_BYTES)
 
         fitting = bisect_right(range(1, episodes + 1), TAKEN_SHARE * free, key=taken)
         at_once = min(episodes, int(get("max_concurrent_episodes", max(1, fitting))))
@@ -719,16 +708,8 @@ def check_memory(
 ) -> None:
     """Compute what a training needs, before it loads a model; tell it to the run's witness.
 
-    Nothing is computed where ranks share the weights, nor for a model without the sizes of a transformer or
-    quantized to unknown bits.
-
-    Args:
-        model, peft_config, quantization_config: as the trainer gets them.
-        args: a `DBBenchGRPOConfig`.
-        prompts: messages of each.
-
-    Raises:
-        ConfigError: if a device has less for sure.
+    Raise ConfigError if a device has less for sure. Nothing is computed where ranks share the weights, nor
+    for a model without the sizes of a transformer or quantized to unknown bits.
     """
     shared = (os.environ.get(f"ACCELERATE_USE_{kind}") == "true" for kind in ("FSDP", "DEEPSPEED"))
     if any(shared) or args.fsdp or args.deepspeed:

@@ -130,8 +130,6 @@ class TaskSampler(Sampler[int]):
     """The repetitions of a `RepeatSampler`, over tasks in another order.
 
     Args:
-        repeat: TRL's sampler; its shuffling is switched off.
-        order: has one row number for each row of the dataset.
         epoch: returns the epoch that starts. (`set_epoch` does not reach the sampler of a run that resumes
             within an epoch on several ranks.)
     """

@@ -63,10 +63,6 @@ def check_stage_adapters(args: Any) -> None:
 class StageAdapters:
     """The adapters of the stages that have ended, beside the one that is trained.
 
-    Args:
-        trainer: its model has a LoRA adapter.
-        way: `each` or one of `MERGES`.
-
     Raises:
         ConfigError: if there is no LoRA adapter, or ranks share its weights.
     """

@@ -312,14 +312,9 @@ def check_arguments(
     peft_config: PeftConfig | None,
     others: Mapping[str, Any],
 ) -> None:
-    """Find what the trainer cannot work with, before it loads a model.
+    """Raise ConfigError for an argument that the trainer cannot work with, before it loads a model.
 
-    Args:
-        args: a `DBBenchGRPOConfig`.
-        others: arguments that are handed on to TRL's trainer.
-
-    Raises:
-        ConfigError: for the first such argument.
+    `others` are handed on to TRL's trainer.
     """
     for name, (why, remedy) in REFUSED_ARGUMENTS.items():
         if others.get(name):
