@@ -241,15 +241,15 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         optimizer, schedule = self.optimizer, self.lr_scheduler
-        decays = [group.get("weight_decay") for group in optimizer.param_groups]
+        names = ("weight_decay", "betas", "eps")
+        given = [{name: group[name] for name in names if name in group} for group in optimizer.param_groups]
         rates = list(getattr(schedule, "base_lrs", ()))
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
         # moments and the place in the schedule are the checkpoint's, the settings those of this start
-        for group, decay in zip(optimizer.param_groups, decays, strict=True):
-            if decay is not None:
-                group["weight_decay"] = decay
+        for group, own in zip(optimizer.param_groups, given, strict=True):
+            group.update(own)
         if isinstance(schedule, LambdaLR) and schedule.base_lrs != rates:
             schedule.base_lrs = rates
             shares = [rate_of(schedule.last_epoch) for rate_of in schedule.lr_lambdas]
