@@ -112,6 +112,16 @@ def plain_logprobs(model, played: Episode) -> torch.Tensor:
     return logits.log_softmax(dim=1).gather(1, ids[0, len(played.prompt_ids) :, None])[:, 0]
 
 
+def test_a_resumed_run_may_have_another_learning_rate(prime_of, tmp_path):
+    trainer = prime_of(tmp_path, max_steps=1)
+    trainer.train()
+    resumed = Prime(BETA, RATE / 2)
+    resumed.load_state_dict(trainer.advantage.state_dict())
+    with resumed._model(trainer) as (_, optimizer):
+        assert [group["lr"] for group in optimizer.param_groups] == [RATE / 2]
+        assert optimizer.state, "the moments are those of the checkpoint"
+
+
 @pytest.mark.parametrize("bound", [None, 1], ids=["three at once", "one after the other"])
 def test_rewards_are_the_log_ratio_and_a_step_is_one_of_cross_entropy(prime_of, tiny_model, tmp_path, bound):
     """Both by hand: a plain model, one episode after the other, plain AdamW. The last one's environment failed."""

@@ -146,6 +146,7 @@ class Prime:
                 )
                 if self._optimizer:
                     optimizer.load_state_dict(self._optimizer)
+                    optimizer.param_groups[0]["lr"] = self.learning_rate  # a resumed run may have another
                 yield model, optimizer
             weights = get_peft_model_state_dict(model, adapter_name=ADAPTER, save_embedding_layers=False)
             self._adapter = {name: weight.detach().cpu() for name, weight in weights.items()}
