@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -20,6 +21,7 @@ from trl_dbbench.training.callbacks import (
     GreedyEvalCallback,
     HeldOutCallback,
     PlainProgressCallback,
+    before_and_after,
 )
 
 
@@ -400,6 +402,27 @@ def test_a_training_ends_with_its_held_out_accuracy_before_and_after(
     assert last_line(arguments, capsys) == first + "50.0 % after step 40."
     best = "100.0 % after step 20, whose weights were the best and are kept."
     assert last_line(arguments, capsys, kept=20) == first + best
+
+
+def test_held_out_episodes_are_counted_one_by_one(arguments: TrainingArguments) -> None:
+    """A run with many evaluations has gigabytes of them, and its model is not saved yet."""
+    record = {"phase": "eval", "status": "answered", "right": True, "operation": "SELECT", "skills": []}
+    with Path(arguments.output_dir, "episodes.jsonl").open("w") as file:
+        for step in range(20):
+            for task in range(10):
+                episode = {
+                    **record,
+                    "step": step,
+                    "task_digest": f"{task}",
+                    "turns": [{"text": "a" * 50_000}],
+                }
+                file.write(json.dumps(episode) + "\n")
+    tracemalloc.start()
+    found = before_and_after(Path(arguments.output_dir))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert {step: of.share().right for step, of in found.items()} == {0: 10, 19: 10}
+    assert peak < 1e6
 
 
 def test_held_out_tasks_that_changed_on_the_way_are_not_compared(

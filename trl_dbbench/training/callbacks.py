@@ -103,20 +103,21 @@ def before_and_after(folder: Path, kept: int | None = None) -> dict[int, Accurac
     Args:
         kept: updates of the weights that the run keeps, whose evaluation then takes the place of the last.
     """
-    played: defaultdict[int, list[EpisodeRecord]] = defaultdict(list)
+    played: defaultdict[int, Accuracy] = defaultdict(Accuracy)
+    tasks: defaultdict[int, set[str | None]] = defaultdict(set)
     path = folder / EPISODES_FILE
     if path.exists():
         with path.open("rb") as lines:
             for line in lines:
                 if line.startswith(HELD_OUT) and line.endswith(b"\n"):
                     episode = json.loads(line)
-                    played[episode["step"]].append(episode)
+                    played[episode["step"]].add([episode])
+                    tasks[episode["step"]].add(episode.get("task_digest"))
     if not played:
         return {}
-    tasks = {step: {each.get("task_digest") for each in episodes} for step, episodes in played.items()}
     last = kept if kept is not None and kept in played else max(played)
     first = min(step for step, of in tasks.items() if of == tasks[last])
-    return {step: Accuracy().add(played[step]) for step in sorted({first, last})}
+    return {step: played[step] for step in sorted({first, last})}
 
 
 class HeldOutCallback(TrainerCallback):
