@@ -343,6 +343,19 @@ def test_a_line_that_a_kill_cut_is_dropped_wherever_it_was_cut(
         assert steps(log.path) == [(0, "train"), *complete, (2, "train")], cut
 
 
+def test_tasks_that_are_written_are_not_kept_in_memory(tmp_path: Path) -> None:
+    """A run on generate:// meets a new one for each prompt, some hundred thousand of them."""
+    log = EpisodeLogCallback(tmp_path)
+    log.write([], ["begin"])
+    tracemalloc.start()
+    for number in range(200):
+        log.write([], [f"{number} {'a' * 20_000}", f"{number} {'a' * 20_000}"])
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len((tmp_path / "tasks.jsonl").read_text().splitlines()) == 201
+    assert kept < 1e6
+
+
 def test_tasks_are_written_anew_where_a_run_begins(tmp_path: Path, arguments: TrainingArguments) -> None:
     log = EpisodeLogCallback(tmp_path)
     log.write([line(0, "eval")], ['{"id": "a"}'])

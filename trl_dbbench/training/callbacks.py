@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -256,7 +257,7 @@ class EpisodeLogCallback(TrainerCallback):
         self._run_id = run_id
         self.path = Path(output_dir) / EPISODES_FILE
         self._tasks_path = self.path.with_name(TASKS_FILE)
-        self._tasks: set[str] | None = None  # lines of tasks.jsonl
+        self._tasks: set[bytes] | None = None  # digests of the lines of tasks.jsonl
 
     def write(self, episodes: Iterable[EpisodeRecord], tasks: Iterable[str] = ()) -> None:
         """Append episodes. Only the main process calls it.
@@ -267,13 +268,12 @@ class EpisodeLogCallback(TrainerCallback):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self._tasks is None:
             self._write_settings()
-            known = whole_lines(self._tasks_path, cut=True)
-            self._tasks = {line.decode(errors="replace") for line in known}
-        new = [task for task in dict.fromkeys(tasks) if task not in self._tasks]
-        if new:
-            self._tasks.update(new)
+            self._tasks = {_digest(line) for line in whole_lines(self._tasks_path, cut=True)}
+        by_digest = {_digest(task.encode()): task for task in tasks}
+        if new := {digest: task for digest, task in by_digest.items() if digest not in self._tasks}:
+            self._tasks |= new.keys()
             with self._tasks_path.open("a", encoding="utf-8") as file:
-                file.writelines(f"{task}\n" for task in new)
+                file.writelines(f"{task}\n" for task in new.values())
         lines = [json.dumps(episode, ensure_ascii=False) + "\n" for episode in episodes]
         with self.path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.writelines(lines)
@@ -315,6 +315,10 @@ class EpisodeLogCallback(TrainerCallback):
             folder.mkdir(parents=True, exist_ok=True)
             # an evaluation before a training leaves the id of what is there
             replace(self._settings, id=self._run_id() or run_id_in(folder)).write(folder)
+
+
+def _digest(line: bytes) -> bytes:
+    return hashlib.blake2b(line, digest_size=16).digest()
 
 
 def _keep_lines_before(path: Path, step: int, evaluated: bool) -> None:
