@@ -86,7 +86,9 @@ def alarm_metrics(
     played = [episode for group in groups for episode in group]
     turns = [turn for episode in played for turn in episode["turns"]]
     answered = [episode for episode in played if episode["status"] == Status.ANSWERED]
-    totals = [[_rounded(total_reward(e, reward_weights)) for e in group if is_scored(e)] for group in groups]
+    totals = [  # in the precision of TRL's fp32
+        [float(f"{total_reward(e, reward_weights):.6g}") for e in group if is_scored(e)] for group in groups
+    ]
     errors = [error_class(turn, dialect) for turn in turns if _executed(turn)]
     values = {
         "alarm/invalid_actions": [float(turn["action"] == "invalid") for turn in turns],
@@ -119,11 +121,6 @@ def _diversity(group: Sequence[EpisodeRecord]) -> float | None:
     """Return the share of pairs of episodes with different SQL, among those that executed any."""
     differ = [a != b for a, b in combinations(filter(None, map(statements, group)), 2)]
     return sum(differ) / len(differ) if differ else None
-
-
-def _rounded(reward: float) -> float:
-    """Return a reward in the precision of TRL's fp32."""
-    return float(f"{reward:.6g}")
 
 
 # --- alarms -------------------------------------------------------------------------------------------
