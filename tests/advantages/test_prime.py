@@ -266,7 +266,7 @@ def test_it_needs_lora(prime_of, tmp_path):
 def test_it_needs_the_whole_model(prime_of, tmp_path):
     trainer = prime_of(tmp_path)
     trainer.is_fsdp_enabled = True
-    with pytest.raises(ConfigError, match="'prime' needs the whole model on each rank; FSDP and DeepSpeed"):
+    with pytest.raises(ConfigError, match="'prime' needs all weights on each rank, and FSDP and DeepSpeed"):
         trainer.advantage.check(trainer)
 
 

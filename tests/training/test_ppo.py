@@ -428,5 +428,5 @@ def test_policies_that_are_divided_over_ranks_are_refused(ppo_of, tmp_path, monk
         "trl_dbbench.training.ppo.DBBenchGRPOTrainer.__init__", lambda self, *args, **kwargs: None
     )
     monkeypatch.setattr(GRPOTrainer, "is_deepspeed_enabled", False, raising=False)
-    with pytest.raises(ConfigError, match="PPO needs the whole policy on each rank"):
+    with pytest.raises(ConfigError, match="the critic of PPO needs all weights on each rank"):
         ppo_of(tmp_path)

@@ -33,7 +33,7 @@ from trl.trainer.utils import use_adapter
 
 from trl_dbbench.advantages.batch import AdvantageBatch, needs
 from trl_dbbench.advantages.estimators import rloo
-from trl_dbbench.advantages.gradients import reduce_gradients
+from trl_dbbench.advantages.gradients import check_whole_weights, reduce_gradients
 from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.utils.lookup import check_choice
@@ -76,11 +76,7 @@ class Prime:
                 "the advantage 'prime' trains a second LoRA adapter beside the policy's, which has none; set "
                 "use_peft: true, or take another advantage."
             )
-        if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-            raise ConfigError(
-                "the advantage 'prime' needs the whole model on each rank; FSDP and DeepSpeed divide it. "
-                "Start with accelerate_configs/single_gpu.yaml or multi_gpu.yaml, or take another advantage."
-            )
+        check_whole_weights(trainer, "the advantage 'prime'")
         if trainer.args.fp16:
             raise ConfigError("the advantage 'prime' trains without a loss scaler; set fp16: false.")
 

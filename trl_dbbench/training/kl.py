@@ -25,6 +25,7 @@ from trl import GRPOTrainer
 from trl.models import prepare_deepspeed, prepare_fsdp
 from trl.trainer.utils import add_fused_lm_head, create_model_from_path, disable_dropout_in_model
 
+from trl_dbbench.advantages.gradients import check_whole_weights
 from trl_dbbench.errors import ConfigError, loading
 
 Penalties = torch.Tensor | float
@@ -55,15 +56,6 @@ def load_reference(trainer: GRPOTrainer, name_or_path: str) -> PreTrainedModel:
     if trainer.is_fsdp_enabled:
         return prepare_fsdp(model, trainer.accelerator)
     return trainer.accelerator.prepare_model(model, evaluation_mode=True)
-
-
-def check_whole_weights(trainer: GRPOTrainer, setting: str) -> None:
-    """Raise ConfigError for a setting that copies weights if each rank has only a part of them."""
-    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-        raise ConfigError(
-            f"{setting} needs all weights on each rank, and DeepSpeed and FSDP divide them among the ranks; "
-            "train without these, or leave it out."
-        )
 
 
 def without_dropout(model: torch.nn.Module) -> None:

@@ -27,9 +27,10 @@ from peft import LoraConfig, PeftModel
 from transformers import SchedulerType
 from trl import GRPOTrainer
 
+from trl_dbbench.advantages.gradients import check_whole_weights
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.tasks.stages import kind_of
-from trl_dbbench.training.kl import check_whole_weights, of_adapter
+from trl_dbbench.training.kl import of_adapter
 
 Weights = dict[str, torch.Tensor]
 
