@@ -116,8 +116,8 @@ def _worth(trainer: Any, episodes: Sequence[Episode]) -> list[float | None]:
         "completion_ids": [each.completion_ids for each in episodes],
         "task": [each.task.to_json() for each in episodes],
         "trainer_state": trainer.state,
-        "log_extra": _nothing,  # its table and means are of the episodes that are trained
-        "log_metric": _nothing,
+        # TRL's table and means are of the episodes that are trained
+        **dict.fromkeys(("log_extra", "log_metric"), lambda *_, **__: None),
     }
     total: list[float | None] = [None] * len(episodes)  # as long as no function has an opinion
     for function, weight in zip(trainer.reward_funcs, trainer.reward_weights.tolist(), strict=True):
@@ -133,10 +133,6 @@ def _worth(trainer: Any, episodes: Sequence[Episode]) -> list[float | None]:
         ]
     failed = [each.status == Status.ENVIRONMENT_FAULT for each in episodes]
     return [None if gone else sum for sum, gone in zip(total, failed, strict=True)]
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    """Log nothing."""
 
 
 def _sampling(episode: Episode, number: int, k: int) -> Sampling:

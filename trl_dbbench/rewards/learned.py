@@ -181,8 +181,6 @@ class RewardModel(LearnedReward):
 
 def file_of(path: str, name: str) -> str | None:
     """Return the path of a file in a folder or hub repository; `None` if it has none."""
-    if Path(path).is_dir():
-        return str(Path(path) / name) if (Path(path) / name).is_file() else None
     try:
         return cached_file(path, name, _raise_exceptions_for_missing_entries=False)
     except (OSError, ValueError):

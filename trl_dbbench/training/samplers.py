@@ -60,10 +60,6 @@ class LiveOrder(Order, Protocol):
         """Note a generation's samples, those of all ranks; return values whose means are logged."""
         ...
 
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
 
 def task_order(dataset: Dataset, args: Any, held_out: Dataset | None = None) -> Order:
     """Return the order that the settings ask for, over rows with the column `task`.

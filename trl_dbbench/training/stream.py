@@ -19,7 +19,6 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +133,6 @@ class Stream:
         self._drawn: dict[str, tuple[int, bool]] = {}  # rows of a batch by digest, and whether replayed
         self._counts: list[list[int]] | None = None  # of a measurement under way
         self._due = True  # the row before the training
-        self._round = lru_cache(maxsize=1)(self._shuffled)
         if args.process_index == 0:
             named = ", ".join(f"{stage.name} ({len(stage.rows)})" for stage in self.stages.stages)
             logger.info("Stream of %d stages: %s.", len(self.stages.stages), named)
@@ -269,7 +267,7 @@ class Stream:
         for _ in rows:
             around, place = divmod(self._place, len(rows))
             self._place += 1
-            row = rows[place] if self.stages.by == "file" else self._round(self.stage, around)[place]
+            row = rows[place] if self.stages.by == "file" else self._shuffled(self.stage, around)[place]
             if self._digests[row] not in self._drawn:
                 break
         return row
