@@ -44,7 +44,8 @@ class _Single(int):
 class DBBenchGRPOConfig(GRPOConfig):
     """Configuration of [`DBBenchGRPOTrainer`]: TRL's [`~trl.GRPOConfig`], and the options here.
 
-    Settings that rollouts cannot use are refused; `training/unsupported.py` says why.
+    Settings that rollouts cannot use are refused (`training/unsupported.py`), and those that do not go
+    together (`training/combinations.py`).
     """
 
     # --- episodes ---
