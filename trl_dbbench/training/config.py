@@ -278,6 +278,7 @@ class DBBenchGRPOConfig(GRPOConfig):
         super().__post_init__()
         self.num_generations = int(self.num_generations)
         self.vllm_server_urls = servers_asked(partial(getattr, self))
+        check_settings(self)
         check_combinations(self)
         get_protocol(self.protocol)
         if self.chat_template is not None:
@@ -291,7 +292,6 @@ class DBBenchGRPOConfig(GRPOConfig):
         check_stage_adapters(self)
         if self.vllm_server_urls is not None:
             self.vllm_server_urls = server_addresses(self.vllm_server_urls)
-        check_settings(self)
 
     def _measure_by_accuracy(self) -> None:
         """Let what goes by a measure of evaluations go by the accuracy, in the place of transformers' loss.
