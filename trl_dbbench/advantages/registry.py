@@ -122,7 +122,8 @@ def compute(name: str, function: AdvantageFunction, batch: AdvantageBatch) -> to
     Raises:
         ConfigError: if the result has another shape.
     """
-    given, values = function(batch), None
+    given = function(batch)
+    values: torch.Tensor | None = None
     with suppress(TypeError, ValueError, RuntimeError):  # None, or rows of different lengths
         values = torch.as_tensor(given).detach().to("cpu", torch.float32)
     allowed = (len(batch.episodes),), tuple(batch.mask.shape)

@@ -87,11 +87,7 @@ class StepTokens:
 
 
 def step_tokens(placeholder_token: Any, reward_tokens: Any) -> StepTokens:
-    """Return checked tokens from a YAML or JSON.
-
-    Raises:
-        ConfigError: if they are not a text and a pair of texts.
-    """
+    """Return the tokens of a YAML or JSON; raise ConfigError if they are not a text and a pair of texts."""
     good_and_bad = reward_tokens if isinstance(reward_tokens, list | tuple) else []
     if not (isinstance(placeholder_token, str) and placeholder_token) or [
         type(token) for token in good_and_bad

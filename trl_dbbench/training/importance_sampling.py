@@ -45,11 +45,7 @@ def compares_with_rollout(args: Any) -> bool:
 
 
 def known_logprobs(output: dict[str, Any], engine: str, any_rank: Callable[[bool], bool]) -> torch.Tensor:
-    """Return the rollout's log-probabilities (B, T) of a scored batch.
-
-    Raises:
-        ConfigError: if the engine does not know them all.
-    """
+    """Return the rollout's log-probabilities (B, T) of a scored batch; ConfigError if some are not known."""
     logprobs = output["sampling_per_token_logps"]
     sampled = (output["completion_mask"] * output["tool_mask"]).bool()
     if any_rank(bool(logprobs[sampled].isnan().any())):

@@ -75,9 +75,6 @@ class StageReference:
 
     It takes the place of TRL's: an adapter named "ref" beside a trained adapter, else `ref_model`.
     Checkpoints keep it.
-
-    Raises:
-        ConfigError: if ranks share the weights.
     """
 
     changes_within_a_step = False
