@@ -278,6 +278,7 @@ def test_a_warning_says_numbers_meaning_and_remedy(log_of) -> None:
     [
         ("alarm/groups_without_spread", {"advantage": "tree"}, 1),
         ("alarm/groups_without_spread", {"advantage": "reinforce"}, 0),  # it compares no group
+        ("alarm/groups_without_spread", {"advantage": "prime"}, 0),  # its own rewards of the tokens differ
         ("alarm/answers_without_query", {"max_turns": 2}, 1),
         ("alarm/answers_without_query", {"max_turns": 1}, 0),  # as recipes/sql.yaml: the turn is the answer
     ],

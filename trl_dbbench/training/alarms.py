@@ -171,7 +171,7 @@ ALARMS = (
         "alarm_groups_without_spread",
         "Nearly all groups have one reward for all their samples and teach nothing: the tasks are too easy "
         "or too hard for this model (see the reward). Take others, or raise num_generations or temperature.",
-        unless=lambda args: args.advantage in ("reinforce", "gae"),  # such groups teach them, too
+        unless=lambda args: args.advantage in ("reinforce", "gae", "prime"),  # such groups teach them, too
     ),
     Alarm(
         "entropy",
