@@ -59,10 +59,10 @@ def answer_seen(episode: Sequence[Episode], **kwargs: object) -> StepValues:
 
 def _seen(episode: Episode) -> list[float | None] | None:
     task = episode.task
-    if episode.status == Status.ENVIRONMENT_FAULT or not task.is_question or not task.gold.answer:
-        return None
-    rows = (row if isinstance(row, tuple | list) else [row] for row in task.gold.answer)
+    rows = (row if isinstance(row, tuple | list) else [row] for row in task.gold.answer or ())
     wanted = {_comparable(cell) for row in rows for cell in without_dates(row)}
+    if episode.status == Status.ENVIRONMENT_FAULT or not task.is_question or not wanted:
+        return None
     missing, values = set(wanted), list[float | None]()
     for turn, said in zip(episode.turns, episode.said, strict=True):
         # a program reads what the observation leaves out
