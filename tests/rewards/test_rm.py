@@ -220,7 +220,7 @@ def test_replay_scores_again(tiny_model, reward_model, sqlite_database, demo_tas
     # and that it is gone is said
     (Path(reward_model) / "config.json").unlink()
     list(replay(run, sqlite_database, progress=False, notes=notes))
-    assert len(notes) == 1 and notes[0].startswith("The reward judge is not checked: 'model:")
+    assert len(notes) == 1 and notes[0].startswith("The reward judge is not checked: there is no model in")
 
 
 def test_a_server_of_the_environment_scores_alike(run, reward_model, sqlite_database):
