@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from training import by_turn, episodes_in, make_trainer, train_and_look
@@ -81,10 +83,18 @@ def test_a_division_by_zero_trains_nothing(late_orders):
     assert compute("mine", lambda batch: torch.tensor([-torch.inf, 2.0]), batch).tolist() == [0, 2]
 
 
+@pytest.mark.parametrize("given", [None, [[1.0], [1.0, 2.0]]])
+def test_what_is_no_tensor_is_refused(late_orders, given):
+    """As a function gives that forgets its `return`."""
+    batch = batch_of(episode(late_orders, (1, 1), (1, 0)), episode(late_orders, (1, 0)), rewards=[[1, 1]] * 2)
+    with pytest.raises(ConfigError, match=rf"'mine' gave {re.escape(str(given))}; allowed are tensors"):
+        compute("mine", lambda batch: given, batch)
+
+
 @pytest.mark.parametrize("shape", [(), (3,), (2, 4), (2, 3, 1)])
 def test_a_wrong_shape_is_refused(late_orders, shape):
     batch = batch_of(episode(late_orders, (1, 1), (1, 0)), episode(late_orders, (1, 0)), rewards=[[1, 1]] * 2)
-    with pytest.raises(ConfigError, match=r"'mine' gave the shape .* allowed are \(2,\).* and \(2, 3\)"):
+    with pytest.raises(ConfigError, match=r"'mine' gave the shape .* allowed are .* \(2,\).* and \(2, 3\)"):
         compute("mine", lambda batch: torch.zeros(shape), batch)
 
 

@@ -339,28 +339,28 @@ def test_the_logged_penalty_is_the_mean_of_the_episodes_that_have_a_reward(
     "settings, error",
     [
         ({"kl_reference": "old", "beta": 0.1}, "unknown kl_reference 'old'; allowed: base, rollout"),
-        ({"kl_reference": "rollout"}, "kl_reference: rollout is used only with beta above 0"),
-        ({"kl_in_reward": True}, "kl_in_reward is used only with beta above 0"),
+        ({"kl_reference": "rollout"}, "kl_reference: rollout is used only with beta; set that"),
+        ({"kl_in_reward": True}, "kl_in_reward: true is used only with beta"),
         (
             {"kl_in_reward": True, "kl_reference": "rollout", "beta": 0.1},
-            "is always 0; set kl_reference: base",
+            "kl_in_reward: true and kl_reference: rollout exclude each other: .* Leave one of them out",
         ),
         (
             {"kl_reference": "rollout", "reference_model_name_or_path": "m", "beta": 0.1},
-            "needs no model as its reference",
+            "kl_reference: rollout and reference_model_name_or_path: m exclude each other",
         ),
-        ({"kl_in_reward": True, "beta": 0.1, "scale_rewards": "none"}, "rloo for none"),
+        ({"kl_in_reward": True, "beta": 0.1, "scale_rewards": "none"}, "rloo scales nothing"),
         (
             {"kl_in_reward": True, "beta": 0.1, "advantage": "process_avg_unique"},
-            "process_avg_unique does not go by; take another advantage",
+            "advantage: process_avg_unique exclude each other: this advantage does not go by",
         ),
         (
             {"kl_in_reward": True, "beta": 0.1, "advantage": "vine"},
-            "vine does not go by; take another advantage",
+            "advantage: vine exclude each other: this advantage does not go by",
         ),
         (
             {"kl_in_reward": True, "beta": 0.1, "multi_objective_aggregation": "normalize_then_sum"},
-            "normalize_then_sum normalises each of them; leave one of the two out",
+            "the sum of the rewards, not from each of them. Leave one of them out",
         ),
     ],
 )

@@ -419,14 +419,14 @@ def test_penalties_are_taken_from_the_outcome(played):
         ("grpo", {"gamma": 0.9}, "'grpo' takes no advantage_args"),
         ("rloo", {"gamma": 0.9}, "'rloo' cannot be called .* argument 'gamma'; allowed are none"),
         ("reinforce", {"baseline": "mean"}, "unknown advantage_args.baseline 'mean'; allowed: none, running"),
-        ("state", {"omega": -1}, "omega in advantage_args must be 0 or more, is -1"),
-        ("state", {"omega": NAN}, "omega in advantage_args must be 0 or more, is nan"),  # `.nan` in a YAML
-        ("prime", {"beta": math.inf}, "beta in advantage_args must be a number above 0, is inf"),
+        ("state", {"omega": -1}, "advantage_args.omega must be 0 or more, is -1"),
+        ("state", {"omega": NAN}, "advantage_args.omega must be a number, is nan"),  # `.nan` in a YAML
+        ("prime", {"beta": math.inf}, "advantage_args.beta must be a finite number, is inf"),
         ("state", {"gamma": 1.5}, "advantage_args.gamma must be a share from 0 to 1, is 1.5"),
         ("turn", {"gamma": 2}, "advantage_args.gamma must be a share from 0 to 1, is 2"),
         ("process_avg_unique", {"step_spread": "all"}, "unknown advantage_args.step_spread 'all'; allowed: "),
         ("tree", {"lam": -0.1}, "advantage_args.lam must be a share from 0 to 1, is -0.1"),
-        ("vine", {"continuations": 0}, "continuations in advantage_args must be 1 or more, is 0"),
+        ("vine", {"continuations": 0}, "advantage_args.continuations must be at least 1, is 0"),
     ],
 )
 def test_arguments_that_cannot_be_used(name, arguments, error):

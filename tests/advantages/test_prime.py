@@ -112,6 +112,16 @@ def plain_logprobs(model, played: Episode) -> torch.Tensor:
     return logits.log_softmax(dim=1).gather(1, ids[0, len(played.prompt_ids) :, None])[:, 0]
 
 
+def test_a_resumed_run_may_have_another_learning_rate(prime_of, tmp_path):
+    trainer = prime_of(tmp_path, max_steps=1)
+    trainer.train()
+    resumed = Prime(BETA, RATE / 2)
+    resumed.load_state_dict(trainer.advantage.state_dict())
+    with resumed._model(trainer) as (_, optimizer):
+        assert [group["lr"] for group in optimizer.param_groups] == [RATE / 2]
+        assert optimizer.state, "the moments are those of the checkpoint"
+
+
 @pytest.mark.parametrize("bound", [None, 1], ids=["three at once", "one after the other"])
 def test_rewards_are_the_log_ratio_and_a_step_is_one_of_cross_entropy(prime_of, tiny_model, tmp_path, bound):
     """Both by hand: a plain model, one episode after the other, plain AdamW. The last one's environment failed."""
@@ -234,8 +244,8 @@ def test_from_a_yaml_to_an_adapter(monkeypatch, tmp_path, by):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"beta": 0}, "beta in advantage_args must be a number above 0, is 0"),
-        ({"learning_rate": "fast"}, "learning_rate in advantage_args must be a number above 0, is 'fast'"),
+        ({"beta": 0}, "advantage_args.beta must be above 0, is 0"),
+        ({"learning_rate": "fast"}, "advantage_args.learning_rate must be a number, is 'fast'"),
         ({"by": "word"}, "unknown advantage_args.by 'word'; allowed: token, turn"),
     ],
 )
@@ -256,7 +266,7 @@ def test_it_needs_lora(prime_of, tmp_path):
 def test_it_needs_the_whole_model(prime_of, tmp_path):
     trainer = prime_of(tmp_path)
     trainer.is_fsdp_enabled = True
-    with pytest.raises(ConfigError, match="'prime' needs the whole model on each rank; FSDP and DeepSpeed"):
+    with pytest.raises(ConfigError, match="'prime' needs all weights on each rank, and FSDP and DeepSpeed"):
         trainer.advantage.check(trainer)
 
 

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from launching import QUICKSTART, RECIPE, ROOT, SMALL, children_of, finish, launch, run_here
 from peft import PeftModel
 from sqlalchemy import create_engine, text
@@ -126,7 +127,8 @@ def test_a_killed_process_resumes_at_its_last_checkpoint(tmp_path, monkeypatch):
 
     state = json.loads((tmp_path / "checkpoint-6" / "trainer_state.json").read_text())
     assert state["global_step"] == 6
-    right, played = state["stateful_callbacks"]["GreedyEvalCallback"]["attributes"]["counts"]["overall"]
+    states = torch.load(tmp_path / "checkpoint-6" / "states.pt", weights_only=True)
+    right, played = states["greedy_eval"]["counts"]["overall"]
     assert (right, played) == (sum(e["right"] for e in episodes_in(tmp_path) if e["phase"] == "greedy"), 6)
     greedy = [e["step"] for e in episodes_in(tmp_path) if e["phase"] == "greedy"]
     assert greedy == [0, 1, 2, 3, 4, 5]

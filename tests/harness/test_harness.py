@@ -818,7 +818,7 @@ def test_a_run_is_evaluated_and_replayed(tiny_model, sqlite_database, demo_tasks
     [
         (
             {"harness": "a:b", "advantage": "prime"},
-            "harness makes an episode several sequences, and advantage: prime needs one; leave one",
+            "harness: a:b and advantage: prime exclude each other: the former makes an episode several",
         ),
         ({"harness": "a:b", "harness_seconds": 0}, "harness_seconds must be above 0, is 0"),
     ],

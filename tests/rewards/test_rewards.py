@@ -229,7 +229,7 @@ def test_a_broken_database_gives_no_reward_instead_of_a_bad_one() -> None:
     assert ExecutionReward(BrokenDatabase(at_start=True))(played) == [None, None]
     for each in played:
         assert each.status == Status.ENVIRONMENT_FAULT and not each.right
-        assert each.fault is not None and each.fault.startswith("the execution reward: ")
+        assert each.fault is not None and each.fault.startswith("the reward execution: ")
 
 
 def test_tasks_with_the_same_id_do_not_share_a_gold_state(sqlite_database: Database) -> None:

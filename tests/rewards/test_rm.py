@@ -220,7 +220,7 @@ def test_replay_scores_again(tiny_model, reward_model, sqlite_database, demo_tas
     # and that it is gone is said
     (Path(reward_model) / "config.json").unlink()
     list(replay(run, sqlite_database, progress=False, notes=notes))
-    assert len(notes) == 1 and notes[0].startswith("The reward judge is not checked: 'model:")
+    assert len(notes) == 1 and notes[0].startswith("The reward judge is not checked: there is no model in")
 
 
 def test_a_server_of_the_environment_scores_alike(run, reward_model, sqlite_database):
@@ -259,8 +259,10 @@ def test_a_kind_that_is_not_known(sqlite_database):
     assert "model:PATH, prm:PATH" in refusal("model:", sqlite_database)
 
 
-def test_a_folder_that_is_not_there(tmp_path, sqlite_database):
-    assert f"'model:{tmp_path}/none' has no tokenizer" in refusal(f"model:{tmp_path}/none", sqlite_database)
+@pytest.mark.parametrize("kind", ["model", "prm"])
+def test_a_folder_that_is_not_there(kind, tmp_path, sqlite_database):
+    said = refusal(f"{kind}:{tmp_path}/none", sqlite_database)
+    assert said.startswith(f"there is no model in '{tmp_path}/none': it is no folder with a config.json")
 
 
 def test_a_model_without_its_own_tokenizer(reward_model, sqlite_database):

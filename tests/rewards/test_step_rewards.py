@@ -89,6 +89,13 @@ def test_cells_are_compared_as_numbers_where_both_are(sqlite_database, cell, lab
     assert answer_seen([episode]) == [[1.0, 0.0]]
 
 
+@pytest.mark.parametrize("answer", [(), ((),)])
+def test_an_answer_without_cells_cannot_be_seen(sqlite_database, answer):
+    """As `"answer": [[]]` in a file, for a grader of rows."""
+    task = replace(QUESTION, gold=Gold(answer=answer))
+    assert answer_seen([played(sqlite_database, task, Answer("x"))]) == [None]
+
+
 def test_a_time_is_seen_as_mysql_prints_it(sqlite_database):
     """Drivers return a timedelta, which Python prints as 1:30:00."""
     task = replace(QUESTION, gold=Gold(answer=("01:30:00",)))

@@ -295,12 +295,18 @@ def test_the_loss_of_each_token_is_multiplied_with_its_ratio(trainer_on, fakes):
     ("settings", "message"),
     [
         ({"rollouts_ahead": 3}, "rollouts_ahead must be 0, 1 or 2, is 3"),
-        ({"rollouts_ahead": 1, "dynamic_sampling": True}, "dynamic_sampling chooses what is played by"),
-        ({"rollouts_ahead": 1, "task_sampling": "frontier"}, "task_sampling: frontier chooses"),
-        ({"rollouts_ahead": 1, "advantage": "vine"}, "the advantage vine plays on"),
+        (
+            {"rollouts_ahead": 1, "dynamic_sampling": True},
+            "dynamic_sampling: true exclude each other: the latter chooses what is played by",
+        ),
+        (
+            {"rollouts_ahead": 1, "task_sampling": "frontier"},
+            "task_sampling: frontier exclude each other: the latter chooses",
+        ),
+        ({"rollouts_ahead": 1, "advantage": "vine"}, "vine plays on from the middle"),
         ({"rollout_correction": "tis"}, "unknown rollout_correction 'tis'; allowed: none, token_tis"),
-        ({"vllm_importance_sampling_clip_max": 2.0}, "rollout_correction multiplies with, which is none"),
-        ({"rollout_correction": "token_tis", "use_rollout_logprobs": True}, "leave one of them out"),
+        ({"vllm_importance_sampling_clip_max": 2.0}, "is used only with rollout_correction; set that"),
+        ({"rollout_correction": "token_tis", "use_rollout_logprobs": True}, "Leave one of them out"),
         ({"rollout_correction": "sequence_tis", "loss_type": "vespo"}, "set token_tis or token_mask"),
         ({"vllm_importance_sampling_mode": "token_mask"}, "rollout_correction says how"),
     ],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import pytest
+import torch
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from trl_dbbench.runs.metrics import episode_metrics
@@ -19,6 +21,7 @@ from trl_dbbench.training.callbacks import (
     GreedyEvalCallback,
     HeldOutCallback,
     PlainProgressCallback,
+    before_and_after,
 )
 
 
@@ -217,60 +220,19 @@ def test_a_step_says_how_many_episodes_are_void(
     assert "reward 0.500, 75.0 % of the episodes void, " in capsys.readouterr().out
 
 
-def saved_and_loaded(callback: GreedyEvalCallback, folder: Path, step: int) -> TrainerState:
-    """A checkpoint's trainer_state.json, written and read as the Trainer does."""
-    state = TrainerState(global_step=step, stateful_callbacks={type(callback).__name__: callback.state()})
-    state.save_to_json(str(folder / "trainer_state.json"))
-    return TrainerState.load_from_json(str(folder / "trainer_state.json"))
-
-
-def end_step(callback: GreedyEvalCallback, arguments: TrainingArguments) -> None:
-    callback.on_step_end(arguments, TrainerState(), TrainerControl())
-
-
-def test_a_callback_that_transformers_makes_again_keeps_its_rhythm() -> None:
-    """As `restore_callback_states_from_checkpoint` does: the class, with the arguments that the state names."""
-    assert GreedyEvalCallback(**GreedyEvalCallback(every=4).state()["args"]).every == 4
-
-
-def test_the_record_goes_on_after_a_resume(tmp_path: Path, arguments: TrainingArguments) -> None:
+def test_the_record_goes_on_after_a_resume(tmp_path: Path) -> None:
     before = GreedyEvalCallback()
     before.record(0, BATCH)
-    end_step(before, arguments)
-    state = saved_and_loaded(before, tmp_path, step=1)
+    torch.save(before.state_dict(), tmp_path / "state.pt")
     before.record(1, BATCH)  # played after the checkpoint, lost with the kill
 
     after = GreedyEvalCallback()
-    after.on_train_begin(arguments, state, TrainerControl())
+    after.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     assert after.accuracy.counts == Accuracy().add(BATCH).counts
     assert after.accuracy.void == Accuracy().add(BATCH).void
     after.record(1, BATCH)
     assert after.accuracy.counts["overall"] == before.accuracy.counts["overall"] == [4, 8]
     assert after.accuracy.void["overall"] == 2
-
-
-def test_what_is_saved_is_of_whole_steps(arguments: TrainingArguments) -> None:
-    """A checkpoint in the middle of step 1 leaves its episodes out; they will be played again."""
-    callback = GreedyEvalCallback()
-    callback.record(0, BATCH)
-    end_step(callback, arguments)
-    first = callback.state()
-    callback.record(1, BATCH)
-    assert first == callback.state()
-    assert first["attributes"]["counts"]["overall"] == [2, 4]
-    end_step(callback, arguments)
-    assert first["attributes"]["counts"]["overall"] == [2, 4]
-    assert callback.state()["attributes"]["counts"]["overall"] == [4, 8]
-
-
-@pytest.mark.parametrize("step", [0, 5])
-def test_a_start_without_a_record(arguments: TrainingArguments, step: int) -> None:
-    """A fresh run, or a checkpoint of a run without greedy evaluation."""
-    callback = GreedyEvalCallback()
-    state = TrainerState(global_step=step)
-    callback.on_train_begin(arguments, state, TrainerControl())
-    assert dict(callback.accuracy.counts) == {}
-    assert state.stateful_callbacks == {"GreedyEvalCallback": callback.state()}, "the next checkpoint has it"
 
 
 def test_the_end_of_a_run_prints_the_table(
@@ -381,6 +343,19 @@ def test_a_line_that_a_kill_cut_is_dropped_wherever_it_was_cut(
         assert steps(log.path) == [(0, "train"), *complete, (2, "train")], cut
 
 
+def test_tasks_that_are_written_are_not_kept_in_memory(tmp_path: Path) -> None:
+    """A run on generate:// meets a new one for each prompt, some hundred thousand of them."""
+    log = EpisodeLogCallback(tmp_path)
+    log.write([], ["begin"])
+    tracemalloc.start()
+    for number in range(200):
+        log.write([], [f"{number} {'a' * 20_000}", f"{number} {'a' * 20_000}"])
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len((tmp_path / "tasks.jsonl").read_text().splitlines()) == 201
+    assert kept < 1e6
+
+
 def test_tasks_are_written_anew_where_a_run_begins(tmp_path: Path, arguments: TrainingArguments) -> None:
     log = EpisodeLogCallback(tmp_path)
     log.write([line(0, "eval")], ['{"id": "a"}'])
@@ -440,6 +415,27 @@ def test_a_training_ends_with_its_held_out_accuracy_before_and_after(
     assert last_line(arguments, capsys) == first + "50.0 % after step 40."
     best = "100.0 % after step 20, whose weights were the best and are kept."
     assert last_line(arguments, capsys, kept=20) == first + best
+
+
+def test_held_out_episodes_are_counted_one_by_one(arguments: TrainingArguments) -> None:
+    """A run with many evaluations has gigabytes of them, and its model is not saved yet."""
+    record = {"phase": "eval", "status": "answered", "right": True, "operation": "SELECT", "skills": []}
+    with Path(arguments.output_dir, "episodes.jsonl").open("w") as file:
+        for step in range(20):
+            for task in range(10):
+                episode = {
+                    **record,
+                    "step": step,
+                    "task_digest": f"{task}",
+                    "turns": [{"text": "a" * 50_000}],
+                }
+                file.write(json.dumps(episode) + "\n")
+    tracemalloc.start()
+    found = before_and_after(Path(arguments.output_dir))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert {step: of.share().right for step, of in found.items()} == {0: 10, 19: 10}
+    assert peak < 1e6
 
 
 def test_held_out_tasks_that_changed_on_the_way_are_not_compared(

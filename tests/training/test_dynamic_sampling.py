@@ -268,7 +268,10 @@ def test_two_ranks_choose_as_one_with_the_double_batch(tiny_model, sqlite_databa
             {"dynamic_sampling": True, "dynamic_sampling_rounds": 0},
             "dynamic_sampling_rounds must be at least 1, is 0",
         ),
-        ({"task_sampling": "frontier", "shuffle_dataset": False}, "task_sampling: frontier draws at random"),
+        (
+            {"task_sampling": "frontier", "shuffle_dataset": False},
+            "shuffle_dataset: false exclude each other: the former draws at random",
+        ),
     ],
 )
 def test_what_cannot_be(tmp_path, settings, message):

@@ -19,7 +19,7 @@ from test_shared_prompts import padded, random_model
 from training import adapter_of, equal, make_trainer, scored_batch, varied
 
 from trl_dbbench import ConfigError, DBBenchGRPOTrainer, DBBenchPPOTrainer
-from trl_dbbench.training import bound as bounds
+from trl_dbbench.training import memory
 from trl_dbbench.training.forwards import Forwards
 from trl_dbbench.training.memory import (
     UPDATE_ON_CPU,
@@ -395,7 +395,7 @@ def test_what_a_pass_may_take():
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_the_longest_pass_within_a_budget(checkpointing):
     sizes = Sizes.counted(random_model("llama"))
-    load = Load(4, 4, on_cpu=True, checkpointing=checkpointing)
+    load = Load(value_bytes=4, computed_bytes=4, on_cpu=True, checkpointing=checkpointing)
     tokens = tokens_within(1e8, sizes, load)
     shortest, longest = (
         update_bytes(sizes, replace(load, update=Batch(rows=1, prompts=1, prompt=1, completion=count)))
@@ -412,7 +412,7 @@ def test_a_resumed_run_keeps_its_bound(tiny_model, sqlite_database, demo_tasks, 
     settings |= {"reward_funcs": [varied], "greedy_eval": "off"}
 
     def run(folder: str, free: float, resume: bool = False, **others: Any) -> DBBenchGRPOTrainer:
-        monkeypatch.setattr(bounds, "free_memory", lambda device: free)
+        monkeypatch.setattr(memory, "free_memory", lambda device: free)
         trainer = make_trainer(
             tiny_model, sqlite_database, demo_tasks, tmp_path / folder, **settings | others
         )
@@ -435,7 +435,7 @@ def test_a_run_that_goes_on_with_much_less_memory_has_a_smaller_bound(
     settings = {"save_strategy": "steps", "save_steps": 1, "reward_funcs": [varied], "greedy_eval": "off"}
     bounds_of = []
     for free, steps in ((1e9, 1), (5e7, 2)):
-        monkeypatch.setattr(bounds, "free_memory", lambda device, free=free: free)
+        monkeypatch.setattr(memory, "free_memory", lambda device, free=free: free)
         trainer = make_trainer(tiny_model, sqlite_database, demo_tasks, tmp_path, max_steps=steps, **settings)
         trainer.train(resume_from_checkpoint=bool(bounds_of))
         bounds_of.append(trainer.forwards.bound)

@@ -234,7 +234,6 @@ def test_generations_are_begun_ahead_up_to_the_end():
         return UnderWay(Played(generation), now, None, nullcontext(), threads)
 
     rollouts = AsyncRollouts(2, begin)
-    assert not rollouts.running
     with rollouts:
         for now in range(4):
             _, (episode,), waited = rollouts.next(now, end=4)

@@ -27,7 +27,7 @@ from trl import GRPOTrainer
 from trl_dbbench import AdvantageBatch, ConfigError, DBBenchPPOConfig, DBBenchPPOTrainer
 from trl_dbbench.advantages.gae import GAE, explained_variance, gae, whitened
 from trl_dbbench.episode.types import Status
-from trl_dbbench.training import bound
+from trl_dbbench.training import memory
 from trl_dbbench.training.critic import WEIGHTS, trunk_of
 from trl_dbbench.training.ppo import RETURNS, SAMPLED, VALUES, value_errors
 
@@ -253,11 +253,11 @@ def test_a_pass_leaves_room_for_a_critic_of_its_own(ppo_of, tmp_path, monkeypatc
     """It keeps what its own layers compute, and its gradients and moments are still to come."""
     trainers = [ppo_of(tmp_path / kind, critic=kind, lora=False) for kind in ("head", "model")]
     trained = sum(weight.nbytes for weight in trainers[0].model.parameters())
-    monkeypatch.setattr(bound, "free_memory", lambda device: 100 * trained)
-    head, model = map(bound.fitting, trainers)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 100 * trained)
+    head, model = map(memory.fitting, trainers)
     assert model < 0.8 * head
-    monkeypatch.setattr(bound, "free_memory", lambda device: 5 * trained)
-    head, model = map(bound.fitting, trainers)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 5 * trained)
+    head, model = map(memory.fitting, trainers)
     assert head > model == 1
 
 
@@ -428,5 +428,5 @@ def test_policies_that_are_divided_over_ranks_are_refused(ppo_of, tmp_path, monk
         "trl_dbbench.training.ppo.DBBenchGRPOTrainer.__init__", lambda self, *args, **kwargs: None
     )
     monkeypatch.setattr(GRPOTrainer, "is_deepspeed_enabled", False, raising=False)
-    with pytest.raises(ConfigError, match="PPO needs the whole policy on each rank"):
+    with pytest.raises(ConfigError, match="the critic of PPO needs all weights on each rank"):
         ppo_of(tmp_path)

@@ -14,7 +14,7 @@ from hub import Hub, local_hub
 from huggingface_hub import ModelCard
 from launching import QUICKSTART, RECIPE, ROOT
 
-from trl_dbbench.training.model_card import _accuracy
+from trl_dbbench.training.model_card import _accuracy, _command
 
 OPTIONS = {
     "max_steps": 1,
@@ -116,6 +116,18 @@ def test_the_card_is_true(pushed):
     assert "--hub_model_id me/agent --hub_token '***'" in text
     assert "hf download me/agent --local-dir run\ntrl-dbbench eval run --tasks TASKS.jsonl" in text
     assert "- TRL: 1." in text
+
+
+def test_the_command_in_the_card_has_no_secrets(monkeypatch):
+    urls = (
+        "[mysql+pymysql://a:s3cret@h/,mysql+pymysql://:s3cret@h/,mysql+pymysql://h/?user=a&password=s3cret]"
+    )
+    words = ["my.py", "--database", urls, "--tasks", "generate://full?skills=select", "--hub_token=s3cret"]
+    monkeypatch.setattr("sys.argv", [*words, "--api-key", "s3cret"])
+    text = _command()
+    assert "s3cret" not in text
+    assert text.count("***") == 5
+    assert "generate://full?skills=select" in text
 
 
 def test_the_card_counts_void_episodes(tmp_path):

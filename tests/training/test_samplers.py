@@ -15,7 +15,7 @@ from trl import GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
-from trl_dbbench.training.samplers import BySkill, Shuffled, SkillPools, TaskSampler, skill_pools
+from trl_dbbench.training.samplers import BySkill, Shuffled, TaskSampler, skill_pools
 
 # 90 tasks select, 9 of them limit too, 3 delete, one of unknown skill
 SKEWED = [["select", "limit_only"]] * 9 + [["select"]] * 81 + [["delete"]] * 3 + [[]]
@@ -52,9 +52,7 @@ def test_fewer_tasks_than_a_batch_has_prompts_are_refused(
 
 
 def test_every_skill_is_as_likely_as_another_however_many_tasks_it_has():
-    pools = SkillPools(
-        {"select": list(range(9, 90)), "limit_only": list(range(9)), "delete": [90, 91, 92]}, {}, 0
-    )
+    pools = {"select": list(range(9, 90)), "limit_only": list(range(9)), "delete": [90, 91, 92]}
     drawn = Counter(skill_of(row) for epoch in range(100) for row in BySkill(pools, 94, seed=0).epoch(epoch))
     for count in drawn.values():  # 9,400 draws: a share of 1/3 has a standard deviation of 0.0049
         assert count / 9400 == pytest.approx(1 / 3, abs=0.02)
@@ -62,12 +60,7 @@ def test_every_skill_is_as_likely_as_another_however_many_tasks_it_has():
 
 def test_a_task_is_in_the_pool_of_each_of_its_skills():
     pools = skill_pools(SKEWED)
-    assert {name: len(rows) for name, rows in pools.rows.items()} == {
-        "delete": 3,
-        "limit_only": 9,
-        "select": 90,
-    }
-    assert pools.unreached == 1
+    assert {name: len(rows) for name, rows in pools.items()} == {"delete": 3, "limit_only": 9, "select": 90}
 
 
 def test_the_tasks_of_a_skill_each_come_once_before_one_comes_again():
@@ -77,19 +70,19 @@ def test_the_tasks_of_a_skill_each_come_once_before_one_comes_again():
     assert len({tuple(rows) for rows in rounds}) == 6  # and in changing order
 
 
-def test_min_tasks_per_skill_leaves_out_the_small_ones():
-    pools = skill_pools(SKEWED, min_tasks=4)
-    assert set(pools.rows) == {"select", "limit_only"}
-    assert (pools.left_out, pools.unreached) == ({"delete": 3}, 4)
-    assert str(pools) == (
-        "2 skills are drawn: limit_only (9), select (90); left out for having too few tasks: delete (3); "
-        "4 tasks have none of the drawn skills and are never trained on"
-    )
+def test_min_tasks_per_skill_leaves_out_the_small_ones(caplog):
+    with caplog.at_level("INFO"):
+        assert set(skill_pools(SKEWED, min_tasks=4)) == {"select", "limit_only"}
+    assert caplog.messages == [
+        "Task sampling: 2 skills are drawn: limit_only (9), select (90). Left out for having too few tasks: "
+        "delete (3). 4 tasks have none of the drawn skills and are never trained on."
+    ]
 
 
-def test_a_skill_that_no_task_has_is_left_out_and_counted():
-    pools = skill_pools(SKEWED, ["delete", "update"])
-    assert (set(pools.rows), pools.left_out) == ({"delete"}, {"update": 0})
+def test_a_skill_that_no_task_has_is_left_out_and_counted(caplog):
+    with caplog.at_level("INFO"):
+        assert set(skill_pools(SKEWED, ["delete", "update"])) == {"delete"}
+    assert "too few tasks: update (0)." in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -111,8 +104,7 @@ def test_no_skill_left(sampled, min_tasks, message):
 def test_only_tasks_with_one_skill():
     skills = [["select"], ["select", "limit_only"], ["delete"], ["select"], []]
     pools = skill_pools(skills, single=True)
-    assert pools.rows == {"delete": [2], "select": [0, 3]}
-    assert pools.unreached == 2
+    assert pools == {"delete": [2], "select": [0, 3]}
     assert set(BySkill(pools, 40, seed=1).epoch(0)) == {0, 2, 3}
     with pytest.raises(
         ConfigError, match=r"the tasks with one skill have these skills: delete \(1\), select \(2\)"
@@ -127,7 +119,7 @@ def test_tasks_without_skills_leave_none_to_draw():
 
 def test_the_order_hangs_on_seed_and_epoch_only():
     pools = skill_pools(SKEWED)
-    turned = SkillPools(dict(reversed(pools.rows.items())), {}, 0)
+    turned = dict(reversed(pools.items()))
     first = BySkill(pools, 50, seed=1).epoch(2)
     assert first == BySkill(turned, 50, seed=1).epoch(2)
     assert first != BySkill(pools, 50, seed=2).epoch(2)
@@ -257,7 +249,7 @@ def test_no_skill_left_is_found_before_training(trainer_of, tasks):
             {"task_sampling": "skill", "min_tasks_per_skill": 0},
             "min_tasks_per_skill must be at least 1, is 0",
         ),
-        ({"task_sampling": "skill", "shuffle_dataset": False}, "leave shuffle_dataset at true"),
+        ({"task_sampling": "skill", "shuffle_dataset": False}, "shuffle_dataset: false exclude each other"),
         ({"min_tasks_per_skill": 2}, "used only with task_sampling: skill"),
         ({"sampled_skills": ["select"]}, "used only with task_sampling: skill"),
     ],

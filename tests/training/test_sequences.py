@@ -184,7 +184,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(
         ({"history": "short"}, "unknown history 'short'; allowed: kept, template"),
         (
             {"history": "template", "advantage": "prime"},
-            "history: template .* advantage: prime needs one",
+            "history: template and advantage: prime exclude each other: .* the latter needs one",
         ),
         ({"compaction_tokens": 9, "use_liger_kernel": True}, "use_liger_kernel"),
     ],

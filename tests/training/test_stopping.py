@@ -297,3 +297,9 @@ def test_a_container_s_first_process_has_no_launcher(monkeypatch: pytest.MonkeyP
     """As in `docker run IMAGE python recipes/grpo_dbbench.py`, and in what `docker exec` starts."""
     monkeypatch.setattr(os, "getppid", lambda: 0)
     stop_with_launcher()
+
+
+def test_a_parent_that_proc_hides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `sudo -u agent python recipes/grpo_dbbench.py` has, where /proc is mounted with hidepid=2."""
+    monkeypatch.setattr(os, "getppid", lambda: 2**22 + 1)  # above the largest number of a process
+    stop_with_launcher()

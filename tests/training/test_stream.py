@@ -384,7 +384,7 @@ def test_another_stream_does_not_go_on_with_a_checkpoint(rows):
     """Its rows and the columns of its matrix would mean other tasks."""
     state = stream_of(rows, stream=["SELECT", "DELETE"]).state_dict()
     other = stream_of(rows)
-    said = r"has the stages SELECT \(10\), DELETE \(10\); these settings and tasks make .*, INSERT \(10\)"
+    said = r"another value of stages \(SELECT \(10\), DELETE \(10\), now .*, INSERT \(10\)\)"
     with pytest.raises(ConfigError, match=said):
         other.load_state_dict(state)
 
@@ -479,18 +479,21 @@ def test_a_stage_of_one_task_is_replayed_by_its_share(rows):
             "comes in the list's order; leave stream_order: random out",
         ),
         ({"stream": ["skills"], "stage_steps": 5, "max_steps": 9}, r"leave max_steps \(9\) out"),
-        ({"stream": ["skills"], "stage_steps": 5, "task_sampling": "frontier"}, "leave task_sampling"),
+        (
+            {"stream": ["skills"], "stage_steps": 5, "task_sampling": "frontier"},
+            "task_sampling: frontier exclude each other: a stream says",
+        ),
         (
             {"stream": ["skills"], "stage_steps": 5, "replay": 1.0},
             "replay must be a share from 0 on and below 1, is 1.0",
         ),
         (
             {"stream": ["skills"], "stage_steps": 5, "stage_accuracy": 0.9, "greedy_eval": "off"},
-            "stage_accuracy is measured by the greedy evaluation",
+            "stage_accuracy: 0.9 and greedy_eval: off exclude each other",
         ),
         (
             {"stream": ["skills"], "stage_steps": 5, "stream_order": "mixed", "replay": 0.5},
-            "nothing earlier to replay",
+            "stream_order: mixed and replay: 0.5 exclude each other",
         ),
         (
             {
@@ -501,7 +504,7 @@ def test_a_stage_of_one_task_is_replayed_by_its_share(rows):
             },
             "are not whole updates",
         ),
-        ({"stream": ["skills"], "stage_steps": 5, "kl_reference": "stage"}, "only with beta above 0"),
+        ({"stream": ["skills"], "stage_steps": 5, "kl_reference": "stage"}, "only with beta; set that"),
         ({"replay_by": "accuracy"}, "replay_by: accuracy is used only with replay"),
         (
             {"stream": ["skills"], "stage_steps": 5, "replay_size": 9},
@@ -514,7 +517,7 @@ def test_a_stage_of_one_task_is_replayed_by_its_share(rows):
                 "load_best_model_at_end": True,
                 "eval_strategy": "steps",
             },
-            "leave load_best_model",
+            "load_best_model_at_end: true exclude each other",
         ),
         ({"stream": [], "stage_steps": 5}, "stream is empty"),
         ({"stage_adapters": "each"}, "stage_adapters: each is used only with stream"),

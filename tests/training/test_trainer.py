@@ -33,7 +33,7 @@ from trl_dbbench import (
 )
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.errors import EnvironmentFault
-from trl_dbbench.training import bound
+from trl_dbbench.training import memory
 from trl_dbbench.training.kl import apply_kl
 
 
@@ -206,24 +206,24 @@ def test_moments_that_a_checkpoint_brought_do_not_come_again(trainer_of, monkeyp
     """Less memory is free by them, and they need none any more."""
     trainer = trainer_of(lora=False, max_steps=1)
     trained = sum(weight.nbytes for weight in trainer.model.parameters())
-    monkeypatch.setattr(bound, "free_memory", lambda device: 100 * trained)
-    at_first = bound.fitting(trainer)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 100 * trained)
+    at_first = memory.fitting(trainer)
     trainer.train()
     held = sum(value.nbytes for state in trainer.optimizer.state.values() for value in state.values())
     assert held >= 2 * trained
-    monkeypatch.setattr(bound, "free_memory", lambda device: 100 * trained - held)
-    assert bound.fitting(trainer) == pytest.approx(at_first, rel=1e-3)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 100 * trained - held)
+    assert memory.fitting(trainer) == pytest.approx(at_first, rel=1e-3)
 
 
 def test_a_pass_has_the_memory_that_an_optimizer_without_moments_leaves(trainer_of, monkeypatch):
     """With three times the weights free, AdamW's moments and the gradients take all."""
     trainer = trainer_of(lora=False)
     trained = sum(weight.nbytes for weight in trainer.model.parameters())
-    monkeypatch.setattr(bound, "free_memory", lambda device: 3 * trained)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 3 * trained)
     trainer.create_optimizer()
-    assert bound.fitting(trainer) == 1, "a row goes alone"
+    assert memory.fitting(trainer) == 1, "a row goes alone"
     trainer.args.optim = "sgd"
-    assert bound.fitting(trainer) > 1
+    assert memory.fitting(trainer) > 1
 
 
 def test_what_the_database_wrote_has_no_kl_that_is_infinite():
@@ -528,7 +528,7 @@ def test_without_lora_the_whole_model_is_trained(trainer_of):
             "vllm_group_port: 6000 is used only with vllm_server_urls",
         ),
         ({"repetition_penalty": 1.1}, "repetition_penalty=1.1 has no effect"),
-        ({"reference_model_name_or_path": "x"}, "used only with beta above 0"),
+        ({"reference_model_name_or_path": "x"}, "reference_model_name_or_path: x is used only with beta"),
         ({"compaction": "summary"}, "compaction: summary is used only with compaction_tokens; set that"),
         ({"harness_seconds": 20.0}, "harness_seconds: 20.0 is used only with harness; set that"),
         ({"dynamic_sampling_rounds": 5}, "dynamic_sampling_rounds: 5 is used only with dynamic_sampling;"),

@@ -41,6 +41,7 @@ from trl_dbbench.engines.policy import Policy
 from trl_dbbench.engines.transformers.backend import TransformersBackend
 from trl_dbbench.engines.transformers.models import check_model
 from trl_dbbench.runs.adapters import check_switched_off, with_adapter
+from trl_dbbench.training.combinations import EXCLUSIONS, NEEDED
 from trl_dbbench.training.unsupported import REFUSED_SETTINGS, TRACKERS, check_positions, default_of
 
 # Before you list a new field of TRL or transformers here, find out what it does to a rollout on a database.
@@ -196,9 +197,8 @@ def test_settings_of_vllm_in_this_process_go_with_it_alone(name: str, tmp_path: 
 @pytest.mark.parametrize("name", [*SERVER, "vllm_mode"])
 def test_settings_of_a_server_go_with_vllm_mode_server_alone(name: str, tmp_path: Path) -> None:
     setting = {name: SERVER.get(name, "server")}
-    with pytest.raises(
-        ConfigError, match=f"^{name}='?{setting[name]}'? has no effect without use_vllm: true"
-    ):
+    needed = "use_vllm" if name == "vllm_mode" else "vllm_mode: server"
+    with pytest.raises(ConfigError, match=f"^{name}: {setting[name]} is used only with {needed}; set that"):
         config(tmp_path, **setting)
 
 
@@ -437,6 +437,12 @@ def test_remote_code_is_trusted_in_one_place(tmp_path: Path) -> None:
     kwargs = {"trust_remote_code": True}
     with pytest.raises(ConfigError, match="Set trust_remote_code: true beside model_init_kwargs"):
         DBBenchGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, model_init_kwargs=kwargs)
+
+
+def test_combinations_are_of_settings_that_exist():
+    listed = [(some, needed) for some, needed in NEEDED.items()] + [each[:2] for each in EXCLUSIONS]
+    settings = {setting for both in listed for each in both for setting in each.split("; ")}
+    assert {each.partition(": ")[0] for each in settings} <= {each.name for each in fields(DBBenchGRPOConfig)}
 
 
 # --- what goes by a measure of evaluations ---------------------------------------------------------------------

@@ -94,9 +94,6 @@ class ProcessAvgUnique:
 
     Args:
         step_spread: `last_token` (as in RewardSQL) or `turn`: which sampled tokens of a turn get it.
-
-    Raises:
-        ConfigError: if there is no such spread.
     """
 
     step_spread: Literal["last_token", "turn"] = "last_token"
@@ -136,9 +133,6 @@ class TurnReturns:
 
     Args:
         gamma: discount per turn, 0 to 1.
-
-    Raises:
-        ConfigError: if it is out of range.
     """
 
     gamma: float = 1.0

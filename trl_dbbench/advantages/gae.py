@@ -51,9 +51,6 @@ class GAE:
         gamma: discount per sampled token, 0 to 1.
         lam: 0 to 1; 1 uses the final return, less trusts the critic more (less variance, more bias).
         whiten: whether advantages get mean 0 and standard deviation 1 over all ranks' sampled tokens.
-
-    Raises:
-        ConfigError: if an argument is out of range.
     """
 
     def __init__(self, gamma: float = 1.0, lam: float = 1.0, whiten: bool = True):

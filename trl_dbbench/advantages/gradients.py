@@ -1,12 +1,14 @@
-"""Gradients of weights outside TRL's optimizer: a critic's, or a second adapter's."""
+"""Weights outside TRL's optimizer: a critic's, or a second adapter's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
+
+from trl_dbbench.errors import ConfigError
 
 
 def reduce_gradients(
@@ -25,3 +27,12 @@ def reduce_gradients(
         weight.grad = accelerator.reduce(own, reduction=reduction)
     if max_norm > 0:
         torch.nn.utils.clip_grad_norm_(weights, max_norm)
+
+
+def check_whole_weights(trainer: Any, what: str) -> None:
+    """Raise ConfigError for what needs all weights if each rank has only a part of them."""
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        raise ConfigError(
+            f"{what} needs all weights on each rank, and FSDP and DeepSpeed divide them. Start with "
+            "accelerate_configs/single_gpu.yaml or multi_gpu.yaml, or leave it out."
+        )

@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from math import inf
 from typing import Any, Literal
 
 import torch
@@ -34,10 +33,11 @@ from trl.trainer.utils import use_adapter
 
 from trl_dbbench.advantages.batch import AdvantageBatch, needs
 from trl_dbbench.advantages.estimators import rloo
-from trl_dbbench.advantages.gradients import reduce_gradients
+from trl_dbbench.advantages.gradients import check_whole_weights, reduce_gradients
 from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.utils.lookup import check_choice
+from trl_dbbench.utils.settings import check_number
 
 ADAPTER = "prime"
 
@@ -56,17 +56,13 @@ class Prime:
         learning_rate: pi_phi's, for AdamW without weight decay; gradients are clipped to `max_grad_norm`.
         by: `token`, or `turn`: rewards are summed per turn, t and s count turns, and all tokens of a turn get
             the same.
-
-    Raises:
-        ConfigError: if an argument is out of range.
     """
 
     def __init__(
         self, beta: float = 0.05, learning_rate: float = 1e-5, by: Literal["token", "turn"] = "token"
     ):
-        for name, value in (("beta", beta), ("learning_rate", learning_rate)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
-                raise ConfigError(f"{name} in advantage_args must be a number above 0, is {value!r}.")
+        check_number("advantage_args.beta", beta)
+        check_number("advantage_args.learning_rate", learning_rate)
         check_choice("advantage_args.by", by, ("token", "turn"))
         self.beta, self.learning_rate, self.by = beta, learning_rate, by
         self._adapter: dict[str, torch.Tensor] = {}
@@ -80,11 +76,7 @@ class Prime:
                 "the advantage 'prime' trains a second LoRA adapter beside the policy's, which has none; set "
                 "use_peft: true, or take another advantage."
             )
-        if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-            raise ConfigError(
-                "the advantage 'prime' needs the whole model on each rank; FSDP and DeepSpeed divide it. "
-                "Start with accelerate_configs/single_gpu.yaml or multi_gpu.yaml, or take another advantage."
-            )
+        check_whole_weights(trainer, "the advantage 'prime'")
         if trainer.args.fp16:
             raise ConfigError("the advantage 'prime' trains without a loss scaler; set fp16: false.")
 
@@ -150,6 +142,7 @@ class Prime:
                 )
                 if self._optimizer:
                     optimizer.load_state_dict(self._optimizer)
+                    optimizer.param_groups[0]["lr"] = self.learning_rate  # a resumed run may have another
                 yield model, optimizer
             weights = get_peft_model_state_dict(model, adapter_name=ADAPTER, save_embedding_layers=False)
             self._adapter = {name: weight.detach().cpu() for name, weight in weights.items()}

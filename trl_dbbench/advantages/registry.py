@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -121,12 +122,16 @@ def compute(name: str, function: AdvantageFunction, batch: AdvantageBatch) -> to
     Raises:
         ConfigError: if the result has another shape.
     """
-    values = torch.as_tensor(function(batch)).detach().to("cpu", torch.float32)
+    given = function(batch)
+    values: torch.Tensor | None = None
+    with suppress(TypeError, ValueError, RuntimeError):  # None, or rows of different lengths
+        values = torch.as_tensor(given).detach().to("cpu", torch.float32)
     allowed = (len(batch.episodes),), tuple(batch.mask.shape)
-    if tuple(values.shape) not in allowed:
+    if values is None or tuple(values.shape) not in allowed:
+        found = f"{given!r:.80}" if values is None else f"the shape {tuple(values.shape)}"
         raise ConfigError(
-            f"the advantage {name!r} gave the shape {tuple(values.shape)}; allowed are {allowed[0]}, a "
-            f"value for each episode, and {allowed[1]}, one for each token."
+            f"the advantage {name!r} gave {found}; allowed are tensors of the shapes {allowed[0]}, a value "
+            f"for each episode, and {allowed[1]}, one for each token."
         )
     failed = torch.tensor([episode.status == Status.ENVIRONMENT_FAULT for episode in batch.episodes])
     values = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)

@@ -15,9 +15,6 @@ class Reinforce:
 
     Args:
         baseline: `none`, or `running`: subtracts the mean reward of all episodes before this batch.
-
-    Raises:
-        ConfigError: for another baseline.
     """
 
     def __init__(self, baseline: Literal["none", "running"] = "none"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from math import inf
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from trl_dbbench.advantages.gae import gae
 from trl_dbbench.database import Database
 from trl_dbbench.episode.table_states import for_each_episode, states_along
 from trl_dbbench.episode.types import Episode
-from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading.states import state_digest
 from trl_dbbench.utils.settings import check_number
 
@@ -38,15 +36,11 @@ class StateGroups(_ByStates):
     Args:
         omega: weight of the turn's own part, 0 or more.
         gamma: discount per turn, 0 to 1.
-
-    Raises:
-        ConfigError: if an argument is out of range.
     """
 
     def __init__(self, omega: float = 1.0, gamma: float = 0.95):
+        check_number("advantage_args.omega", omega)
         check_number("advantage_args.gamma", gamma)
-        if isinstance(omega, bool) or not isinstance(omega, int | float) or not 0 <= omega < inf:
-            raise ConfigError(f"omega in advantage_args must be 0 or more, is {omega!r}.")
         self.omega, self.gamma = omega, gamma
 
     def __call__(self, batch: AdvantageBatch) -> torch.Tensor:
@@ -69,9 +63,6 @@ class StateTree(_ByStates):
     Args:
         lam: 0 to 1, as in GAE (Schulman et al., 2016). 0: only the turn's own difference; 1: the return minus
             V of the node.
-
-    Raises:
-        ConfigError: if it is not a number from 0 to 1.
     """
 
     def __init__(self, lam: float = 0.0):

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 
 from trl_dbbench.advantages.batch import AdvantageBatch, needs
-from trl_dbbench.advantages.estimators import places_of_groups, vary
+from trl_dbbench.advantages.estimators import in_groups, places_of_groups, vary
 from trl_dbbench.episode.types import Episode, Sampling, Start, Status
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.rewards.registry import StepRewards, call_reward
 from trl_dbbench.utils.ranks import Ranks, together
+from trl_dbbench.utils.settings import check_number
 
 
 @needs("groups")
@@ -29,14 +30,10 @@ class Vine:
 
     Args:
         continuations: number per turn, for each turn but the first.
-
-    Raises:
-        ConfigError: if it is less than one.
     """
 
     def __init__(self, continuations: int = 4):
-        if isinstance(continuations, bool) or not isinstance(continuations, int) or continuations < 1:
-            raise ConfigError(f"continuations in advantage_args must be 1 or more, is {continuations!r}.")
+        check_number("advantage_args.continuations", continuations, whole=True)
         self.continuations = continuations
 
     def prepare(self, trainer: Any, episodes: Sequence[Episode]) -> None:
@@ -94,12 +91,10 @@ def differences(values: Sequence[float | None]) -> list[float]:
 
 
 def _mixed(trainer: Any) -> list[bool]:
-    """Return, for each of this rank's rows, whether the rewards of its group differ."""
+    """Return, for each of this rank's rows, whether it has a reward and those of its group differ."""
     groups = torch.arange(len(trainer.rewards)) // trainer.num_generations
     total = AdvantageBatch([], trainer.rewards.cpu(), trainer.reward_weights.cpu(), groups).weighted
-    mixed = torch.zeros(len(total), dtype=torch.bool)
-    for rows in places_of_groups(total, groups):
-        mixed[groups == groups[rows[0]]] = vary(total[rows])
+    mixed = in_groups(total, groups, torch.ones_like) == 1
     ranks = Ranks()
     return mixed.chunk(ranks.count)[ranks.number].tolist()
 
@@ -121,8 +116,8 @@ def _worth(trainer: Any, episodes: Sequence[Episode]) -> list[float | None]:
         "completion_ids": [each.completion_ids for each in episodes],
         "task": [each.task.to_json() for each in episodes],
         "trainer_state": trainer.state,
-        "log_extra": _nothing,  # its table and means are of the episodes that are trained
-        "log_metric": _nothing,
+        # TRL's table and means are of the episodes that are trained
+        **dict.fromkeys(("log_extra", "log_metric"), lambda *_, **__: None),
     }
     total: list[float | None] = [None] * len(episodes)  # as long as no function has an opinion
     for function, weight in zip(trainer.reward_funcs, trainer.reward_weights.tolist(), strict=True):
@@ -138,10 +133,6 @@ def _worth(trainer: Any, episodes: Sequence[Episode]) -> list[float | None]:
         ]
     failed = [each.status == Status.ENVIRONMENT_FAULT for each in episodes]
     return [None if gone else sum for sum, gone in zip(total, failed, strict=True)]
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    """Log nothing."""
 
 
 def _sampling(episode: Episode, number: int, k: int) -> Sampling:

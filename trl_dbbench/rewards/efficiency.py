@@ -24,10 +24,9 @@ from typing import Any
 from trl_dbbench.database import Database, Sandbox
 from trl_dbbench.episode.gold import JUDGED, gives_gold_rows
 from trl_dbbench.episode.judge import Judge
-from trl_dbbench.episode.table_states import for_each_episode
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.rewards.named import named
+from trl_dbbench.rewards.named import DatabaseReward, named
 from trl_dbbench.tasks.skills import operation_of
 
 REPEATS = 7
@@ -48,7 +47,7 @@ def of_ratio(ratio: float) -> float:
 
 
 @named("efficiency")
-class EfficiencyReward:
+class EfficiencyReward(DatabaseReward):
     """Times the gold SQL and the SQL of a right answer on the agent's database.
 
     This process times one pair at a time; other users of the server still disturb it. `None` for changes,
@@ -56,15 +55,8 @@ class EfficiencyReward:
     """
 
     __name__ = "efficiency"
-
-    def __init__(self, database: Database, judge: Judge | None = None):
-        self._database = database
-        self._alone = threading.Lock()
-
-    def __call__(self, episode: Sequence[Episode], **kwargs: object) -> list[float | None]:
-        return for_each_episode(
-            episode, self._database, f"the reward {self.__name__}", self._value, crashed=0.0
-        )
+    crashed = 0.0
+    _alone = threading.Lock()
 
     def _value(self, episode: Episode, database: Database) -> float | None:
         gold, own = episode.task.gold.sql, sql_of(episode)
@@ -102,7 +94,7 @@ class QueryCostReward(EfficiencyReward):
     __name__ = "query_cost"
 
     def __init__(self, database: Database, judge: Judge | None = None):
-        super().__init__(database)
+        super().__init__(database, judge)
         if database.dialect.product != "MySQL":
             raise ConfigError(
                 f"the reward query_cost goes by the costs of MySQL's EXPLAIN, and the database is "

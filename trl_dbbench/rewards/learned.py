@@ -96,15 +96,10 @@ class LearnedReward:
         return max(1e-4, 8 * torch.finfo(self.model.dtype).eps)
 
     def read_as(self, protocol: AgentProtocol, template_kwargs: dict[str, Any], device: Any) -> None:
-        """Prepare for the episodes of a run.
-
-        Args:
-            protocol: the policy's.
-            template_kwargs: arguments of the policy's chat template.
-            device: the model moves there.
+        """Prepare for the episodes of a run, with the policy's protocol and arguments of its chat template.
 
         Raises:
-            ConfigError: if its chat template cannot show the protocol's episodes.
+            ConfigError: if the model's chat template cannot show the protocol's episodes.
         """
         self.reader.shown = {**template_kwargs, "tools": protocol.tools}
         remedy = f"Train it with another one: `chat_template:` in the YAML that made {self.path}."
@@ -158,13 +153,9 @@ class RewardModel(LearnedReward):
 
     @classmethod
     def load(cls, path: str) -> Self:
-        """Load a sequence classifier with one output, or an adapter of one, from a folder or hub id.
-
-        Raises:
-            ConfigError: if it is something else, or has no tokenizer of its own.
-        """
+        """Load a sequence classifier with one output, or an adapter of one, from a folder or hub id."""
         made = "Give the output_dir of recipes/rm_dbbench.py, or another sequence classifier with one output."
-        adapter = adapter_of(path)
+        adapter = adapter_of(path, made)
         if adapter is not None and "score" not in (adapter.get("modules_to_save") or []):
             raise ConfigError(f"'model:{path}' is not a reward model: the adapter has no score head. {made}")
         model, tokenizer = load_scorer("model", path, AutoModelForSequenceClassification, adapter, made)
@@ -190,28 +181,31 @@ class RewardModel(LearnedReward):
 
 def file_of(path: str, name: str) -> str | None:
     """Return the path of a file in a folder or hub repository; `None` if it has none."""
-    if Path(path).is_dir():
-        return str(Path(path) / name) if (Path(path) / name).is_file() else None
     try:
         return cached_file(path, name, _raise_exceptions_for_missing_entries=False)
     except (OSError, ValueError):
         return None
 
 
-def adapter_of(path: str) -> dict[str, Any] | None:
-    """Return an adapter's PEFT config; `None` for a whole model."""
+def adapter_of(path: str, made: str) -> dict[str, Any] | None:
+    """Return an adapter's PEFT config; `None` for a whole model.
+
+    Raises:
+        ConfigError: if there is neither, with `made` as the remedy.
+    """
     file = file_of(path, "adapter_config.json")
+    if file is None and file_of(path, "config.json") is None:
+        raise ConfigError(
+            f"there is no model in '{path}': it is no folder with a config.json, and the hub gives none of "
+            f"that name. {made}"
+        )
     return None if file is None else json.loads(Path(file).read_bytes())
 
 
 def load_scorer(
     kind: str, path: str, auto: Any, adapter: dict[str, Any] | None, made: str
 ) -> tuple[Any, Any]:
-    """Load a scoring model and its tokenizer.
-
-    Raises:
-        ConfigError: if they cannot be loaded, or do not match.
-    """
+    """Load a scoring model and its tokenizer."""
     if is_deepspeed_zero3_enabled():
         raise ConfigError(
             f"'{kind}:{path}' cannot be used under DeepSpeed ZeRO-3, which would split it between the ranks; "

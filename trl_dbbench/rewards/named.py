@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from trl_dbbench.database import Database
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.table_states import for_each_episode
+from trl_dbbench.episode.types import Episode
 
 R = TypeVar("R", bound=Callable)
 
+NAMED: dict[str, Any] = {}
+"""Functions, and classes that are made with a `Database` and a `Judge` and whose `__name__` is the reward's.
+Filled when the modules of this room are imported, which `registry` does."""
 
-class Named(NamedTuple):
-    """A reward function, or a class whose objects are one.
-
-    A class is made with a `Database` and a `Judge`, and its `__name__` is the reward's name.
-    """
-
-    make: Any
-    gives_steps: bool
-
-
-NAMED: dict[str, Named] = {}
-"""Filled when the modules of this room are imported, which `registry` does."""
+OF_TURNS: set[str] = set()
+"""Those of them that give a value for each turn."""
 
 
 def named(name: str, *, steps: bool = False) -> Callable[[R], R]:
@@ -30,7 +28,26 @@ def named(name: str, *, steps: bool = False) -> Callable[[R], R]:
     """
 
     def register(reward: R) -> R:
-        NAMED[name] = Named(reward, steps)
+        NAMED[name] = reward
+        OF_TURNS.update([name] if steps else [])
         return reward
 
     return register
+
+
+class DatabaseReward:
+    """A reward that executes SQL of each episode. A subclass has a `__name__` and `_value`."""
+
+    __name__: str
+    crashed: float | None = None
+    """The value of an episode that ended the server."""
+
+    def __init__(self, database: Database, judge: Judge | None = None):
+        self._database, self._judge = database, judge or Judge(database)
+
+    def __call__(self, episode: Sequence[Episode], **kwargs: object) -> list[Any]:
+        asked_by = f"the reward {self.__name__}"
+        return for_each_episode(episode, self._database, asked_by, self._value, self.crashed)
+
+    def _value(self, episode: Episode, database: Database) -> Any:
+        raise NotImplementedError

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from trl_dbbench.database import Database
 from trl_dbbench.database.dialect import Dialect
 from trl_dbbench.episode.gold import gives_gold_rows
-from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.protocol import Invalid, Operation
-from trl_dbbench.episode.table_states import for_each_episode
 from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.grading.rows import same_state
 from trl_dbbench.rewards.efficiency import sql_of
-from trl_dbbench.rewards.named import named
+from trl_dbbench.rewards.named import DatabaseReward, named
 from trl_dbbench.tasks.skills import operation_of
 
 
@@ -62,7 +60,7 @@ OUTCOME_PRESETS = {
 
 
 @named("execution")
-class ExecutionReward:
+class ExecutionReward(DatabaseReward):
     """1 if the agent's last SQL has the effect of the gold SQL, else 0, whatever an answer in words says.
 
     Both are executed on fresh sandboxes. For a question, the grader `strict` compares the rows of an answer
@@ -72,13 +70,7 @@ class ExecutionReward:
     """
 
     __name__ = "execution"
-
-    def __init__(self, database: Database, judge: Judge | None = None):
-        self._database = database
-        self._judge = judge or Judge(database)
-
-    def __call__(self, episode: Sequence[Episode], **kwargs: object) -> list[float | None]:
-        return for_each_episode(episode, self._database, "the execution reward", self._value, crashed=0.0)
+    crashed = 0.0
 
     def _value(self, episode: Episode, database: Database) -> float | None:
         task = episode.task

@@ -70,11 +70,7 @@ class StepTokens:
 
     @classmethod
     def read(cls, path: str) -> StepTokens:
-        """Read them from a process reward model's folder or hub id.
-
-        Raises:
-            ConfigError: if it has none.
-        """
+        """Read them from a process reward model's folder or hub id."""
         file = file_of(path, PRM_FILE)
         try:
             if file is None:
@@ -91,11 +87,7 @@ class StepTokens:
 
 
 def step_tokens(placeholder_token: Any, reward_tokens: Any) -> StepTokens:
-    """Return checked tokens from a YAML or JSON.
-
-    Raises:
-        ConfigError: if they are not a text and a pair of texts.
-    """
+    """Return the tokens of a YAML or JSON; raise ConfigError if they are not a text and a pair of texts."""
     good_and_bad = reward_tokens if isinstance(reward_tokens, list | tuple) else []
     if not (isinstance(placeholder_token, str) and placeholder_token) or [
         type(token) for token in good_and_bad
@@ -108,11 +100,7 @@ def step_tokens(placeholder_token: Any, reward_tokens: Any) -> StepTokens:
 
 
 class StepReader(Reader):
-    """Tokenises conversations with a placeholder after each turn.
-
-    Raises:
-        ConfigError: if the vocabulary lacks one of the tokens.
-    """
+    """Tokenises conversations with a placeholder after each turn."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, tokens: StepTokens, shown: dict[str, Any] | None = None
@@ -192,14 +180,10 @@ class ProcessRewardModel(LearnedReward):
 
     @classmethod
     def load(cls, path: str) -> Self:
-        """Load a causal language model with its `prm.json`, or an adapter of one, from a folder or hub id.
-
-        Raises:
-            ConfigError: if it is something else, has no own tokenizer, or its vocabulary lacks the tokens.
-        """
+        """Load a causal language model with its `prm.json`, or an adapter of one, from a folder or hub id."""
         made = "Give the output_dir of recipes/prm_dbbench.py, or another causal language model."
-        tokens = StepTokens.read(path)
-        model, tokenizer = load_scorer("prm", path, AutoModelForCausalLM, adapter_of(path), made)
+        adapter, tokens = adapter_of(path, made), StepTokens.read(path)
+        model, tokenizer = load_scorer("prm", path, AutoModelForCausalLM, adapter, made)
         return cls(path, model, StepReader(tokenizer, tokens))
 
     def __call__(self, episode: Sequence[Episode], *args: Any, **kwargs: Any) -> list[Any]:

@@ -34,7 +34,7 @@ from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.rewards import efficiency, steps  # noqa: F401  (they register their rewards)
 from trl_dbbench.rewards.learned import LearnedReward, RewardModel
-from trl_dbbench.rewards.named import NAMED
+from trl_dbbench.rewards.named import NAMED, OF_TURNS
 from trl_dbbench.rewards.outcome import OUTCOME_PRESETS, OutcomeReward
 from trl_dbbench.rewards.process import ProcessRewardModel
 from trl_dbbench.utils.lookup import look_up, place_of
@@ -58,7 +58,7 @@ def load_reward_functions(
             something that the reward needs.
     """
     judge = Judge(database)  # one for all, because it remembers gold states
-    ours = {"outcome": outcome, **{name: NAMED[name].make for name in sorted(NAMED)}}
+    ours = {"outcome": outcome, **dict(sorted(NAMED.items()))}
     functions: list[RewardFunction] = []
     for name in names:
         function: Any = _reward_function(name, ours)
@@ -209,19 +209,16 @@ def gives_no_steps(functions: Sequence[Any]) -> bool:
     """Return whether certainly none gives step rewards: all are the library's own."""
     return all(
         isinstance(each, OutcomeReward | RewardModel)
-        or ((name := _name_of(each)) is not None and not NAMED[name].gives_steps)
+        or ((name := _name_of(each)) is not None and name not in OF_TURNS)
         for each in map(plain, functions)
     )
 
 
 def _name_of(function: Any) -> str | None:
     """Return the name in `NAMED` of a function, or of an object of a class in it."""
-    for name, (make, _) in NAMED.items():
-        if function is make or (
-            isinstance(make, type)
-            and isinstance(function, make)
-            and getattr(function, "__name__", None) == name
-        ):
+    own = getattr(function, "__name__", None)
+    for name, made in NAMED.items():
+        if function is made or (isinstance(made, type) and isinstance(function, made) and own == name):
             return name
     return None
 

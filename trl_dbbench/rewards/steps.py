@@ -20,12 +20,11 @@ from itertools import pairwise
 from typing import Any
 
 from trl_dbbench.database import Database, State
-from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.protocol import CUT, Answer, Invalid, Reply
-from trl_dbbench.episode.table_states import for_each_episode, states_along
+from trl_dbbench.episode.table_states import states_along
 from trl_dbbench.episode.types import Episode, Status, Turn
 from trl_dbbench.grading.states import cell_text, without_dates
-from trl_dbbench.rewards.named import named
+from trl_dbbench.rewards.named import DatabaseReward, named
 
 StepValues = list[list[float | None] | None]
 
@@ -60,10 +59,10 @@ def answer_seen(episode: Sequence[Episode], **kwargs: object) -> StepValues:
 
 def _seen(episode: Episode) -> list[float | None] | None:
     task = episode.task
-    if episode.status == Status.ENVIRONMENT_FAULT or not task.is_question or not task.gold.answer:
-        return None
-    rows = (row if isinstance(row, tuple | list) else [row] for row in task.gold.answer)
+    rows = (row if isinstance(row, tuple | list) else [row] for row in task.gold.answer or ())
     wanted = {_comparable(cell) for row in rows for cell in without_dates(row)}
+    if episode.status == Status.ENVIRONMENT_FAULT or not task.is_question or not wanted:
+        return None
     missing, values = set(wanted), list[float | None]()
     for turn, said in zip(episode.turns, episode.said, strict=True):
         # a program reads what the observation leaves out
@@ -97,7 +96,7 @@ def _comparable(cell: Any) -> float | str:
 
 
 @named("state_progress", steps=True)
-class StateProgress:
+class StateProgress(DatabaseReward):
     """How much closer a turn of a change brought the tables to the gold's.
 
     The potential of a state is the number of rows it shares with the gold state, over the number of rows in
@@ -108,14 +107,7 @@ class StateProgress:
 
     __name__ = "state_progress"
 
-    def __init__(self, database: Database, judge: Judge | None = None):
-        self._database = database
-        self._judge = judge or Judge(database)
-
-    def __call__(self, episode: Sequence[Episode], **kwargs: object) -> StepValues:
-        return for_each_episode(episode, self._database, "the reward state_progress", self._values)
-
-    def _values(self, episode: Episode, database: Database) -> list[float | None] | None:
+    def _value(self, episode: Episode, database: Database) -> list[float | None] | None:
         task = episode.task
         if task.is_question or task.gold.sql is None:
             return None

@@ -54,12 +54,6 @@ class StreamRecord:
         return [[right / judged if judged else None for right, judged in row] for row in self.matrix]
 
     @property
-    def plan(self) -> tuple[Any, ...]:
-        """The order and stages of the stream, which are fixed before the first update."""
-        stages = [(stage.name, stage.tasks) for stage in self.stages]
-        return self.by, self.order, stages, self.groups
-
-    @property
     def told(self) -> str:
         """The stages and their numbers of tasks, for a message."""
         return ", ".join(f"{stage.name} ({stage.tasks})" for stage in self.stages)

@@ -16,7 +16,6 @@ from itertools import combinations, islice
 from typing import Any
 
 from transformers import TrainerCallback, TrainerState
-from transformers.trainer_callback import ExportableState
 
 from trl_dbbench.database import Dialect
 from trl_dbbench.episode.types import Status
@@ -79,11 +78,6 @@ def alarm_metrics(
 
     Args:
         episodes: of all ranks, in order; `group_size` in a row are of one prompt.
-        reward_weights: of an episode's rewards, in their order.
-        dialect: of the database.
-
-    Returns:
-        A value for each turn, answer, group or statement; no entry where there are none.
     """
     groups = [
         [e for e in episodes[start : start + group_size] if not is_void(e)]
@@ -92,7 +86,9 @@ def alarm_metrics(
     played = [episode for group in groups for episode in group]
     turns = [turn for episode in played for turn in episode["turns"]]
     answered = [episode for episode in played if episode["status"] == Status.ANSWERED]
-    totals = [[_rounded(total_reward(e, reward_weights)) for e in group if is_scored(e)] for group in groups]
+    totals = [  # in the precision of TRL's fp32
+        [float(f"{total_reward(e, reward_weights):.6g}") for e in group if is_scored(e)] for group in groups
+    ]
     errors = [error_class(turn, dialect) for turn in turns if _executed(turn)]
     values = {
         "alarm/invalid_actions": [float(turn["action"] == "invalid") for turn in turns],
@@ -125,11 +121,6 @@ def _diversity(group: Sequence[EpisodeRecord]) -> float | None:
     """Return the share of pairs of episodes with different SQL, among those that executed any."""
     differ = [a != b for a, b in combinations(filter(None, map(statements, group)), 2)]
     return sum(differ) / len(differ) if differ else None
-
-
-def _rounded(reward: float) -> float:
-    """Return a reward in the precision of TRL's fp32."""
-    return float(f"{reward:.6g}")
 
 
 # --- alarms -------------------------------------------------------------------------------------------
@@ -180,7 +171,7 @@ ALARMS = (
         "alarm_groups_without_spread",
         "Nearly all groups have one reward for all their samples and teach nothing: the tasks are too easy "
         "or too hard for this model (see the reward). Take others, or raise num_generations or temperature.",
-        unless=lambda args: args.advantage in ("reinforce", "gae"),  # such groups teach them, too
+        unless=lambda args: args.advantage in ("reinforce", "gae", "prime"),  # such groups teach them, too
     ),
     Alarm(
         "entropy",
@@ -199,11 +190,13 @@ ALARMS = (
 )
 
 
-class AlarmCallback(TrainerCallback, ExportableState):
+class AlarmCallback(TrainerCallback):
     """Warns of figures that stay beyond their thresholds.
 
     `raised` holds the metrics warned of that have not recovered; checkpoints keep it.
     """
+
+    decides_weights = False
 
     def __init__(self):
         self.raised: set[str] = set()
@@ -238,9 +231,8 @@ class AlarmCallback(TrainerCallback, ExportableState):
                     *("below" if alarm.below else "above", alarm.setting, threshold, alarm.advice, most),
                 )
 
-    def state(self) -> dict[str, Any]:
-        return {"args": {}, "attributes": {"raised": sorted(self.raised)}}
+    def state_dict(self) -> dict[str, bool]:
+        return dict.fromkeys(sorted(self.raised), True)
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        saved = state.stateful_callbacks.get(type(self).__name__) if state.global_step else None
-        self.raised = set(saved["attributes"]["raised"]) if saved else set()
+    def load_state_dict(self, state: dict[str, bool]) -> None:
+        self.raised = set(state)

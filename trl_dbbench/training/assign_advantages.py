@@ -71,10 +71,6 @@ def assign(
 
     Returns:
         (n,) or (n, width) for this rank's n episodes, and a value for each of all ranks' N, for a log.
-
-    Raises:
-        ConfigError: if the function gives another shape.
-        RankError: if it fails on another rank.
     """
     ranks = Ranks()
     parts = ranks.gather(episodes)

@@ -118,7 +118,6 @@ class AsyncRollouts:
     def __init__(self, ahead: int, begin: Callable[[int, ThreadPoolExecutor], UnderWay]):
         self._ahead, self._begin = ahead, begin
         self._under_way: deque[UnderWay] = deque()
-        self._threads: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> AsyncRollouts:
         self._threads = ThreadPoolExecutor(self._ahead, "dbbench-ahead")
@@ -127,14 +126,7 @@ class AsyncRollouts:
     def __exit__(self, *error: object) -> None:
         while self._under_way:
             self._under_way.popleft().give_up()
-        if self._threads is not None:
-            self._threads.shutdown()
-        self._threads = None
-
-    @property
-    def running(self) -> bool:
-        """True if the `with` block is entered."""
-        return self._threads is not None
+        self._threads.shutdown()
 
     def next(self, generation: int, end: int) -> tuple[list[Episode], list[Episode], float]:
         """Wait for a generation, then begin those that follow with the weights as they are.
@@ -157,7 +149,6 @@ class AsyncRollouts:
         return greedy, samples, waited
 
     def _start(self, generation: int) -> None:
-        assert self._threads is not None
         self._under_way.append(self._begin(generation, self._threads))
 
 

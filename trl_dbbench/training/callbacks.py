@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
@@ -15,9 +17,8 @@ from typing import Any
 
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback, TrainerState
-from transformers.trainer_callback import ExportableState
 
-from trl_dbbench.episode.types import Sampling, Start, Status
+from trl_dbbench.episode.types import Status
 from trl_dbbench.runs.checkpoints import run_id_in
 from trl_dbbench.runs.records import (
     EPISODES_FILE,
@@ -30,47 +31,22 @@ from trl_dbbench.runs.records import (
 )
 from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings
 from trl_dbbench.runs.trained import TAKEN
-from trl_dbbench.training.held_out import before_and_after
 from trl_dbbench.utils.files import whole_lines, write_atomically
 
 logger = logging.getLogger(__name__)
 
 
-class GreedyEvalCallback(TrainerCallback, ExportableState):
+class GreedyEvalCallback(TrainerCallback):
     """Evaluates the current weights greedily before each sampled update, and keeps the record.
 
-    At the start of a rollout the trainer asks for the greedy episodes to play (`starts`), plays them beside
-    the samples or before them, and hands them back (`record`). Checkpoints keep the record as it was at the
-    end of a step, so a resumed run counts on from there.
-
-    Args:
-        every: rollouts from one evaluation to the next. The first rollout has one.
+    The trainer plays each prompt once, beside the samples or before them, and hands the episodes to `record`.
+    Checkpoints keep the record.
     """
 
-    def __init__(self, every: int = 1):
-        self.every = every
+    decides_weights = False
+
+    def __init__(self):
         self.accuracy = Accuracy()
-        self._at_step_end: dict[str, dict[str, Any]] = {"counts": {}, "void": {}}
-
-    def starts(
-        self, sampled: Sequence[Start], rollout: int, first_row: int, group_size: int
-    ) -> list[Start] | None:
-        """Return this rank's greedy episodes: each prompt of the batch once. `None`, on all ranks, if no
-        evaluation is due.
-
-        Args:
-            sampled: this rank's rows.
-            rollout: number of the rollout in the run, from 0.
-            first_row: the first row's place among those of all ranks. Copies of a prompt, `group_size` in a
-                row, may lie on several ranks; the rank of the first one plays it.
-        """
-        if rollout % self.every:
-            return None
-        return [
-            replace(start, sampling=Sampling(start.sampling.temperature, greedy=True))
-            for row, start in enumerate(sampled, first_row)
-            if row % group_size == 0
-        ]
 
     def record(self, step: int, episodes: Sequence[EpisodeRecord]) -> dict[str, float]:
         """Count a batch's greedy episodes, those of all ranks, print a line and return metrics.
@@ -102,24 +78,11 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
         metrics["greedy/batch_accuracy_void_wrong"] = of_batch.void_wrong
         return metrics
 
-    def state(self) -> dict[str, Any]:
-        return {"args": {"every": self.every}, "attributes": self._at_step_end}
+    def state_dict(self) -> dict[str, Any]:
+        return {"counts": dict(self.accuracy.counts), "void": dict(self.accuracy.void)}
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        saved = state.stateful_callbacks.get(type(self).__name__) if state.global_step else None
-        if saved is not None:
-            self.accuracy = Accuracy(saved["attributes"].get("counts"), saved["attributes"].get("void"))
-            logger.info("the greedy record goes on at %s", self.accuracy.describe())
-        self._settle()
-        # a checkpoint of a run without greedy evaluation has no place for the record
-        state.stateful_callbacks.setdefault(type(self).__name__, self.state())
-
-    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self._settle()
-
-    def _settle(self) -> None:
-        counts = {group: list(counts) for group, counts in self.accuracy.counts.items()}
-        self._at_step_end = {"counts": counts, "void": dict(self.accuracy.void)}
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.accuracy = Accuracy(state["counts"], state["void"])
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero and (table := self.accuracy.table()):
@@ -127,6 +90,35 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
             width = max(len(group) for group, _ in table)
             for group, described in table:
                 tqdm.write(f"  {group:<{width}}  {described}")
+
+
+HELD_OUT = b'{"phase": "eval"'
+"""Beginning of a held-out episode's line. Other lines need not be parsed."""
+
+
+def before_and_after(folder: Path, kept: int | None = None) -> dict[int, Accuracy]:
+    """Return the accuracy of the first held-out evaluation and of the last, by the updates before each.
+
+    Only evaluations on the last one's tasks count: a run may have gone on with others.
+
+    Args:
+        kept: updates of the weights that the run keeps, whose evaluation then takes the place of the last.
+    """
+    played: defaultdict[int, Accuracy] = defaultdict(Accuracy)
+    tasks: defaultdict[int, set[str | None]] = defaultdict(set)
+    path = folder / EPISODES_FILE
+    if path.exists():
+        with path.open("rb") as lines:
+            for line in lines:
+                if line.startswith(HELD_OUT) and line.endswith(b"\n"):
+                    episode = json.loads(line)
+                    played[episode["step"]].add([episode])
+                    tasks[episode["step"]].add(episode.get("task_digest"))
+    if not played:
+        return {}
+    last = kept if kept is not None and kept in played else max(played)
+    first = min(step for step, of in tasks.items() if of == tasks[last])
+    return {step: played[step] for step in sorted({first, last})}
 
 
 class HeldOutCallback(TrainerCallback):
@@ -265,7 +257,7 @@ class EpisodeLogCallback(TrainerCallback):
         self._run_id = run_id
         self.path = Path(output_dir) / EPISODES_FILE
         self._tasks_path = self.path.with_name(TASKS_FILE)
-        self._tasks: set[str] | None = None  # lines of tasks.jsonl
+        self._tasks: set[bytes] | None = None  # digests of the lines of tasks.jsonl
 
     def write(self, episodes: Iterable[EpisodeRecord], tasks: Iterable[str] = ()) -> None:
         """Append episodes. Only the main process calls it.
@@ -276,13 +268,12 @@ class EpisodeLogCallback(TrainerCallback):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self._tasks is None:
             self._write_settings()
-            known = whole_lines(self._tasks_path, cut=True)
-            self._tasks = {line.decode(errors="replace") for line in known}
-        new = [task for task in dict.fromkeys(tasks) if task not in self._tasks]
-        if new:
-            self._tasks.update(new)
+            self._tasks = {_digest(line) for line in whole_lines(self._tasks_path, cut=True)}
+        by_digest = {_digest(task.encode()): task for task in tasks}
+        if new := {digest: task for digest, task in by_digest.items() if digest not in self._tasks}:
+            self._tasks |= new.keys()
             with self._tasks_path.open("a", encoding="utf-8") as file:
-                file.writelines(f"{task}\n" for task in new)
+                file.writelines(f"{task}\n" for task in new.values())
         lines = [json.dumps(episode, ensure_ascii=False) + "\n" for episode in episodes]
         with self.path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.writelines(lines)
@@ -324,6 +315,10 @@ class EpisodeLogCallback(TrainerCallback):
             folder.mkdir(parents=True, exist_ok=True)
             # an evaluation before a training leaves the id of what is there
             replace(self._settings, id=self._run_id() or run_id_in(folder)).write(folder)
+
+
+def _digest(line: bytes) -> bytes:
+    return hashlib.blake2b(line, digest_size=16).digest()
 
 
 def _keep_lines_before(path: Path, step: int, evaluated: bool) -> None:

@@ -18,13 +18,8 @@ from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.few_shot import DEFAULT_WAY, WAYS, check_few_shot
 from trl_dbbench.tasks.stages import ORDERS
-from trl_dbbench.training.importance_sampling import (
-    MODES,
-    NO_CORRECTION,
-    check_correction,
-    compares_with_rollout,
-)
-from trl_dbbench.training.kl import check_reference
+from trl_dbbench.training.combinations import check_combinations
+from trl_dbbench.training.importance_sampling import MODES, NO_CORRECTION, compares_with_rollout
 from trl_dbbench.training.samplers import check_task_sampling
 from trl_dbbench.training.stage_adapters import WAYS as ADAPTER_WAYS
 from trl_dbbench.training.stage_adapters import check_stage_adapters
@@ -33,19 +28,6 @@ from trl_dbbench.training.unsupported import check_settings, check_values, use_n
 from trl_dbbench.utils.console import shows_bars
 from trl_dbbench.utils.lookup import check_choice
 from trl_dbbench.utils.settings import check_numbers, option, written_types
-
-NEEDED = {
-    "compaction": "compaction_tokens",
-    "harness_seconds": "harness",
-    "dynamic_sampling_rounds": "dynamic_sampling",
-    "few_shot_by": "few_shot",
-    **dict.fromkeys(("stage_steps", "stage_tasks", "stage_accuracy", "replay"), "stream"),
-    **dict.fromkeys(("stream_order", "stage_adapters"), "stream"),
-    **dict.fromkeys(("replay_size", "replay_by"), "replay"),
-    **dict.fromkeys(("sampled_skills", "min_tasks_per_skill", "single_skill"), "task_sampling: skill"),
-    **dict.fromkeys(("vllm_server_timeout", "vllm_group_port"), "vllm_server_urls"),
-}
-"""Settings that have an effect only with another, or with a value of it -> that one."""
 
 ACCURACY = "eval_accuracy_void_wrong"
 """Measure of an evaluation by which the best model is chosen."""
@@ -62,7 +44,8 @@ class _Single(int):
 class DBBenchGRPOConfig(GRPOConfig):
     """Configuration of [`DBBenchGRPOTrainer`]: TRL's [`~trl.GRPOConfig`], and the options here.
 
-    Settings that rollouts cannot use are refused; `training/unsupported.py` says why.
+    Settings that rollouts cannot use are refused (`training/unsupported.py`), and those that do not go
+    together (`training/combinations.py`).
     """
 
     # --- episodes ---
@@ -295,37 +278,26 @@ class DBBenchGRPOConfig(GRPOConfig):
         super().__post_init__()
         self.num_generations = int(self.num_generations)
         self.vllm_server_urls = servers_asked(partial(getattr, self))
-        for name, needed in NEEDED.items():
-            other, _, value = needed.partition(": ")
-            useless = getattr(self, other) != value if value else getattr(self, other) in (None, False)
-            if useless and getattr(self, name) != self.__dataclass_fields__[name].default:
-                raise ConfigError(
-                    f"{name}: {getattr(self, name)} is used only with {needed}; set that, or leave it out."
-                )
+        check_settings(self)
+        check_combinations(self)
         get_protocol(self.protocol)
         if self.chat_template is not None:
             load_chat_template(self.chat_template)
         advantage = self.advantage_function()
         if single:
             check_needs(self.advantage, advantage, "groups")
-        check_reference(self)
         check_few_shot(self.few_shot, self.few_shot_memory, self.few_shot_by, self.few_shot_update)
         check_task_sampling(self)
         check_stream(self)
         check_stage_adapters(self)
         if self.vllm_server_urls is not None:
             self.vllm_server_urls = server_addresses(self.vllm_server_urls)
-        check_settings(self)
-        check_correction(self)
 
     def _measure_by_accuracy(self) -> None:
         """Let what goes by a measure of evaluations go by the accuracy, in the place of transformers' loss.
 
         An evaluation's loss is 0: its one greedy sample has no advantage. With beta it is the KL alone, which
         is lowest before the training.
-
-        Raises:
-            ConfigError: if the loss was asked for.
         """
         plateau = getattr(self.lr_scheduler_type, "value", self.lr_scheduler_type) == "reduce_lr_on_plateau"
         best = getattr(self.save_strategy, "value", self.save_strategy) == "best"
@@ -378,10 +350,6 @@ class DBBenchGRPOConfig(GRPOConfig):
         )
 
     def advantage_function(self) -> AdvantageFunction | None:
-        """What gives each token its advantage; `None` leaves what TRL computes. Another object each time.
-
-        Raises:
-            ConfigError: if there is none of that name, or it does not take its arguments.
-        """
+        """What gives each token its advantage; `None` leaves what TRL computes. Another object each time."""
         function = get_advantage(self.advantage, self.advantage_args)
         return grpo if function is None and self.kl_in_reward else function  # TRL knows no penalties

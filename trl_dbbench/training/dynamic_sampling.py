@@ -94,10 +94,6 @@ class Chooser:
     """Chooses the rows of each training batch. All ranks call its methods together.
 
     Args:
-        args: a `DBBenchGRPOConfig`.
-        dataset: the training tasks.
-        order: of the tasks.
-        shots: puts examples into prompts.
         weights: (F,), of the reward functions.
         score: plays and scores a batch, as the given part of a rollout.
     """
@@ -147,9 +143,6 @@ class Chooser:
 
         - `dynamic/left_out`: share of the groups played that are not trained on, with `dynamic_sampling`.
         - `dynamic/left_out_tokens`: tokens sampled in these groups, summed over the batch.
-
-        Args:
-            trained, left_out: the episodes that are trained on and the others, those of all ranks.
         """
         values: dict[str, list[float]] = {}
         if isinstance(self.order, LiveOrder):

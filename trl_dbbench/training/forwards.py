@@ -32,7 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trl_dbbench.engines.policy import forward_is_collective
 from trl_dbbench.episode.types import Episode
-from trl_dbbench.training.bound import fitting
+from trl_dbbench.training.memory import fitting
 from trl_dbbench.training.packing import Part, Row, Tokens, fit, pack, rows_of, tokens_of
 from trl_dbbench.training.resume import replaced
 from trl_dbbench.utils.ranks import Ranks
@@ -124,15 +124,13 @@ class Forwards:
         """
         trainer = self.trainer
         more = trainer.beta != 0 or trainer._entropy_bonus_enabled or trainer.aux_loss_enabled
-        if (
-            more or not self.by_advantages or trainer.accelerator.num_processes > 1
-        ):  # where ranks may need each other's passes
+        # ranks may need each other's passes
+        if more or not self.by_advantages or trainer.accelerator.num_processes > 1:
             return frozenset()
         nothing = (batch["advantages"].reshape(len(batch["advantages"]), -1) == 0).all(dim=1)
         idle = nothing.nonzero()[:, 0].tolist()
-        return frozenset(
-            idle[1:] if len(idle) == len(nothing) else idle
-        )  # one is there for the backward pass
+        # one is there for the backward pass
+        return frozenset(idle[1:] if len(idle) == len(nothing) else idle)
 
     @contextmanager
     def _unfinished(self, model: nn.Module) -> Iterator[None]:

@@ -70,9 +70,6 @@ class Frontier:
     """The order of `task_sampling: frontier`, decided when a batch begins.
 
     All ranks draw alike, with the same generators from the same counts.
-
-    Args:
-        dataset: rows with the column `task`; fresh tasks are generated when they are drawn.
     """
 
     name = "frontier"

@@ -25,55 +25,10 @@ from trl import GRPOTrainer
 from trl.models import prepare_deepspeed, prepare_fsdp
 from trl.trainer.utils import add_fused_lm_head, create_model_from_path, disable_dropout_in_model
 
+from trl_dbbench.advantages.gradients import check_whole_weights
 from trl_dbbench.errors import ConfigError, loading
 
 Penalties = torch.Tensor | float
-
-
-def check_reference(args: Any) -> None:
-    """Raise ConfigError for settings of the reference that exclude each other."""
-    of_rollout = args.kl_reference == "rollout"
-    used = {
-        "reference_model_name_or_path": bool(args.reference_model_name_or_path),
-        f"kl_reference: {args.kl_reference}": args.kl_reference != "base",
-        "kl_in_reward": args.kl_in_reward,
-    }
-    for name in (name for name, given in used.items() if given and args.beta == 0.0):
-        raise ConfigError(f"{name} is used only with beta above 0; set beta, or leave it out.")
-    if of_rollout and args.reference_model_name_or_path:
-        raise ConfigError(
-            "kl_reference: rollout needs no model as its reference; leave reference_model_name_or_path out, "
-            "or set kl_reference: base."
-        )
-    if args.kl_reference == "stage" and args.reference_model_name_or_path:
-        raise ConfigError(
-            "kl_reference: stage has a reference of its own; leave reference_model_name_or_path out, or set "
-            "kl_reference: base."
-        )
-    if of_rollout and args.kl_in_reward:
-        raise ConfigError(
-            "kl_in_reward takes how far the policy has moved from the base from its reward, which from "
-            "its own rollout is always 0; set kl_reference: base."
-        )
-    if args.kl_in_reward and args.advantage in ("process_avg_unique", "vine"):
-        raise ConfigError(
-            "kl_in_reward takes the KL from the rewards of whole episodes, which advantage: "
-            f"{args.advantage} does not go by; take another advantage, or leave kl_in_reward out."
-        )
-    if (
-        args.kl_in_reward
-        and args.advantage == "grpo"
-        and args.multi_objective_aggregation != "sum_then_normalize"
-    ):
-        raise ConfigError(
-            "kl_in_reward takes the KL from the sum of the rewards, and multi_objective_aggregation: "
-            "normalize_then_sum normalises each of them; leave one of the two out."
-        )
-    if args.kl_in_reward and args.advantage == "grpo" and args.scale_rewards != "group":
-        raise ConfigError(
-            f"kl_in_reward scales rewards by their group, scale_rewards is {args.scale_rewards!r}; leave "
-            "it at group, or take another advantage: rloo for none, reinforce_pp for batch."
-        )
 
 
 def load_reference(trainer: GRPOTrainer, name_or_path: str) -> PreTrainedModel:
@@ -103,15 +58,6 @@ def load_reference(trainer: GRPOTrainer, name_or_path: str) -> PreTrainedModel:
     return trainer.accelerator.prepare_model(model, evaluation_mode=True)
 
 
-def check_whole_weights(trainer: GRPOTrainer, setting: str) -> None:
-    """Raise ConfigError for a setting that copies weights if each rank has only a part of them."""
-    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-        raise ConfigError(
-            f"{setting} needs all weights on each rank, and DeepSpeed and FSDP divide them among the ranks; "
-            "train without these, or leave it out."
-        )
-
-
 def without_dropout(model: torch.nn.Module) -> None:
     """Switch off the dropout of the adapter "ref", through which a reference is computed."""
     for name, module in model.named_modules():
@@ -129,9 +75,6 @@ class StageReference:
 
     It takes the place of TRL's: an adapter named "ref" beside a trained adapter, else `ref_model`.
     Checkpoints keep it.
-
-    Raises:
-        ConfigError: if ranks share the weights.
     """
 
     changes_within_a_step = False

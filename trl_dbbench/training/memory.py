@@ -66,8 +66,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from peft import PeftConfig, get_peft_model
+from peft import PeftConfig, PeftModel, get_peft_model
 from torch import nn
+from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedTokenizerBase
 
 from trl_dbbench.engines.base import engine_of, in_process_vllm, settings_asked
@@ -88,7 +89,7 @@ from trl_dbbench.runs.few_shot import Memory, Messages, load_memory, longest_sho
 from trl_dbbench.training.last_words import tell
 from trl_dbbench.training.unsupported import wants_bf16
 from trl_dbbench.utils import cpu
-from trl_dbbench.utils.memory import total_memory
+from trl_dbbench.utils.memory import free_memory, total_memory
 
 LIBRARIES_ON_CPU = 0.6e9
 """Bytes of a process that has imported everything and trained a step of the smallest model."""
@@ -218,46 +219,58 @@ class Batch:
         return self.rows * (self.prompt + self.completion)
 
 
-@dataclass(frozen=True)
-class Load:
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a training runs, and how the model is loaded there.
+
+    Args:
+        there: bytes that one rank can have.
+        value_bytes: of a parameter that is not trained, and of a value in the cache.
+        lora: whether adapters are trained.
+        bits: that the model is loaded in, if in 8 or 4.
+        ranks: of the training.
+        sharing: ranks that share the weights, and that share gradients and optimizer.
+        full_precision: whether trained weights are kept in float32 (FSDP in mixed precision).
+        master: whether the optimizer has a copy of them in float32 (DeepSpeed in mixed precision).
+    """
+
+    there: float = math.inf
+    on_cpu: bool = False
+    value_bytes: int
+    lora: bool = False
+    bits: int | None = None
+    ranks: int = 1
+    sharing: tuple[int, int] = (1, 1)
+    full_precision: bool = False
+    master: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load(Place):
     """Use of a model in a training, on one rank.
 
     Args:
-        value_bytes: of a parameter that is not trained, and of a value in the cache.
         computed_bytes: of a value that the model computes; 2 with `bf16` or `fp16`.
-        lora: whether adapters are trained.
-        bits: that the model is loaded in, if in 8 or 4.
         optimizer_bytes: of what the optimizer keeps of a trained parameter; `None` is twice the parameter's.
         reference: whether another model of this size is the KL reference.
-        rollout: bytes of a rollout in this process; see `rollout_bytes`.
+        rollout: bytes of a rollout in this process.
         update: the rows of a forward and backward pass.
         accumulates: whether a step has several of them, so that gradients are there from the one before.
         checkpointing: whether activations are computed again in the backward pass.
-        on_cpu: whether all is on a CPU.
         vllm: bytes of vLLM in this process.
         vllm_sleeps: whether it gives them back during the update.
-        ranks: that share the weights, and that share gradients and optimizer.
-        full_precision: whether what is trained is kept in float32 whatever its type.
-        bucketed: whether gradients are there twice, as between ranks that do not share them.
         models: of this size that are trained; 2 with a critic of its own.
     """
 
-    value_bytes: int
     computed_bytes: int
-    lora: bool = False
-    bits: int | None = None
     optimizer_bytes: int | None = None
     reference: bool = False
     rollout: float = 0
     update: Batch = Batch()
     accumulates: bool = False
     checkpointing: bool = False
-    on_cpu: bool = False
     vllm: float = 0
     vllm_sleeps: bool = False
-    ranks: tuple[int, int] = (1, 1)
-    full_precision: bool = False
-    bucketed: bool = False
     models: int = 1
 
     @property
@@ -277,14 +290,15 @@ def needed(sizes: Sizes, load: Load) -> dict[str, float]:
         untrained -= sizes.quantizable * (load.value_bytes - load.bits / 8)
     reference = sizes.parameters * load.value_bytes if load.reference else 0
     optimizer = 2 * load.trained_bytes if load.optimizer_bytes is None else load.optimizer_bytes
-    share_weights, share_rest = load.ranks
+    share_weights, share_rest = load.sharing
     trained = load.models * sizes.trained
     parts = {
         "libraries": LIBRARIES_ON_CPU if load.on_cpu else 0.0,
         "weights": (load.models * untrained + trained * load.trained_bytes + reference) / share_weights,
         "optimizer": trained * optimizer / share_rest,
         "gradients": trained * load.trained_bytes / share_rest,
-        "buckets": sizes.trained * load.trained_bytes if load.bucketed else 0.0,
+        # ranks that do not share gradients have them twice
+        "buckets": sizes.trained * load.trained_bytes if load.ranks > 1 and load.sharing == (1, 1) else 0.0,
         "rollout": load.rollout,
         "update": update_bytes(sizes, load),
         "vLLM": load.vllm,
@@ -355,20 +369,6 @@ def copied_bytes(sizes: Sizes, load: Load) -> float:
     return weights * load.computed_bytes / (sizes.layers if load.checkpointing else 1)
 
 
-def rollout_bytes(sizes: Sizes, costs: Costs, episodes: Batch, *, packed_bytes: int = 0) -> float:
-    """Return the bytes of a rollout in this process.
-
-    Args:
-        episodes: that play at once.
-        packed_bytes: of a weight that linear layers have copies of (`engines/transformers/packed.py`).
-    """
-    if costs.shares:
-        taken = costs.taken(episodes.rows, episodes.completion, episodes.prompts, episodes.prompt)
-    else:
-        taken = costs.taken(episodes.rows, episodes.prompt + episodes.completion)
-    return taken + min(packed_bytes * sizes.linear, PACK_MAX_BYTES)
-
-
 # --- what fits ------------------------------------------------------------------------------------
 
 UPDATE_ON_CPU = 4e9
@@ -382,11 +382,9 @@ MAX_TOKENS = 2**24
 
 
 def update_budget(free: float | None, weights: float, on_cpu: bool) -> float | None:
-    """Return the bytes that a forward and backward pass may take; `None` for any.
+    """Return the bytes that a forward and backward pass may take, `None` for any.
 
-    Args:
-        free: bytes beside weights, gradients and optimizer; `None` if unknown.
-        weights: bytes of the weights.
+    `free` are the bytes beside weights, gradients and optimizer, `None` if they are not known.
     """
     of_free = [] if free is None else [SHARE_OF_FREE * free]
     return min([*of_free, *([max(UPDATE_ON_CPU, weights)] if on_cpu else [])], default=None)
@@ -402,6 +400,56 @@ def tokens_within(budget: float, sizes: Sizes, load: Load) -> int:
     return max(1, bisect_right(range(1, MAX_TOKENS), budget, key=taken))
 
 
+def fitting(trainer: Any) -> int | None:
+    """Return the tokens of the longest pass that fits into the memory that is free; `None` if not known."""
+    args, model, device = trainer.args, trainer.model, trainer.accelerator.device
+    critic = getattr(trainer, "critic", None)
+    weights = [*model.parameters(), *(() if critic is None else critic.parameters())]
+    free = free_memory(device)
+    if free is not None:
+        # gradients and the optimizer's moments are still to come, unless a checkpoint has brought the moments
+        trained = [weight for weight in weights if weight.requires_grad]
+        kept = optimizer_bytes(getattr(args.optim, "value", args.optim))
+        moments = sum(2 * _bytes(each) if kept is None else kept * _numbers(each) for each in trained)
+        to_come = sum(map(_bytes, trained)) + max(0, moments - _moments(trainer.optimizer))
+        free = max(0, free - to_come)
+    on_cpu = device.type == "cpu"
+    budget = update_budget(free, sum(map(_bytes, weights)), on_cpu)
+    if budget is None:
+        return None
+    value_bytes = model.get_input_embeddings().weight.element_size()
+    load = Load(
+        value_bytes=value_bytes,
+        computed_bytes=2 if args.bf16 or args.fp16 else value_bytes,
+        lora=isinstance(model, PeftModel),
+        bits=4 if getattr(model, "is_quantized", False) else None,
+        update=Batch(shared=trainer.shares_prompts(model)),
+        checkpointing=bool(getattr(args, "activation_checkpointing", args.gradient_checkpointing)),
+        on_cpu=on_cpu,
+        models=2 if getattr(critic, "trunk", None) is not None else 1,
+    )
+    try:
+        return tokens_within(budget, Sizes.counted(model), load)
+    except AttributeError:  # a config without the sizes of a transformer
+        return None
+
+
+def _moments(optimizer: Any) -> int:
+    """Return the bytes that the optimizer keeps already."""
+    states = [] if optimizer is None else optimizer.state.values()
+    return sum(_bytes(each) for state in states for each in state.values() if isinstance(each, torch.Tensor))
+
+
+def _bytes(weight: torch.Tensor) -> int:
+    """Return what a weight takes on this rank."""
+    return _numbers(weight) * weight.element_size()
+
+
+def _numbers(weight: torch.Tensor) -> int:
+    """Return how many of a weight's numbers this rank has."""
+    return (weight.to_local() if isinstance(weight, DTensor) else weight).numel()
+
+
 # --- what a training's settings come to -----------------------------------------------------------
 
 REMEDIES = (
@@ -412,30 +460,6 @@ REMEDIES = (
 MASTER_BYTES = 12
 """Bytes that DeepSpeed's optimizer keeps for each trained parameter in mixed precision: a copy in float32,
 and two moments."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a training runs.
-
-    Args:
-        there: bytes that one rank can have.
-        value_bytes: of a parameter as it is loaded.
-        ranks: of the training.
-        sharing: ranks that share the weights, and that share gradients and optimizer.
-        full_precision: whether trained weights are kept in float32 (FSDP in mixed precision).
-        master: whether the optimizer has a copy of them in float32 (DeepSpeed in mixed precision).
-    """
-
-    there: float
-    on_cpu: bool
-    value_bytes: int
-    lora: bool
-    bits: int | None = None
-    ranks: int = 1
-    sharing: tuple[int, int] = (1, 1)
-    full_precision: bool = False
-    master: bool = False
 
 
 @dataclass(frozen=True)
@@ -507,10 +531,8 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
     asked = settings_asked(get)
     colocated = in_process_vllm(asked)
     load = Load(
-        value_bytes=place.value_bytes,
+        **vars(place),
         computed_bytes=2 if half else place.value_bytes,
-        lora=place.lora,
-        bits=place.bits,
         optimizer_bytes=(
             MASTER_BYTES if place.master else optimizer_bytes(getattr(optimizer, "value", optimizer))
         ),
@@ -521,12 +543,8 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
         ),
         accumulates=passes > 1,
         checkpointing=bool(get("activation_checkpointing", get("gradient_checkpointing"))),
-        on_cpu=place.on_cpu,
         vllm=_vllm(get, sizes, place) if colocated else 0,
         vllm_sleeps=colocated and bool(get("vllm_enable_sleep_mode")),
-        ranks=place.sharing,
-        full_precision=place.full_precision,
-        bucketed=place.ranks > 1 and place.sharing == (1, 1),
         models=2 if get("critic") == "model" else 1,
     )
     lasting = needed(sizes, load)
@@ -541,11 +559,14 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
             shares=can_share(attending),
             keeps=can_keep(config.get_text_config()),
         )
-        packed_bytes = load.computed_bytes if place.on_cpu and place.bits is None else 0
+        # copies of the linear layers' weights (`engines/transformers/packed.py`)
+        packed = load.computed_bytes * sizes.linear if place.on_cpu and place.bits is None else 0
 
         def taken(count: int) -> float:
-            playing = Batch(count, -(-count * prompts // episodes), prompt, completion)
-            return rollout_bytes(sizes, costs, playing, packed_bytes=packed_bytes)
+            """Return the bytes of episodes that play at once."""
+            of_prompts = (-(-count * prompts // episodes), prompt) if costs.shares else ()
+            longest = completion if costs.shares else prompt + completion
+            return costs.taken(count, longest, *of_prompts) + min(packed, PACK_MAX_BYTES)
 
         fitting = bisect_right(range(1, episodes + 1), TAKEN_SHARE * free, key=taken)
         at_once = min(episodes, int(get("max_concurrent_episodes", max(1, fitting))))
@@ -687,16 +708,8 @@ def check_memory(
 ) -> None:
     """Compute what a training needs, before it loads a model; tell it to the run's witness.
 
-    Nothing is computed where ranks share the weights, nor for a model without the sizes of a transformer or
-    quantized to unknown bits.
-
-    Args:
-        model, peft_config, quantization_config: as the trainer gets them.
-        args: a `DBBenchGRPOConfig`.
-        prompts: messages of each.
-
-    Raises:
-        ConfigError: if a device has less for sure.
+    Raise ConfigError if a device has less for sure. Nothing is computed where ranks share the weights, nor
+    for a model without the sizes of a transformer or quantized to unknown bits.
     """
     shared = (os.environ.get(f"ACCELERATE_USE_{kind}") == "true" for kind in ("FSDP", "DEEPSPEED"))
     if any(shared) or args.fsdp or args.deepspeed:

@@ -17,13 +17,14 @@ from peft import PeftModel
 
 from trl_dbbench.episode.dataset import is_fresh
 from trl_dbbench.runs.stream import STAGES_FOLDER
-from trl_dbbench.training.held_out import before_and_after
+from trl_dbbench.training.callbacks import before_and_after
 
 VERSIONS = "### Framework versions"
 """Head of the part of TRL's draft that stays."""
 
 SECRET_OPTIONS = re.compile(r"--(\w*[_-])?(token|password|key)")
-PASSWORD = re.compile(r"(://[^:/@\s]+):[^@\s]+@")
+PASSWORD = re.compile(r"((?<=://)[^:/@\s]*:)[^@\s]+(?=@)|(?<=[?&])(\w*pass\w*=)[^&\s]+")
+"""Passwords in URLs: before the host, or as an option (`?user=root&password=secret`)."""
 VOID = " Void are episodes whose environment failed: the share leaves them out."
 
 
@@ -35,20 +36,21 @@ def refine_card(trainer: Any) -> None:
     """
     path = Path(trainer.args.output_dir) / "README.md"
     card = ModelCard.load(path)
-    base, adapter = trainer.model.config.name_or_path, isinstance(_unwrapped(trainer), PeftModel)
+    base, model = trainer.model.config.name_or_path, trainer.accelerator.unwrap_model(trainer.model)
+    kind = model.active_peft_config.peft_type.value if isinstance(model, PeftModel) else None
     local = not base or Path(base).is_dir()  # the hub knows no model by a path, and refuses it
     data = card.data
     data.base_model = None if local else base
-    data.library_name = "peft" if adapter else "transformers"
+    data.library_name = "peft" if kind else "transformers"
     data.pipeline_tag = "text-generation"
     tags = {tag for tag in data.tags or [] if not (local and tag.startswith("base_model:"))}
-    data.tags = sorted(tags | ({_kind(trainer).lower()} if adapter else set()))
+    data.tags = sorted(tags | ({kind.lower()} if kind else set()))
     vars(data).pop("licence", None)  # of TRL's draft, which knows of none
     name = trainer.hub_model_id or Path(trainer.args.output_dir).resolve().name
     kept = card.text[card.text.index(VERSIONS) :].replace(f"Cite {trainer._name} as", "Cite the method as")
     parts = [
         f"# {name}",
-        _introduction(trainer, base if not local else None, adapter),
+        _introduction(trainer, base if not local else None, kind),
         "## Accuracy",
         _accuracy(trainer),
         "## How it was trained",
@@ -62,19 +64,14 @@ def refine_card(trainer: Any) -> None:
     card.save(path)
 
 
-def _unwrapped(trainer: Any) -> Any:
-    return trainer.accelerator.unwrap_model(trainer.model)
+def _introduction(trainer: Any, base: str | None, kind: str | None) -> str:
+    """Return what the model is.
 
-
-def _kind(trainer: Any) -> str:
-    kind = _unwrapped(trainer).active_peft_config.peft_type.value
-    return "LoRA" if kind == "LORA" else kind
-
-
-def _introduction(trainer: Any, base: str | None, adapter: bool) -> str:
-    of = f"[{base}](https://huggingface.co/{base})" if base else "a model that is not on the hub"
-    what = f"A {_kind(trainer)} adapter on" if adapter else "A trained"
-    what += f" {of}" if adapter else f" version of {of}"
+    Args:
+        kind: PEFT's name of an adapter's type.
+    """
+    what = f"A {kind.replace('LORA', 'LoRA')} adapter on" if kind else "A trained version of"
+    what += f" [{base}](https://huggingface.co/{base})" if base else " a model that is not on the hub"
     return (
         f"{what}: an agent that gets a question and the tables it is about, runs SQL on a MySQL database "
         f"for a few turns, and gives an answer or leaves the tables changed. Made with `trl_dbbench`, by "
@@ -158,7 +155,7 @@ def _command() -> str:
     """Return the command of this process, without secrets; nothing if it is not a script."""
     if not sys.argv[0].endswith((".py", "trl-dbbench")):
         return ""
-    words = [PASSWORD.sub(r"\1:***@", word) for word in sys.argv]
+    words = [PASSWORD.sub(r"\1\2***", word) for word in sys.argv]
     for place, (option, _) in enumerate(pairwise(words)):
         if SECRET_OPTIONS.fullmatch(option):
             words[place + 1] = "***"

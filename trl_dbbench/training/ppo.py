@@ -30,6 +30,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from trl_dbbench.advantages.gae import GAE, explained_variance
+from trl_dbbench.advantages.gradients import check_whole_weights
 from trl_dbbench.engines.policy import evaluating
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError
@@ -97,11 +98,7 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
-            raise ConfigError(
-                "PPO needs the whole policy on each rank, for its critic; FSDP and DeepSpeed divide it. "
-                "Start it with accelerate_configs/single_gpu.yaml or multi_gpu.yaml, or train by GRPO."
-            )
+        check_whole_weights(self, "the critic of PPO")
         self._trunk = trunk_of(self.model)
         self.critic = Critic(self.model, self.args.critic).to(self.accelerator.device)
         self.critic.share(self.accelerator)

@@ -24,8 +24,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import torch
 from accelerate.utils import send_to_device
+from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 from huggingface_hub.utils import disable_progress_bars
 from torch.optim.lr_scheduler import LambdaLR
 from transformers.trainer_callback import DefaultFlowCallback
@@ -44,7 +46,6 @@ from trl_dbbench.runs.checkpoints import (
     telling_of_a_full_disk,
 )
 from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings
-from trl_dbbench.training.publishing import telling_of_the_hub
 from trl_dbbench.training.stopping import FlowCallback
 from trl_dbbench.utils.lookup import nearest
 from trl_dbbench.utils.ranks import Ranks
@@ -240,15 +241,15 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         optimizer, schedule = self.optimizer, self.lr_scheduler
-        decays = [group.get("weight_decay") for group in optimizer.param_groups]
+        names = ("weight_decay", "betas", "eps")
+        given = [{name: group[name] for name in names if name in group} for group in optimizer.param_groups]
         rates = list(getattr(schedule, "base_lrs", ()))
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
         # moments and the place in the schedule are the checkpoint's, the settings those of this start
-        for group, decay in zip(optimizer.param_groups, decays, strict=True):
-            if decay is not None:
-                group["weight_decay"] = decay
+        for group, own in zip(optimizer.param_groups, given, strict=True):
+            group.update(own)
         if isinstance(schedule, LambdaLR) and schedule.base_lrs != rates:
             schedule.base_lrs = rates
             shares = [rate_of(schedule.last_epoch) for rate_of in schedule.lr_lambdas]
@@ -308,13 +309,9 @@ class ResumableGRPOTrainer(GRPOTrainer):
             rotate_checkpoints(str(folder.parent), limit, self.state.best_model_checkpoint, use_mtime=True)
 
     def _stop_without_database(self, why: str | None) -> None:
-        """End the run, with a checkpoint, if a rank has waited for its database in vain. All ranks call it.
+        """Save a checkpoint and raise DatabaseError if a rank has waited for its database in vain.
 
-        Args:
-            why: the reason why this rank's database is given up; `None` if it answers.
-
-        Raises:
-            DatabaseError: with how to resume.
+        All ranks call it, with the reason `why` theirs is given up; `None` if it answers.
         """
         for reason in filter(None, Ranks().gather(why)):
             text = f"{reason}. The database was waited for, by database_patience, and is still away."
@@ -421,3 +418,18 @@ def replaced(settings: object, **values: Any) -> Iterator[None]:
         yield
     finally:
         vars(settings).update(before)
+
+
+@contextmanager
+def telling_of_the_hub(what: str, instead: str) -> Iterator[None]:
+    """Raise ConfigError, one line, where the hub refuses or does not answer within the block.
+
+    Args:
+        what: completes "the model could not be", as in "pushed to 'me/agent'".
+        instead: what the user can do.
+    """
+    try:
+        yield
+    except (HfHubHTTPError, httpx2.HTTPError, LocalTokenNotFoundError) as error:
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ConfigError(f"the model could not be {what}: {said} {instead}") from None

@@ -45,8 +45,6 @@ def run_folder(trainer: Any, checkpoint: str | None, played: RunSettings) -> Ite
     """Note a run in its folder, around its training and the saving of its model. All ranks enter it.
 
     Args:
-        trainer: one of TRL's.
-        checkpoint: from which it resumes.
         played: the settings of the episodes that it learns from, or that it is to play.
 
     Raises:

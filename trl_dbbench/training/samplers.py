@@ -60,10 +60,6 @@ class LiveOrder(Order, Protocol):
         """Note a generation's samples, those of all ranks; return values whose means are logged."""
         ...
 
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
 
 def task_order(dataset: Dataset, args: Any, held_out: Dataset | None = None) -> Order:
     """Return the order that the settings ask for, over rows with the column `task`.
@@ -85,8 +81,6 @@ def task_order(dataset: Dataset, args: Any, held_out: Dataset | None = None) -> 
         return Frontier(dataset)
     skills = [task_in(line).skills for line in dataset["task"]]
     pools = skill_pools(skills, args.sampled_skills, args.min_tasks_per_skill, args.single_skill)
-    if args.process_index == 0:
-        logger.info("Task sampling: %s.", pools)
     return BySkill(pools, len(dataset), args.seed)
 
 
@@ -97,10 +91,6 @@ def check_task_sampling(args: Any) -> None:
             raise ConfigError("sampled_skills is empty; name at least one skill, or leave it out for all.")
         if unknown := [name for name in args.sampled_skills if name not in NAMED]:
             raise ConfigError(f"unknown skill {unknown[0]!r} in sampled_skills; allowed: {', '.join(NAMED)}.")
-    if args.task_sampling != "shuffle" and not args.shuffle_dataset:
-        raise ConfigError(
-            f"task_sampling: {args.task_sampling} draws at random; leave shuffle_dataset at true."
-        )
     if args.dynamic_sampling and "groups" not in needs_of(args.advantage_function()):
         raise ConfigError(
             "dynamic_sampling leaves out groups whose rewards are all the same, and the advantage "
@@ -136,8 +126,6 @@ class TaskSampler(Sampler[int]):
     """The repetitions of a `RepeatSampler`, over tasks in another order.
 
     Args:
-        repeat: TRL's sampler; its shuffling is switched off.
-        order: has one row number for each row of the dataset.
         epoch: returns the epoch that starts. (`set_epoch` does not reach the sampler of a run that resumes
             within an epoch on several ranks.)
     """
@@ -174,43 +162,19 @@ class Shuffled:
             yield int(random.integers(self.tasks))
 
 
-@dataclass(frozen=True)
-class SkillPools:
-    """The tasks of each skill that is drawn.
-
-    `rows` has the row numbers by skill, `left_out` the number of tasks of each skill with too few,
-    `unreached` the number of tasks without any drawn skill.
-    """
-
-    rows: dict[str, list[int]]
-    left_out: dict[str, int]
-    unreached: int
-
-    def __str__(self) -> str:
-        parts = [f"{len(self.rows)} skills are drawn: {_counted({s: len(r) for s, r in self.rows.items()})}"]
-        if self.left_out:
-            parts.append(f"left out for having too few tasks: {_counted(self.left_out)}")
-        if self.unreached:
-            parts.append(f"{self.unreached} tasks have none of the drawn skills and are never trained on")
-        return "; ".join(parts)
-
-
 def skill_pools(
     skills: Sequence[Sequence[str]],
     sampled_skills: Sequence[str] | None = None,
     min_tasks: int = 1,
     single: bool = False,
-) -> SkillPools:
-    """Sort tasks by skill; a task with several skills is in the pool of each.
+) -> dict[str, list[int]]:
+    """Return the rows of each skill that is drawn; a task with several skills is in the pool of each.
 
     Args:
         skills: the skills of each task, row by row.
         sampled_skills: only these; all that occur if left out.
         min_tasks: skills with fewer tasks are left out.
         single: only tasks with one skill are drawn.
-
-    Raises:
-        ConfigError: if no skill is left.
     """
     found: dict[str, list[int]] = {}
     for row, names in enumerate(skills):
@@ -228,7 +192,13 @@ def skill_pools(
         )
     left_out = {name: len(pool) for name, pool in wanted.items() if name not in rows}
     reached = {row for pool in rows.values() for row in pool}
-    return SkillPools(rows, left_out, len(skills) - len(reached))
+    logger.info(
+        "Task sampling: %d skills are drawn: %s. Left out for having too few tasks: %s. %d tasks have none "
+        "of the drawn skills and are never trained on.",
+        *(len(rows), _counted({name: len(pool) for name, pool in rows.items()})),
+        *(_counted(left_out) or "none", len(skills) - len(reached)),
+    )
+    return rows
 
 
 @dataclass(frozen=True)
@@ -238,24 +208,24 @@ class BySkill:
     A skill's tasks come in random order, each once, before any of them comes again in the same epoch.
     """
 
-    pools: SkillPools
+    pools: dict[str, list[int]]
     places: int
     seed: int
 
     def epoch(self, number: int) -> list[int]:
         random = np.random.default_rng(np.random.SeedSequence((self.seed, number)))
-        names = sorted(self.pools.rows)  # the order of a dictionary is not part of the seed
+        names = sorted(self.pools)  # the order of a dictionary is not part of the seed
         left: dict[str, list[int]] = {name: [] for name in names}
         order = []
         for choice in random.integers(len(names), size=self.places).tolist():
             name = names[choice]
             if not left[name]:
-                left[name] = random.permutation(self.pools.rows[name]).tolist()
+                left[name] = random.permutation(self.pools[name]).tolist()
             order.append(left[name].pop())
         return order
 
     def further(self, random: np.random.Generator) -> Iterator[int]:
-        pools = [rows for _, rows in sorted(self.pools.rows.items())]
+        pools = [rows for _, rows in sorted(self.pools.items())]
         while True:
             pool = pools[random.integers(len(pools))]
             yield pool[random.integers(len(pool))]

@@ -27,9 +27,10 @@ from peft import LoraConfig, PeftModel
 from transformers import SchedulerType
 from trl import GRPOTrainer
 
+from trl_dbbench.advantages.gradients import check_whole_weights
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.tasks.stages import kind_of
-from trl_dbbench.training.kl import check_whole_weights, of_adapter
+from trl_dbbench.training.kl import of_adapter
 
 Weights = dict[str, torch.Tensor]
 
@@ -47,10 +48,6 @@ def check_stage_adapters(args: Any) -> None:
     """Raise ConfigError for settings that an adapter for each stage excludes."""
     if args.stage_adapters == "one":
         return
-    if args.stream_order == "mixed":
-        raise ConfigError(
-            "stream_order: mixed has one stage, which has one adapter; leave stage_adapters out."
-        )
     if args.stage_adapters == "each" and args.stream and kind_of(args.stream)[0] == "file":
         raise ConfigError(
             "stage_adapters: each plays a held-out task with the adapter of its stage, and with stream: file "
@@ -62,19 +59,10 @@ def check_stage_adapters(args: Any) -> None:
             f"stage_adapters: {args.stage_adapters} trains each stage anew, and lr_scheduler_type: "
             f"{schedule} leaves the last ones next to no learning rate; set lr_scheduler_type: constant."
         )
-    if args.kl_reference == "stage":
-        raise ConfigError(
-            f"with stage_adapters: {args.stage_adapters} each stage starts from the same weights; set "
-            "kl_reference: base."
-        )
 
 
 class StageAdapters:
     """The adapters of the stages that have ended, beside the one that is trained.
-
-    Args:
-        trainer: its model has a LoRA adapter.
-        way: `each` or one of `MERGES`.
 
     Raises:
         ConfigError: if there is no LoRA adapter, or ranks share its weights.

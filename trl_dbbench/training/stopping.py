@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
@@ -186,9 +186,10 @@ def stop_with_launcher() -> None:
     """
     if not sys.platform.startswith("linux"):
         return
-    launcher = os.getppid()
-    # 0: in a container its first process, or one that was started in it from outside
-    command = Path(f"/proc/{launcher}/cmdline").read_bytes() if launcher else b""
+    launcher, command = os.getppid(), b""
+    # 0, in a container: its first process, or one that was started in it from outside
+    with suppress(OSError):  # another user's, which /proc may hide (hidepid)
+        command = Path(f"/proc/{launcher}/cmdline").read_bytes()
     if b"accelerate" in command or b"torchrun" in command:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != launcher:  # it has ended meanwhile

@@ -19,7 +19,6 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ LEAST_WEIGHT = 0.05
 ROUNDING = 1e-9
 """Tolerance where shares add up to a whole number."""
 
-FIXED = ("stage_adapters", "replay", "replay_size", "replay_by", "kl_reference", "seed")
+FIXED = ("stream_order", "stage_adapters", "replay", "replay_size", "replay_by", "kl_reference", "seed")
 """Settings that a resumed run must not change, because the checkpoint holds what they led to."""
 
 REPLAYS = ("uniform", "accuracy")
@@ -54,13 +53,8 @@ REPLAY_SIZE = 200
 
 
 def check_stream(args: Any) -> None:
-    """Raise ConfigError for settings of a stream that cannot work, or have no stream to work on."""
+    """Raise ConfigError for settings of a stream that cannot work."""
     if args.stream is None:
-        if args.kl_reference == "stage":
-            raise ConfigError(
-                "kl_reference: stage is used only with stream, as in stream: skills; set that, or leave it "
-                "out."
-            )
         return
     by, names = kind_of(args.stream)
     if isinstance(args.stream, list) and not names:
@@ -79,18 +73,6 @@ def check_stream(args: Any) -> None:
         )
     if by == "file" and args.stream_order == "mixed":
         raise ConfigError("stream: file has no stages to mix; for shuffled tasks leave stream out.")
-    if args.stage_accuracy is not None and args.greedy_eval == "off":
-        raise ConfigError("stage_accuracy is measured by the greedy evaluation; leave greedy_eval: off out.")
-    if args.replay and args.stream_order == "mixed":
-        raise ConfigError(
-            "stream_order: mixed has one stage, and nothing earlier to replay; leave replay out."
-        )
-    if args.task_sampling != "shuffle" or not args.shuffle_dataset:
-        raise ConfigError("a stream says which task comes next; leave task_sampling and shuffle_dataset out.")
-    if args.load_best_model_at_end:
-        raise ConfigError("a stream ends with what its last stage made; leave load_best_model_at_end out.")
-    if args.rollouts_ahead:
-        raise ConfigError("a stream decides what to play when a batch begins; leave rollouts_ahead out.")
     if args.max_steps > 0:
         raise ConfigError(
             f"a stream ends with its last stage; leave max_steps ({args.max_steps}) out, or set it to -1, "
@@ -151,7 +133,6 @@ class Stream:
         self._drawn: dict[str, tuple[int, bool]] = {}  # rows of a batch by digest, and whether replayed
         self._counts: list[list[int]] | None = None  # of a measurement under way
         self._due = True  # the row before the training
-        self._round = lru_cache(maxsize=1)(self._shuffled)
         if args.process_index == 0:
             named = ", ".join(f"{stage.name} ({len(stage.rows)})" for stage in self.stages.stages)
             logger.info("Stream of %d stages: %s.", len(self.stages.stages), named)
@@ -286,7 +267,7 @@ class Stream:
         for _ in rows:
             around, place = divmod(self._place, len(rows))
             self._place += 1
-            row = rows[place] if self.stages.by == "file" else self._round(self.stage, around)[place]
+            row = rows[place] if self.stages.by == "file" else self._shuffled(self.stage, around)[place]
             if self._digests[row] not in self._drawn:
                 break
         return row
@@ -415,14 +396,8 @@ class Stream:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         record = StreamRecord.from_dict(state["record"])
-        if record.plan != self.record_of.plan:
-            raise ConfigError(
-                f"resume_from_checkpoint: the checkpoint's stream has the stages {record.told}; these "
-                f"settings and tasks make {self.record_of.told}. Give the same to go on; for another stream, "
-                "start a run of its own from these weights (adapter_name_or_path or model_name_or_path)."
-            )
-        before = state.get("fixed", {})  # checkpoints of earlier versions have none
-        for name, value in self._fixed.items():
+        before = {"stages": record.told, **state.get("fixed", {})}  # earlier versions have stages alone
+        for name, value in {"stages": self.record_of.told, **self._fixed}.items():
             if before.get(name, value) != value:
                 raise ConfigError(
                     f"resume_from_checkpoint: the checkpoint's stream had another value of {name} "

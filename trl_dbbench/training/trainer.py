@@ -21,8 +21,9 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -101,10 +102,7 @@ from trl_dbbench.training.unsupported import check_arguments, check_positions, r
 from trl_dbbench.utils.cpu import FREE_AT_MOST, give_back_memory, leave_unpacked, spare_page_faults
 from trl_dbbench.utils.ranks import raise_on_all, together
 
-logger = logging.getLogger(__name__)
 logging.getLogger(GRPOTrainer.__module__).addFilter(without_rows)
-
-Callback = TypeVar("Callback", bound=TrainerCallback)
 
 
 class DBBenchGRPOTrainer(ResumableGRPOTrainer):
@@ -150,6 +148,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     current_gradient_accumulation_steps: float
     advantage: Any
     """The estimator of advantages; `None` for TRL's own."""
+    greedy_eval: GreedyEvalCallback | None
     batch: Batch
     """The rows that this step plays and trains on."""
     rewards: torch.Tensor
@@ -300,26 +299,20 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         settings = RunSettings.of(self, rewards)
         self.episode_log = EpisodeLogCallback(self.args.output_dir, settings, lambda: self.run_id)
         self.add_callback(self.episode_log)
-        self.add_callback(AlarmCallback())
+        self.alarms = self.stateful["alarms"] = AlarmCallback()
+        self.add_callback(self.alarms)
         if self.pop_callback(ProgressCallback) is not None:  # not where bars are off, or in a notebook
             self.add_callback(RolloutProgressCallback())
         elif self.pop_callback(PrinterCallback) is not None:
             self.add_callback(PlainProgressCallback())
         self.add_callback(MetricsLogCallback(self.args.output_dir))
+        self.greedy_eval = None
         if self.args.greedy_eval != "off":
-            self.add_callback(GreedyEvalCallback(self.args.greedy_eval_every))
+            self.greedy_eval = self.stateful["greedy_eval"] = GreedyEvalCallback()
+            self.add_callback(self.greedy_eval)
         self.add_callback(HeldOutCallback(lambda: self.best_step))
         if self.stream is not None:
             self.add_callback(StreamCallback(self))
-
-    @property
-    def greedy_eval(self) -> GreedyEvalCallback | None:
-        """The callback that runs the greedy evaluation."""
-        return self._callback(GreedyEvalCallback)
-
-    def _callback(self, kind: type[Callback]) -> Callback | None:
-        """Return the callback of this kind; a resumed run has another object than a new one."""
-        return next((each for each in self.callback_handler.callbacks if isinstance(each, kind)), None)
 
     # --- a step -----------------------------------------------------------------------------------
 
@@ -344,7 +337,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
 
     def _choose(self, rows: list[Row]) -> Batch:
         """Choose the rows of a training batch, in the place of those that the data loader gave."""
-        if self.ahead is None or not self.ahead.running:
+        if self.ahead is None:
             return self.chooser.choose(rows, self._step)
         generation = self._step // self._micro_steps
         steps = self.state.max_steps * self.args.gradient_accumulation_steps
@@ -427,19 +420,11 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         if self.accelerator.is_main_process:
             if greedy and self.greedy_eval is not None:
                 metrics |= {name: [value] for name, value in self.greedy_eval.record(step, greedy).items()}
-            if phase == "train" and (watching := self._callback(AlarmCallback)) is not None:
-                watching.watch(played)
+            if phase == "train":
+                self.alarms.watch(played)
             self.episode_log.write([*greedy, *played], tasks)
         for name, values in metrics.items():
             self._metrics[phase][name] += values
-
-    def _load_rng_state(self, checkpoint):
-        super()._load_rng_state(checkpoint)
-        if checkpoint is not None and not getattr(self.backend, "repeatable", True):
-            logger.info(
-                "Episodes that were under way are played again. With vLLM they may take another course than "
-                "before: its rounding depends on when statements are back."
-            )
 
     # --- playing ----------------------------------------------------------------------------------
 
@@ -501,9 +486,12 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             task = task_in(row["task"])
             samples.append(Start(task, ids[prompt], sampling, (), row.get("shots", ()), row["prompt"]))
         greedy = None
-        if self.model.training and self.greedy_eval is not None:
-            rollout = step // self._micro_steps
-            greedy = self.greedy_eval.starts(samples, rollout, first_row, self.num_generations)
+        due = step // self._micro_steps % self.args.greedy_eval_every == 0
+        if self.model.training and self.greedy_eval is not None and due:
+            # copies of a prompt may lie on several ranks; the rank of the first one plays it
+            firsts = [each for row, each in enumerate(samples, first_row) if row % self.num_generations == 0]
+            sampling = Sampling(self.temperature, greedy=True)
+            greedy = [replace(each, sampling=sampling) for each in firsts]
         return Starts(samples, greedy, self.args.greedy_eval == "separate")
 
     def _note_prefix_cache(self, engine: Any) -> None:

@@ -36,12 +36,11 @@ class Refusal(NamedTuple):
     """Why something is refused, and what to do instead."""
 
     why: str
-    remedy: str
+    remedy: str = "Leave it out."
 
 
 _CHOICE = Refusal(
-    "has no effect on DB-Bench rollouts, which choose tokens by temperature, top_p and top_k alone",
-    "Leave it out.",
+    "has no effect on DB-Bench rollouts, which choose tokens by temperature, top_p and top_k alone"
 )
 _ENGINE = Refusal(
     "has no effect on DB-Bench rollouts, whose transformers engine has a cache and batches of its own",
@@ -52,11 +51,10 @@ _CORRECTION = Refusal(
     "Leave it out; rollout_correction says how, bounded by vllm_importance_sampling_clip_max and _clip_min.",
 )
 _BATCHES = Refusal(
-    "would divide the batches otherwise than into a group of num_generations samples for each prompt",
-    "Leave it out.",
+    "would divide the batches otherwise than into a group of num_generations samples for each prompt"
 )
 
-_SYNCED = Refusal("is a setting of sync_ref_model, which is refused", "Leave it out.")
+_SYNCED = Refusal("is a setting of sync_ref_model, which is refused")
 
 REFUSED_SETTINGS: dict[str, Refusal] = {
     # how tokens are chosen
@@ -78,7 +76,7 @@ REFUSED_SETTINGS: dict[str, Refusal] = {
     ),
     # which rows come next
     "remove_unused_columns": Refusal(
-        "would take away the column 'task', without which no episode can be played", "Leave it out."
+        "would take away the column 'task', without which no episode can be played"
     ),
     "train_sampling_strategy": Refusal(
         "has no effect on the order of the tasks",
@@ -86,23 +84,18 @@ REFUSED_SETTINGS: dict[str, Refusal] = {
     ),
     "data_seed": Refusal("has no effect on the order of the tasks", "Set seed."),
     "dataloader_in_order": Refusal(
-        "would train on some tasks twice and pass over others: each batch is read once for every step on it",
-        "Leave it out.",
+        "would train on some tasks twice and pass over others: each batch is read once for every step on it"
     ),
     "accelerator_config.split_batches": _BATCHES,
     "accelerator_config.dispatch_batches": _BATCHES,
     "accelerator_config.even_batches": Refusal(
-        "would leave a rank without the last batch of an evaluation, for which the others wait",
-        "Leave it out.",
+        "would leave a rank without the last batch of an evaluation, for which the others wait"
     ),
-    "dataloader_drop_last": Refusal(
-        "would leave held-out tasks out of an evaluation without a word", "Leave it out."
-    ),
+    "dataloader_drop_last": Refusal("would leave held-out tasks out of an evaluation without a word"),
     # the loss
-    "label_smoothing_factor": Refusal("has no effect: GRPO's loss has no labels to smooth", "Leave it out."),
+    "label_smoothing_factor": Refusal("has no effect: GRPO's loss has no labels to smooth"),
     "neftune_noise_alpha": Refusal(
-        "would put noise into the embeddings that are trained with, and not into those of a rollout",
-        "Leave it out.",
+        "would put noise into the embeddings that are trained with, and not into those of a rollout"
     ),
     # counting, saving and resuming
     "sync_ref_model": Refusal(
@@ -115,8 +108,7 @@ REFUSED_SETTINGS: dict[str, Refusal] = {
         "has no effect: TRL counts all tokens of a rollout, whatever it says", "Read num_tokens in the log."
     ),
     "enable_jit_checkpoint": Refusal(
-        "is not needed: SIGTERM always saves a checkpoint, at the end of the step and on all ranks together",
-        "Leave it out.",
+        "is not needed: SIGTERM always saves a checkpoint, at the end of the step and on all ranks together"
     ),
     "ignore_data_skip": Refusal(
         "would train a resumed run on tasks that it has trained on",
@@ -130,9 +122,6 @@ VLLM_IN_PROCESS = (
     *("vllm_enable_sleep_mode", "vllm_model_impl"),
 )
 """Settings of vLLM in this process."""
-
-VLLM_SERVER = ("vllm_server_base_url", "vllm_server_host", "vllm_server_port")
-"""Settings of `vllm_mode: server`."""
 
 _MASK = "TRL would then train on the observations too, as if the model had written them"
 REFUSED_ARGUMENTS: dict[str, Refusal] = {
@@ -243,7 +232,6 @@ def check_settings(args: GRPOConfig) -> None:
                 "leave it out, or take advantage: grpo."
             )
     check_vllm(args)
-    check_history(args)
 
 
 def check_vllm(args: Any) -> None:
@@ -265,13 +253,6 @@ def check_vllm(args: Any) -> None:
             f"max_concurrent_episodes={args.max_concurrent_episodes} has no effect on vLLM, which plays what "
             "fits into its own cache. Leave it out; `vllm serve --max-num-seqs` bounds it."
         )
-    by_servers = args.use_vllm and args.vllm_mode == "server"
-    for name in (*VLLM_SERVER, "vllm_mode"):
-        if not by_servers and getattr(args, name) != default_of(name):
-            raise ConfigError(
-                f"{name}={getattr(args, name)!r} has no effect without use_vllm: true and vllm_mode: "
-                "server. Set these, or name the servers in vllm_server_urls."
-            )
 
 
 TRACKERS = {
@@ -331,14 +312,9 @@ def check_arguments(
     peft_config: PeftConfig | None,
     others: Mapping[str, Any],
 ) -> None:
-    """Find what the trainer cannot work with, before it loads a model.
+    """Raise ConfigError for an argument that the trainer cannot work with, before it loads a model.
 
-    Args:
-        args: a `DBBenchGRPOConfig`.
-        others: arguments that are handed on to TRL's trainer.
-
-    Raises:
-        ConfigError: for the first such argument.
+    `others` are handed on to TRL's trainer.
     """
     for name, (why, remedy) in REFUSED_ARGUMENTS.items():
         if others.get(name):
@@ -372,41 +348,3 @@ def _class_of(name_or_path: str, args: GRPOConfig) -> type[PreTrainedModel] | No
     except (OSError, ValueError):  # loading it will fail too, and say more
         return None
     return getattr(transformers, (config.architectures or [""])[0], None)
-
-
-def check_history(args: Any) -> None:
-    """Raise ConfigError where what is asked computes plain rows, and an episode is several sequences."""
-    harness = args.harness is not None
-    several = {
-        "history: template": args.history == "template",
-        "compaction_tokens": args.compaction_tokens is not None,
-        "harness": harness,
-    }
-    plain = {
-        "advantage: prime": args.advantage == "prime",
-        "PPO": args.advantage == "gae",
-        "use_liger_kernel": args.use_liger_kernel,
-    }
-    for name in (name for name, given in several.items() if given):
-        for other in (other for other, given in plain.items() if given):
-            raise ConfigError(
-                f"{name} makes an episode several sequences, and {other} needs one; leave one of the two "
-                "settings out."
-            )
-    summary = args.compaction_tokens is not None and args.compaction == "summary"
-    if (harness or summary) and args.advantage in BY_TURN:
-        raise ConfigError(
-            f"advantage: {args.advantage} needs turns that the protocol reads, which a harness and summaries "
-            "(compaction: summary) do not have. Take grpo, rloo, reinforce, reinforce_pp or weighted."
-        )
-    if not harness:
-        return
-    without_effect = {**several, "harness": False, "few_shot": bool(args.few_shot)}
-    for name in (name for name, given in without_effect.items() if given):
-        raise ConfigError(
-            f"{name} has no effect on a harness, which writes its own messages; leave one of them out."
-        )
-
-
-BY_TURN = ("vine", "tree", "state", "turn", "token_wise", "process_avg_unique")
-"""Advantages that differ between the turns of an episode."""

@@ -54,6 +54,7 @@ RANGES: dict[str, Range] = {
             *("greedy_eval_every", "alarm_window", "n", "max_per_task", "continuations", "pairs_per_task"),
             # of models
             *("vllm_max_model_length", "vllm_tensor_parallel_size", "lora_r", "lora_alpha"),
+            "advantage_args.continuations",
         ),
         AT_LEAST_1,
     ),
@@ -62,6 +63,7 @@ RANGES: dict[str, Range] = {
             *("learning_rate", "weight_decay", "adam_epsilon", "beta", "epsilon", "epsilon_high", "top_k"),
             *("few_shot", "observation_characters", "alarm_entropy", "value_clip", "database_patience"),
             *("vllm_server_timeout", "vllm_importance_sampling_clip_min", "dataloader_num_workers"),
+            "advantage_args.omega",
         ),
         AT_LEAST_0,
     ),
@@ -69,7 +71,7 @@ RANGES: dict[str, Range] = {
         (
             *("temperature", "delta", "num_train_epochs", "harness_seconds", "critic_learning_rate"),
             *("value_loss_weight", "vllm_importance_sampling_clip_max", "sapo_temperature_neg"),
-            "sapo_temperature_pos",
+            *("sapo_temperature_pos", "advantage_args.beta", "advantage_args.learning_rate"),
         ),
         ABOVE_0,
     ),

@@ -195,7 +195,6 @@ class InProcessBackend:
 
     collective = False  # the ranks' own models do not generate
     detached = False  # a rollout has this process to itself
-    repeatable = False  # how it rounds depends on when statements are back
 
     def __init__(self, args: Any, policy: Policy | ServedPolicy):
         if find_spec("vllm") is None:
