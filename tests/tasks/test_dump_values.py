@@ -263,9 +263,12 @@ def test_a_prompt_shows_cells_under_their_columns_and_keys_that_come_late(tmp_pa
 def test_what_one_of_the_servers_does_not_know_is_left_out() -> None:
     words = words_of(
         "CREATE TABLE `t` (`g` point NOT NULL /*!80003 SRID 4326 */, `v` varchar(9) /*M!100301 COMPRESSED*/ DEFAULT NULL,"
-        "`compressed` int, compressed2 int)"
+        "`compressed` int, compressed2 int, v2 int GENERATED ALWAYS AS (compressed2 + 1) PERSISTENT, visible int CHECK (visible > 0),"
+        "UNIQUE INDEX `u` (`v` ASC) VISIBLE, CONSTRAINT `c` CHECK ((`compressed` > 0)) /*!80016 NOT ENFORCED */)"
     )
     made = table_made(words).sql
+    assert "VISIBLE" not in made and "PERSISTENT" not in made and "ENFORCED" not in made
+    assert "visible int CHECK (visible > 0),\n  UNIQUE INDEX `u` (`v` ASC)\n)" in made
     assert "SRID" not in made and "COMPRESSED" not in made and "`compressed` int" in made
 
 

@@ -196,9 +196,9 @@ class Sample:
 
     def drop(self, unwanted: Callable[[Any], bool]) -> None:
         """Forget the rows that are not wanted any more."""
-        gone = [each for each in self.kept if unwanted(each[1])]
-        self.seen -= len(gone)
-        self.kept = [each for each in self.kept if each not in gone]
+        kept = [each for each in self.kept if not unwanted(each[1])]
+        self.seen -= len(self.kept) - len(kept)
+        self.kept = kept
 
     def in_order(self) -> list[Any]:
         """The rows that were kept, in the order in which they were seen."""

@@ -197,12 +197,9 @@ class Dump:
             setting = isinstance(statement, str) and _SETTING.match(statement)
             if setting or self.name in (None, current):
                 yield statement if isinstance(statement, Rows) else words
-        if self.name is not None and not used:
-            raise TaskError(
-                f"it is of one database and does not say its name; leave 'name' ({self.name}) out."
-            )
         if self.name is not None and self.name not in used:
-            raise TaskError(f"{unknown('database', self.name, list(used))}.")
+            of_one = f"it is of one database and does not say its name; leave 'name' ({self.name}) out."
+            raise TaskError(f"{unknown('database', self.name, used)}." if used else of_one)
 
     def _read(self, first_rows: int | None, strict: bool = True) -> Iterator[str | Rows]:
         with open_dump(self.path) as file:
@@ -286,7 +283,7 @@ class Contents:
         elif kind == "alter" and name in self.made:
             self.made[name].alter(words)
         elif kind == "empty" and name in self.made:
-            self.made[name].rows.drop(lambda row: True)
+            self.made[name].rows = self._sample(name)
         elif kind == "view":
             self._see_view(*sql.view_made(words))
         elif kind.isupper():

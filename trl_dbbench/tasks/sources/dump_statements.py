@@ -161,8 +161,14 @@ def table_made(words: Sequence[Word]) -> Create:
     if not end or body[1].text != "(" or elsewhere or queried:
         refuse(f"CREATE TABLE {joined(parts[:6])} ...")
     _check_calls(body)
-    lines = [line for line in filter(None, lines_of(body)) if is_column(line) or line[0].upper != "PERIOD"]
-    return Create(parts[0].text, list(map(_on_any_server, lines)), _options(behind))
+    lines = [_on_any_server(line) for line in filter(None, lines_of(body)) if not _says_nothing(line)]
+    return Create(parts[0].text, lines, _options(behind))
+
+
+def _says_nothing(line: Sequence[Word]) -> bool:
+    """Return whether a line is a period, which has no versions here, or a check that MySQL does not make."""
+    unchecked = [word.upper for word in line[-2:]] == ["NOT", "ENFORCED"]
+    return not is_column(line) and (unchecked or line[0].upper == "PERIOD")
 
 
 def if_not_there(words: Sequence[Word]) -> bool:
@@ -174,7 +180,7 @@ _NOT_MADE = (
     *(("WITH", "SYSTEM", "VERSIONING"), ("WITHOUT", "SYSTEM", "VERSIONING")),
     *(("GENERATED", "ALWAYS", "AS", "ROW", each) for each in ("START", "END")),
     *(("AS", "ROW", each) for each in ("START", "END")),
-    *(("SRID", "NUMBER"), ("COMPRESSED",)),
+    *(("SRID", "NUMBER"), ("COMPRESSED",), ("VISIBLE",), ("PERSISTENT",)),
 )
 """What columns have of the history of their rows in MariaDB, and what only one of the servers knows."""
 
