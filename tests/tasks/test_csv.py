@@ -706,3 +706,13 @@ def test_a_first_line_that_may_be_a_row_is_told(tmp_path: Path) -> None:
     told = "the first line names a column '1'; if it is a row, put a line of names above it"
     assert told in read(tmp_path, '"1","Rex"\n"2","Tom"\n')[1][0]
     assert read(tmp_path, "country,2019,2020\nDE,1,2\n")[1] == []
+
+
+@pytest.mark.parametrize("lines", ["id^name\n1^Ann\n", '"id,name"\n"1,Ann"\n'])
+def test_one_column_that_may_be_several_is_told(tmp_path: Path, lines: str) -> None:
+    """The second as Excel saves a file that it had opened in one column."""
+    table, notes = read(tmp_path, lines)
+    assert len(table.columns) == 1
+    assert "it has one column, 'id" in notes[0] and notes[0].endswith(
+        "name the delimiter if it should be several"
+    )

@@ -122,6 +122,8 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
         notes.append(
             f"{path}: the first line names a column {data!r}; if it is a row, put a line of names above it"
         )
+    if len(header) == 1 and re.search(r"[,;\t|^~]", header[0]):
+        notes.append(f"{path}: it has one column, {header[0]!r}; name the delimiter if it should be several")
     if empty:
         notes.append(f"{path}: rows whose cells are all empty ({empty}) are left out")
     for line, row in zip(lines, rows, strict=True):
