@@ -92,10 +92,6 @@ class ConvertedColumn:
     auto_increment: bool
     values: _Values
 
-    @property
-    def is_text(self) -> bool:
-        return _takes_text(self.type)
-
     def line(self) -> str:
         """As CREATE TABLE takes it."""
         words = [quote(self.name), self.type]
@@ -111,7 +107,7 @@ class ConvertedColumn:
     def selected(self) -> str:
         """The column in a SELECT of SQLite's that gives what its type holds."""
         name = quote(self.name)
-        if self.is_text:
+        if _takes_text(self.type):
             number = f"typeof({name}) IN ('integer', 'real')"
             return f"CASE WHEN {number} THEN CAST({name} AS TEXT) ELSE {name} END"
         if self.type == "LONGBLOB":
@@ -363,7 +359,9 @@ class Definition:
 
     def _primary_is_sure(self) -> bool:
         parts = [self.column(name) for name in self.primary]
-        return all(part is not None and not part.is_text and not part.values.nulls for part in parts)
+        return all(
+            part is not None and not _takes_text(part.type) and not part.values.nulls for part in parts
+        )
 
     def _indexed(self, name: str, count: int) -> str:
         column = self.column(name)

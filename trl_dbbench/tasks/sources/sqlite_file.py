@@ -139,15 +139,13 @@ class SQLiteFile:
     def definitions(self) -> list[Definition]:
         """Its tables as MySQL is to make them; TaskError if it holds what no server could."""
         with self.connect(None) as connection:
-            made = definitions(connection, self.table_names())
+            made = definitions(connection, self.names("table"))
             check_finite(made)
             return made
 
-    def table_names(self) -> list[str]:
-        return [name for name, (type, _) in self._made.items() if type == "table"]
-
-    def view_names(self) -> list[str]:
-        return [name for name, (type, _) in self._made.items() if type == "view"]
+    def names(self, kind: str) -> list[str]:
+        """The names of what is a `table`, or a `view`."""
+        return [name for name, (type, _) in self._made.items() if type == kind]
 
     @cached_property
     def _made(self) -> dict[str, tuple[str, str]]:
@@ -169,7 +167,7 @@ class SQLiteFile:
         """By its name what makes each view on a server, or why nothing can."""
         there = {table.name for table in self.tables()}
         made = {
-            name: translated_view(name, self._made[name][1]) for name in self.view_names() if name in there
+            name: translated_view(name, self._made[name][1]) for name in self.names("view") if name in there
         }
         views = {name: sql for name, sql in made.items() if sql is not None}
         lost = {name: f"the view {name}, which cannot be translated" for name in made if name not in views}
@@ -213,7 +211,7 @@ def sqlite_tables(
             "SELECT tbl_name, name FROM sqlite_master WHERE type = 'trigger' AND tbl_name IN "
             "(SELECT name FROM sqlite_master WHERE type = 'table') ORDER BY rowid"
         ).fetchall()
-        names = list(_readable(file.table_names(), connection, notes))
+        names = list(_readable(file.names("table"), connection, notes))
         defined = definitions(connection, names)
         connection.text_factory = bytes
         for made in defined:
@@ -247,7 +245,7 @@ def sqlite_tables(
         for table, name in triggers
         if only is None or table in only
     ]
-    if views := file.view_names():
+    if views := file.names("view"):
         notes.append(f"its views are left out: {', '.join(views)}")
     return tables, notes
 
