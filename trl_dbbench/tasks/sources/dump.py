@@ -291,7 +291,7 @@ class Contents:
 
     def _see_view(self, name: str, columns: list[str], create: str) -> None:
         self.views[name] = create
-        stood_in = self.made.pop(name, None) or self._dropped.get(name)
+        stood_in = self.made.get(name) or self._dropped.get(name)
         if not columns and (select := select_of(create)) is not None:
             columns = select.named_selects
         if columns and "*" not in columns:
