@@ -171,6 +171,8 @@ def test_names_with_a_database_that_no_use_names(tmp_path: Path) -> None:
     *_, last = Source.of(tmp_path / "d.sql").opened.steps()
     assert "from users u" in getattr(last, "sql", "")
     assert Source.of(tmp_path / "d.sql", name="shop").tables()
+    (tmp_path / "d.sql").write_text(text.replace("table shop.users", "table users"))  # DBeaver's DDL
+    assert import_from([str(tmp_path / "d.sql")]).tables[0].rows == ((1, "Ann"), (2, "Bob"))
     for other in ("INSERT INTO mysql.user VALUES (1);", "create table zoo.pets (id int);"):
         (tmp_path / "d.sql").write_text(f"{text} {other}")
         with pytest.raises(TaskError, match="which is not executed"):

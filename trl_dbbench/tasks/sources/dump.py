@@ -180,7 +180,7 @@ class Dump:
             makes = isinstance(statement, Rows) or _MAKES.match(statement) is not None
             words = words_of(statement.table if isinstance(statement, Rows) else statement)
             of_tables = makes or (words and words[0].upper in ("DROP", "DELETE", "TRUNCATE"))
-            if current is None and not unnamed and of_tables:
+            if current is None and (isinstance(statement, Rows) or (of_tables and not unnamed)):
                 current = sql.database_named(words)
             words = sql.unqualified(words, current, current in tables)
             if isinstance(statement, Rows):
