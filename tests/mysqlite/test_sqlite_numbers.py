@@ -105,11 +105,11 @@ def parquet(folder: Path, arrays: list[pyarrow.Array], names: list[str]) -> Sour
     [
         (
             pyarrow.array([1, 2**64 - 1], pyarrow.uint64()),
-            "column 'x' holds 18446744073709551615; SQLite has",
+            "column 'x' holds 18446744073709551615, a number of more than 64 bits, which SQLite",
         ),
         (
             pyarrow.array([Decimal("12345678901234567890.12"), Decimal("1.10")], pyarrow.decimal128(38, 2)),
-            "column 'x' holds 12345678901234567890.12; SQLite has numbers of 15 digits",
+            "column 'x' holds 12345678901234567890.12, a number of more than 15 digits, which SQLite",
         ),
         (
             pyarrow.array([Decimal(2**70)], pyarrow.decimal128(38, 0)),

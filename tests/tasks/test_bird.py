@@ -98,7 +98,10 @@ def test_birds_descriptions_of_columns(
         "weight: body weight; poids pesé; values: in kg, 0: unknown * / */\n"
     )
     assert "houses" not in task.prompt()
-    assert f"'{folder / 'owners.csv'}' has no column original_column_name" in caplog.text
+    assert (
+        f"'{folder / 'owners.csv'}' is not a CSV file as BIRD's descriptions are (no column original"
+        in caplog.text
+    )
     names = replace(task, schema="names")
     assert "poids" not in names.prompt()
 
@@ -111,7 +114,10 @@ def test_a_description_that_is_not_csv_is_not_read(tmp_path: Path, caplog: pytes
         assert descriptions(tmp_path) == {"pets": {}}
     finally:
         csv.field_size_limit(limit)
-    assert f"'{file}' is not CSV (field larger than field limit (1000))" in caplog.text
+    assert (
+        f"'{file}' is not a CSV file as BIRD's descriptions are (field larger than field limit (1000))"
+        in caplog.text
+    )
 
 
 @pytest.mark.parametrize("folder", ["dev_databases", "train_databases", "databases", ".", "../dev_databases"])

@@ -147,6 +147,14 @@ def test_a_row_that_does_not_fit_is_named_by_the_delimiter_of_the_header(tmp_pat
             "'NULL', 'n/a' (2 cells) is read as NULL",
         ),
         (["DE", "NA"], "TEXT", ["DE", "NA"], None),
+        (
+            ["Ann", r"\N"],
+            "TEXT",
+            ["Ann", r"\N"],
+            r"'\\N' (1 cells) is kept as a text; leave such cells empty",
+        ),
+        (["5", "[NULL]", "(null)"], "INT", [5, None, None], "'(null)', '[NULL]' (2 cells) is read as NULL"),
+        (["(1,234.50)", "7.10"], "TEXT", ["(1,234.50)", "7.10"], "'(1,234.50)' is a number with a sign"),
         (["007", "8"], "TEXT", ["007", "8"], None),
         (["-0", "1"], "INT", [0, 1], "negative zeros are read as 0"),
         (["1.5", "-0.0", "10.25"], "DOUBLE", [1.5, 0.0, 10.25], "negative zeros are read as 0"),
@@ -691,3 +699,20 @@ def test_a_file_is_read_in_less_than_sixteen_times_its_size(tmp_path: Path) -> N
         assert tracemalloc.get_traced_memory()[1] < 16 * path.stat().st_size
     finally:
         tracemalloc.stop()
+
+
+def test_a_first_line_that_may_be_a_row_is_told(tmp_path: Path) -> None:
+    """As phpMyAdmin writes a table unless it is asked for the names of columns."""
+    told = "the first line names a column '1'; if it is a row, put a line of names above it"
+    assert told in read(tmp_path, '"1","Rex"\n"2","Tom"\n')[1][0]
+    assert read(tmp_path, "country,2019,2020\nDE,1,2\n")[1] == []
+
+
+@pytest.mark.parametrize("lines", ["id^name\n1^Ann\n", '"id,name"\n"1,Ann"\n'])
+def test_one_column_that_may_be_several_is_told(tmp_path: Path, lines: str) -> None:
+    """The second as Excel saves a file that it had opened in one column."""
+    table, notes = read(tmp_path, lines)
+    assert len(table.columns) == 1
+    assert "it has one column, 'id" in notes[0] and notes[0].endswith(
+        "name the delimiter if it should be several"
+    )

@@ -11,7 +11,7 @@ from trl_dbbench.data.generate.imported import Imported, import_from
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks import Gold, Task
 from trl_dbbench.tasks.source import Source
-from trl_dbbench.tasks.sources.dump import columns_of, table_made
+from trl_dbbench.tasks.sources.dump_statements import table_made
 from trl_dbbench.tasks.sources.dump_text import words_of
 
 SECOND = "CREATE TABLE other (id int, n varchar(3)); INSERT INTO other VALUES (1,'a'),(2,'b');"
@@ -30,6 +30,8 @@ def imported(tmp_path: Path, text: str | bytes) -> Imported:
         ("varchar(9)", "0x4142", "AB"),
         ("int", "0x10", 16),
         ("tinyint", "b'101'", 5),
+        ("varchar(9)", "UNHEX('C3A9')", "é"),  # as Adminer writes bytes and bits
+        ("bool", "CONV('101', 2, 10) + 0", 5),
         ("varchar(9)", r"'a\%b\_c\\d'", r"a\%b\_c\d"),
         ("varchar(9)", r"'it\'s ''x'''", "it's 'x'"),
     ],
@@ -231,7 +233,7 @@ def test_columns_with_a_cast_in_their_default_keep_their_values(tmp_path: Path) 
         "twice int GENERATED ALWAYS AS (id * 2) STORED, thrice int AS (id * 3));"
     )
     words = words_of((tmp_path / "d.sql").read_text())
-    generated = {column.name: column.generated for column in columns_of(table_made(words))}
+    generated = {column.name: column.generated for column in table_made(words).columns}
     assert generated == {"id": False, "day": False, "n": False, "twice": True, "thrice": True}
 
 
@@ -261,9 +263,12 @@ def test_a_prompt_shows_cells_under_their_columns_and_keys_that_come_late(tmp_pa
 def test_what_one_of_the_servers_does_not_know_is_left_out() -> None:
     words = words_of(
         "CREATE TABLE `t` (`g` point NOT NULL /*!80003 SRID 4326 */, `v` varchar(9) /*M!100301 COMPRESSED*/ DEFAULT NULL,"
-        "`compressed` int, compressed2 int)"
+        "`compressed` int, compressed2 int, v2 int GENERATED ALWAYS AS (compressed2 + 1) PERSISTENT, visible int CHECK (visible > 0),"
+        "UNIQUE INDEX `u` (`v` ASC) VISIBLE, CONSTRAINT `c` CHECK ((`compressed` > 0)) /*!80016 NOT ENFORCED */)"
     )
-    made = table_made(words)
+    made = table_made(words).sql
+    assert "VISIBLE" not in made and "PERSISTENT" not in made and "ENFORCED" not in made
+    assert "visible int CHECK (visible > 0),\n  UNIQUE INDEX `u` (`v` ASC)\n)" in made
     assert "SRID" not in made and "COMPRESSED" not in made and "`compressed` int" in made
 
 
@@ -286,3 +291,16 @@ def test_rows_of_a_table_that_the_dump_does_not_make_are_told(tmp_path: Path) ->
     found = imported(tmp_path, f"INSERT INTO `gone` VALUES (1),(2); {SECOND}")
     assert [table.name for table in found.tables] == ["other"]
     assert "gone: left out, the dump has rows of it and no CREATE TABLE" in found.notes
+
+
+def test_what_mysqldump_says_beside_the_dump_is_no_part_of_it(tmp_path: Path) -> None:
+    """As `mysqldump ... > dump.sql 2>&1` leaves it."""
+    said = "mysqldump: [Warning] Using a password on the command line interface can be insecure.\n"
+    found = imported(tmp_path, f"{said}-- MySQL dump 10.13\n{SECOND}")
+    assert [table.name for table in found.tables] == ["other"] and found.notes == []
+
+
+def test_a_collation_in_quotes_is_kept() -> None:
+    """As HeidiSQL writes it."""
+    made = table_made(words_of("CREATE TABLE `t` (`a` varchar(9)) COLLATE='utf8mb4_bin' ENGINE=InnoDB"))
+    assert made.sql.endswith(") COLLATE=utf8mb4_bin")

@@ -157,6 +157,43 @@ def test_names_with_the_database_in_use(local_database: Database, tmp_path: Path
             import_from([str(tmp_path / "d.sql")])
 
 
+def test_names_with_a_database_that_no_use_names(tmp_path: Path) -> None:
+    """As DataGrip and DBeaver write them."""
+    text = (
+        "SET @@GLOBAL.GTID_PURGED='';\n"
+        "create table shop.users (id int auto_increment primary key, name varchar(20) not null);\n"
+        "INSERT INTO shop.users (id, name) VALUES (1, 'Ann'), (2, 'Bob');"
+        "create view shop.names as select u.name from shop.users u;"
+    )
+    (tmp_path / "d.sql").write_text(text)
+    found = import_from([str(tmp_path / "d.sql")])
+    assert found.tables[0].rows == ((1, "Ann"), (2, "Bob"))
+    *_, last = Source.of(tmp_path / "d.sql").opened.steps()
+    assert "from users u" in getattr(last, "sql", "")
+    assert Source.of(tmp_path / "d.sql", name="shop").tables()
+    (tmp_path / "d.sql").write_text(text.replace("table shop.users", "table users"))  # DBeaver's DDL
+    assert import_from([str(tmp_path / "d.sql")]).tables[0].rows == ((1, "Ann"), (2, "Bob"))
+    for other in ("INSERT INTO mysql.user VALUES (1);", "create table zoo.pets (id int);"):
+        (tmp_path / "d.sql").write_text(f"{text} {other}")
+        with pytest.raises(TaskError, match="which is not executed"):
+            import_from([str(tmp_path / "d.sql")])
+    (tmp_path / "d.sql").write_text("CREATE TABLE mysql.user (a int);")
+    with pytest.raises(TaskError, match="which is not executed"):
+        import_from([str(tmp_path / "d.sql")])
+
+
+def test_a_table_may_have_the_name_of_its_database(tmp_path: Path) -> None:
+    """Before a column the name is the table's: without it, the column would be ambiguous."""
+    (tmp_path / "d.sql").write_text(
+        "USE `emp`; CREATE TABLE `emp` (`id` int, `boss` int); CREATE TABLE `emp`.`pay` (`id` int, `sum` int);"
+        "CREATE VIEW `v` AS select `emp`.`id` AS `id` from (`emp` join `pay` on((`emp`.`id` = `pay`.`id`)));"
+        "CREATE VIEW `w` AS select `emp`.`emp`.`id` AS `id` from `emp`.`emp`;"
+    )
+    *_, first, second = (getattr(each, "sql", "") for each in Source.of(tmp_path / "d.sql").opened.steps())
+    assert "select `emp`.`id` AS `id` from (`emp` join `pay` on((`emp`.`id` = `pay`.`id`)))" in first
+    assert "select `emp`.`id` AS `id` from `emp`" in second
+
+
 @pytest.mark.parametrize("end", ["", "\n", " -- the last\n", "/* the last */"])
 def test_the_end_of_a_dump_ends_its_last_statement(
     local_database: Database, tmp_path: Path, end: str

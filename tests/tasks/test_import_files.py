@@ -157,6 +157,17 @@ def test_a_sqlite_file(tmp_path: Path, local_database: Database) -> None:
     tasks_of(tmp_path / "t.jsonl", local_database)
 
 
+def test_a_sqlite_file_in_utf_16(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "t.db") as connection:
+        connection.executescript(
+            "PRAGMA encoding = 'UTF-16le'; CREATE TABLE t (id INT, n TEXT);"
+            "INSERT INTO t VALUES (1, 'é'), (2, '日本');"
+        )
+    connection.close()
+    found = import_from([str(tmp_path / "t.db")])
+    assert found.tables[0].rows == ((1, "é"), (2, "日本")) and found.notes == []
+
+
 def test_a_workbook_is_named_as_what_it_is_not(tmp_path: Path) -> None:
     (tmp_path / "t.xlsx").write_bytes(b"PK\3\4 and so on")
     with pytest.raises(TaskError, match=r"t\.xlsx' is not an SQLite file\. Tables are read from CSV files"):

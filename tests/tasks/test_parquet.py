@@ -6,6 +6,7 @@ import datetime
 import logging
 from decimal import Decimal
 from pathlib import Path
+from uuid import UUID
 
 import pandas as pd
 import pyarrow as pa
@@ -80,6 +81,14 @@ def imported(folder: Path, values: pa.Array) -> Imported:
         (pa.array(["a", "b"], pa.string_view()), "TEXT", ["a", "b"], []),
         (pa.array(["a", "a"]).dictionary_encode(), "TEXT", ["a", "a"], []),
         (pa.array([True, None]), "BOOLEAN", [1, None], []),
+        (pa.array(["{}", None], pa.json_()), "TEXT", ["{}", None], []),
+        (pa.array([bytes(16), None], pa.uuid()), "CHAR(36)", [str(UUID(int=0)), None], []),
+        (
+            pa.array([Decimal("1.5"), None], pa.decimal256(76, 38)),
+            "DECIMAL(65,30)",
+            [f"1.5{'0' * 37}", None],
+            [],
+        ),
         (pa.nulls(2), "TEXT", [None, None], []),
     ],
 )

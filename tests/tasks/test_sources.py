@@ -495,7 +495,7 @@ def test_a_view_shows_nothing_that_its_reader_may_not_see(
         )
     with server_database.sandbox(over(path)) as sandbox:
         assert rows(sandbox, "SHOW TABLES") == [("t",)]
-    assert "the view v, which reads what is not a table of the database" in caplog.text
+    assert "the view v, which reads from the database main" in caplog.text
 
 
 # --- dumps ------------------------------------------------------------------------------------------------

@@ -130,8 +130,9 @@ def test_any_field_with_anything_in_it(tmp_path: Path, entry: dict[str, Any], da
 def test_a_database_that_is_not_there(tmp_path: Path) -> None:
     """The places where it was looked for, and what is there instead."""
     path = as_list(tmp_path / "spider" / "dev.json", SPIDER | {"db_id": "pet"})
+    folders = ("database", "test_database", "databases")
     looked = f"{path}, entry 1: there is no database 'pet': pet/pet.sqlite was looked for in " + ", ".join(
-        f"{home}/{name}" for home in (path.parent, tmp_path) for name in ("database", "test_database")
+        f"{home}/{name}" for home in (path.parent, tmp_path) for name in folders
     )
 
     def told() -> str:

@@ -35,9 +35,10 @@ class Calibration:
 
     def __str__(self) -> str:
         guess = self.base_rate * (1 - self.base_rate)
+        right, low, high = (100 * each for each in self.accuracy)
         return (
-            f"accuracy {_percent(self.accuracy)}, Brier {_plain(self.brier)} (base rate alone: {guess:.3f}), "
-            f"calibration error {_plain(self.error)}"
+            f"accuracy {right:.1f} % [{low:.1f}, {high:.1f}], Brier {_shown(self.brier)} (base rate alone: "
+            f"{guess:.3f}), calibration error {_shown(self.error)}"
         )
 
 
@@ -83,11 +84,8 @@ def calibration(
 def pair_calibration(differences: Sequence[float], tasks: Sequence[str]) -> Calibration:
     """Return the calibration of pairs, where P(first is better) = 1 / (1 + exp(-d)).
 
-    The order of a pair is arbitrary, so the outcome is "the preferred one is better", with a probability of
-    at least 0.5.
-
-    Args:
-        differences: length N, d: the better one's score minus the other's.
+    Each of the N differences d is the better one's score minus the other's. The order of a pair is arbitrary,
+    so the outcome is "the preferred one is better", with a probability of at least 0.5.
     """
     p = 1 / (1 + np.exp(-np.abs(np.asarray(differences, float))))
     outcomes = [0.5 if each == 0 else float(each > 0) for each in differences]
@@ -109,11 +107,6 @@ def _with_interval(measure, p: np.ndarray, y: np.ndarray, draws: Sequence[np.nda
     return measure(p, y), float(low), float(high)
 
 
-def _percent(interval: Interval) -> str:
-    value, low, high = (100 * each for each in interval)
-    return f"{value:.1f} % [{low:.1f}, {high:.1f}]"
-
-
-def _plain(interval: Interval) -> str:
+def _shown(interval: Interval) -> str:
     value, low, high = interval
     return f"{value:.3f} [{low:.3f}, {high:.3f}]"

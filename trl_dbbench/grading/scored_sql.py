@@ -24,8 +24,8 @@ _LINE_COMMENTS = re.compile(r"--[^\r\n]*(?=[\r\n])")
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _PUNCTUATION = re.compile(r"[(),]")
 
-MAX_PASSES = 20
-"""Most passes that remove calls of ROUND: removing one can form another."""
+MAX_CALLS = 100
+"""Calls of ROUND that are removed; bounds the time."""
 
 
 def for_spider(sql: str, keep_distinct: bool = False) -> str:
@@ -61,13 +61,7 @@ def for_critic(sql: str) -> str:
     """
     sql = _LINE_COMMENTS.sub("", _BLOCK_COMMENTS.sub("", sql))
     sql = _BLANK_LINES.sub("\n", sql).strip()
-    sql = " ".join(word for word in sql.split(" ") if word.lower() != "distinct")
-    for _ in range(MAX_PASSES):
-        shorter = _without_round(sql)
-        if shorter == sql:
-            break
-        sql = shorter
-    return sql
+    return _without_round(" ".join(word for word in sql.split(" ") if word.lower() != "distinct"))
 
 
 def without_distinct(sql: str) -> str:
@@ -76,44 +70,19 @@ def without_distinct(sql: str) -> str:
 
 
 def _without_round(sql: str) -> str:
-    """Replace each call of ROUND by its first argument, up to a call that does not end.
-
-    The evaluator replaces the first call until there is none; here one pass replaces all.
-    """
-    ends = _ends_of_parentheses(sql)
-    heads: list[tuple[int, int]] = []
-    tails: list[tuple[int, int]] = []
-    pending: list[tuple[int, int]] = []  # tails that are still ahead, the nearest one last
-    for call in _ROUND.finditer(sql):
-        while pending and pending[-1][1] <= call.start():
-            pending.pop()
-        if pending and pending[-1][0] <= call.start():
-            continue  # it goes with another call's second argument
-        if call.end() - 1 not in ends:
+    """Replace each call of ROUND by its first argument, in turn, up to one that does not end."""
+    for _ in range(MAX_CALLS):
+        call = _ROUND.search(sql)
+        if call is None:
             break
-        stop, close = ends[call.end() - 1]
-        argument = sql[call.end() : stop]
-        begin = stop - len(argument.lstrip())
-        heads.append((call.start(), begin))
-        tails.append((begin + len(argument.strip()), close + 1))
-        pending.append(tails[-1])
-    parts, place = [], 0
-    for begin, end in sorted(heads + tails):
-        parts.append(sql[place:begin])
-        place = end
-    return "".join(parts) + sql[place:]
-
-
-def _ends_of_parentheses(sql: str) -> dict[int, tuple[int, int]]:
-    """Map each closed parenthesis to the end of its first argument and to its own end."""
-    found, opened = {}, list[int]()
-    commas: dict[int, int] = {}
-    for each in _PUNCTUATION.finditer(sql):
-        if each[0] == "(":
-            opened.append(each.start())
-        elif opened and each[0] == ",":
-            commas.setdefault(opened[-1], each.start())
-        elif opened:
-            start = opened.pop()
-            found[start] = commas.get(start, each.start()), each.start()
-    return found
+        depth, stop = 0, 0
+        for sign in _PUNCTUATION.finditer(sql, call.end() - 1):
+            depth += (sign[0] == "(") - (sign[0] == ")")
+            if not stop and (depth == 0 or (depth == 1 and sign[0] == ",")):
+                stop = sign.start()
+            if depth == 0:
+                sql = sql[: call.start()] + sql[call.end() : stop].strip() + sql[sign.end() :]
+                break
+        else:
+            break
+    return sql

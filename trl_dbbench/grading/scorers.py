@@ -60,11 +60,7 @@ class Result:
 
 
 def strict(predicted: Result, gold: Result, ordered: bool = False) -> float:
-    """Return 1 if both have as many columns and the same rows; see `rows.same_rows`.
-
-    Args:
-        ordered: whether the order of rows counts.
-    """
+    """Return 1 if both have as many columns and the same rows, `ordered` or not; see `rows.same_rows`."""
     if len(predicted.columns) != len(gold.columns) or len(predicted.rows) != len(gold.rows):
         return 0.0
     return float(same_rows(predicted.rows, gold.rows, ordered))
@@ -289,12 +285,7 @@ def csv_cells(result: Result) -> Result:
 
 
 def read_csv(file: Path | IO[str]) -> Result:
-    """Read a CSV file with pandas, as Spider 2.0 reads its golds.
-
-    Raises:
-        OSError: if it cannot be read.
-        ValueError: if it is not CSV.
-    """
+    """Read a CSV file with pandas, as Spider 2.0 reads its golds; ValueError if it is not CSV."""
     import pandas
 
     read = pandas.read_csv(file)
@@ -312,11 +303,7 @@ ORDERED = frozenset({"strict", "spider_ts", "critic"})
 
 
 def scores(predicted: Result, gold: Result, ordered: bool = False) -> dict[str, float]:
-    """Return each scorer's score by name.
-
-    Args:
-        ordered: whether the order of rows counts, for the scorers in `ORDERED`.
-    """
+    """Return each scorer's score by name; those in `ORDERED` can compare the order of rows."""
     return {
         name: score(predicted, gold, ordered) if name in ORDERED else score(predicted, gold)
         for name, score in SCORERS.items()

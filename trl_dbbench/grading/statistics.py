@@ -78,10 +78,7 @@ def wilson_interval(successes: float, n: int, z: float = 1.96) -> tuple[float, f
 
     E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927):
     (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n). Unlike p ± z √(p(1-p)/n) it does not shrink to a point
-    at 0 or 1, where few tasks often lie.
-
-    Args:
-        z: standard normal quantile; 1.96 gives 95 %.
+    at 0 or 1, where few tasks often lie. With z = 1.96 it is the 95 % interval.
     """
     if n == 0:
         return 0.0, 1.0

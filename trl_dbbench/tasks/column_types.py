@@ -72,11 +72,7 @@ def _bool(text: str) -> int:
 
 
 def read_date(text: str) -> str:
-    """Return a day as MySQL writes it.
-
-    Raises:
-        ValueError: it is not written as `2024-12-31`, or there is no such day.
-    """
+    """Return a day as MySQL writes it; raises ValueError unless it is written as `2024-12-31`."""
     if not _DATE.fullmatch(text):
         raise ValueError
     return datetime.date.fromisoformat(text).isoformat()

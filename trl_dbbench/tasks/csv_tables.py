@@ -118,6 +118,12 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
             f"{path}: the first line names one column, {''.join(header)!r}, and {len(lost)} others have "
             "cells. If it is a title, delete the lines above the header."
         )
+    if data := next((name for name in named if _PLAIN.fullmatch(name) and not _YEAR.fullmatch(name)), None):
+        notes.append(
+            f"{path}: the first line names a column {data!r}; if it is a row, put a line of names above it"
+        )
+    if len(header) == 1 and re.search(r"[,;\t|^~]", header[0]):
+        notes.append(f"{path}: it has one column, {header[0]!r}; name the delimiter if it should be several")
     if empty:
         notes.append(f"{path}: rows whose cells are all empty ({empty}) are left out")
     for line, row in zip(lines, rows, strict=True):
@@ -149,24 +155,23 @@ def _text(path: Path, encoding: str | None) -> tuple[str, list[str], bool]:
         raise TaskError(f"{path} cannot be read: {error}") from None
     bom = next((name for mark, name in _BOMS if read.startswith(mark)), None)
     known = encoding or bom or _without_mark(read)
-    try:
-        text = read.decode(known or "utf-8").removeprefix("\ufeff")
-    except UnicodeError as error:
-        if known is not None:
-            raise TaskError(
-                f"{path} cannot be read as {known}: {error}. Name its encoding, such as cp1252."
-            ) from None
+    names = [known] if known else ["UTF-8", "cp1252"]
+    for name in names:
         try:
-            text = read.decode("cp1252")
-        except UnicodeDecodeError:
-            raise TaskError(
-                f"{path} cannot be read as UTF-8 text, nor as cp1252: {error}. Name its encoding, such as "
-                "cp1250 or cp850."
-            ) from None
-        told = f"{path}: it is not UTF-8, and was read as cp1252; name its encoding if letters are wrong"
+            text = read.decode(name).removeprefix("\ufeff")
+            break
+        except UnicodeError as error:
+            problem = error
+    else:
+        raise TaskError(
+            f"{path} cannot be read as {' text, nor as '.join(names)}: {problem}. Name its encoding, such as "
+            "cp1252, cp1250 or cp850."
+        )
+    if name != names[0]:
+        told = f"{path}: it is not UTF-8, and was read as {name}; name its encoding if letters are wrong"
         return text, [told], True
-    unusual = encoding is None and known is not None and not known.startswith("utf-8")
-    return text, [f"{path}: read as {known}"] if unusual else [], False
+    unusual = encoding is None and not name.lower().startswith("utf-8")
+    return text, [f"{path}: read as {name}"] if unusual else [], False
 
 
 def _without_mark(read: bytes) -> str | None:
@@ -225,9 +230,10 @@ MAX_DIGITS = 15
 LEAST_WHOLE_DIGITS = 8
 """Digits before the point that a DECIMAL has room for, whatever its values need."""
 
-MISSING = frozenset(
-    {"", "na", "n/a", "nan", "null", "none", "nil", "-", "--", "?", ".", r"\n", "k.a.", "<na>"}
-)
+NULLS = ("null", r"\n", "[null]", "(null)", "<null>")
+"""How databases and their programs write NULL, in small letters."""
+
+MISSING = frozenset({"", "na", "n/a", "nan", "none", "nil", "-", "--", "?", ".", "k.a.", "<na>", *NULLS})
 """Texts that stand for no value in a column whose other texts have a type; in small letters."""
 
 _EXCELS_ERROR = re.compile(r"#\S+[!?]|#N/?\w", re.IGNORECASE)
@@ -237,6 +243,7 @@ _INT = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
 _PLAIN = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)", re.ASCII)
 _EXPONENT = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)[eE][+-]?\d+", re.ASCII)
 _GROUPED = {mark: re.compile(rf"-?[1-9]\d{{0,2}}(?:[{mark}]\d{{3}})+", re.ASCII) for mark in ".,"}
+_YEAR = re.compile(r"(?:19|20)\d\d", re.ASCII)
 _UNGROUPED = re.compile(r"-?\d{1,3}", re.ASCII)
 _MARKS = " \u00a0\u2009\u202f'\u2019"
 """Characters between thousands, beside the point or the comma."""
@@ -253,8 +260,8 @@ _DAY_AND_MONTH = re.compile(
     r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})(?: (\d{1,2}:\d\d(?::\d\d)?)(?: ?([AP])M)?)?",
     re.ASCII | re.IGNORECASE,
 )
-_SIGN = re.compile(r"(?<=^-)[$€£¥]\s?|^[$€£¥]\s?|\s?[$€£¥%]$")
-"""A currency or percent sign before or behind a number."""
+_SIGN = re.compile(r"(?<=^-)[$€£¥]\s?|^\(?[$€£¥]\s?|^\((?=\S+\)$)|\s?[$€£¥%]\)?$|(?<=\d)\)$|^\u2212")
+"""A currency or percent sign before or behind a number, or brackets around a negative one."""
 
 _NEARLY = (
     (_SIGN, "", "a number with a sign; kept as TEXT, leave the signs out of the file for numbers"),
@@ -294,11 +301,7 @@ class Unfit(ValueError):
 
 
 def inferred(texts: Sequence[str], commas: bool = False) -> Reading:
-    """The reading of a column that has these texts.
-
-    Args:
-        commas: numbers may have decimal commas, as the cells are separated by something else.
-    """
+    """The reading of a column that has these texts; with `commas`, numbers may have decimal commas."""
     stripped = [text.strip() for text in texts]
     if not stripped:
         return Reading("TEXT", str)
@@ -313,14 +316,19 @@ def with_missing(texts: Sequence[str], commas: bool = False) -> Reading:
     """`inferred`, where a text such as `NA` among numbers or dates is NULL."""
     found = inferred(texts, commas)
     missing = [text for text in texts if is_missing(text)] if found.type == "TEXT" else []
-    if not missing or len(missing) == len(texts):
+    if not missing:
         return found
     others = inferred([text for text in texts if not is_missing(text)], commas)
     if others.type == "TEXT":
-        return Reading("TEXT", str, found.note or others.note)
-    names = ", ".join(sorted({repr(text.strip()) for text in missing}))
-    note = f"{names} ({len(missing)} cells) is read as NULL"
+        nulls = [text for text in missing if text.strip().casefold() in NULLS]
+        kept = f"{_counted(nulls)} is kept as a text; leave such cells empty for NULL" if nulls else None
+        return Reading("TEXT", str, _notes(found.note or others.note, kept))
+    note = f"{_counted(missing)} is read as NULL"
     return Reading(others.type, _or_null(others.read), _notes(note, others.note), others.commas)
+
+
+def _counted(texts: Sequence[str]) -> str:
+    return f"{', '.join(sorted({repr(text.strip()) for text in texts}))} ({len(texts)} cells)"
 
 
 def _or_null(read: Callable[[str], Cell]) -> Callable[[str], Cell]:
@@ -328,11 +336,7 @@ def _or_null(read: Callable[[str], Cell]) -> Callable[[str], Cell]:
 
 
 def point_for_comma(text: str) -> str:
-    """`1.234,50` as `1234.50`.
-
-    Raises:
-        ValueError: it is not a number with a decimal comma.
-    """
+    """`1.234,50` as `1234.50`; raises ValueError for what is no number with a decimal comma."""
     if not _WITH_COMMA.fullmatch(text):
         raise ValueError
     return re.sub(rf"[.{_MARKS}]", "", text).replace(",", ".")
@@ -540,7 +544,6 @@ def timed(type_: str, texts: Sequence[str]) -> Reading:
 
     Args:
         type_: as it is declared, such as `DATETIME(3) NOT NULL`.
-        texts: those that stand for a value.
     """
     word, said, more = re.fullmatch(r"([A-Z]+)(?:\((\d+)\))?(.*)", type_).groups()  # type: ignore[union-attr]
     form = _DURATION if word == "TIME" else _DATED

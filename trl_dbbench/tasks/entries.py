@@ -51,14 +51,7 @@ class Entry(NamedTuple):
 
 
 def read_entries(path: Path, csv: CsvOptions = FROM_FILE) -> Iterable[Entry]:
-    """The entries of a file; its name says how they are laid out, and other names are read as JSONL.
-
-    Args:
-        csv: how a CSV file is read.
-
-    Raises:
-        TaskError: if it cannot be read.
-    """
+    """The entries of a file; its name says how they are laid out, and other names are read as JSONL."""
     if path.suffix.lower() == ".parquet":
         return _parquet_entries(path)
     if path.suffix.lower() == ".json":
@@ -81,11 +74,7 @@ def read_entries(path: Path, csv: CsvOptions = FROM_FILE) -> Iterable[Entry]:
 
 
 def read_folder(folder: Path, split: str | None) -> Iterator[Entry]:
-    """The entries of a folder's parquet files, or of those that are named after the split.
-
-    Raises:
-        TaskError: if there are none, or one cannot be read.
-    """
+    """The entries of a folder's parquet files, or of those that are named after the split."""
     files = visible(folder.rglob("*.parquet"))
     if split is not None:
         # train-00000-of-00001.parquet, train.parquet and train/0000.parquet, but not training.parquet

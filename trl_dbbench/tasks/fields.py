@@ -11,11 +11,7 @@ from trl_dbbench.utils.lookup import unknown
 
 
 def json_object(line: str) -> dict[str, Any]:
-    """A line of JSONL.
-
-    Raises:
-        TaskError: if it is not a JSON object.
-    """
+    """A line of JSONL; TaskError if it is not a JSON object."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError) as error:

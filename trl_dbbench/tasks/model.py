@@ -29,6 +29,7 @@ from trl_dbbench.tasks.table import (
     is_cell,
     read_rows,
     read_table,
+    table_entry,
 )
 from trl_dbbench.utils.lookup import unknown
 
@@ -159,12 +160,7 @@ class Task:
             "id": self.id,
             "question": self.question,
             "tables": [
-                {
-                    "name": table.name,
-                    "columns": [{"name": column.name, "type": column.type} for column in table.columns],
-                    "rows": table.rows,
-                }
-                for table in self.tables
+                table_entry(table, name="name", columns="columns", rows="rows") for table in self.tables
             ],
             "operation": self.operation,
             "skills": self.skills,
@@ -297,11 +293,7 @@ def _describe(table: Table) -> str:
 
 
 def checked(task: Task) -> Task:
-    """The task itself, if it can be one; its tables have been checked by `read_table`.
-
-    Raises:
-        TaskError: saying what cannot be right.
-    """
+    """The task itself, or a TaskError that says what cannot be right; `read_table` has checked its tables."""
     operation, gold = task.operation, task.gold
     if operation not in OPERATIONS:
         raise TaskError(f"unknown operation {operation!r}; allowed: {', '.join(OPERATIONS)}")
@@ -351,11 +343,7 @@ def checked(task: Task) -> Task:
 
 
 def check_table(table: Table) -> None:
-    """Check what a table needs on MySQL beside values that fit their columns.
-
-    Raises:
-        TaskError: it has too many columns, or a name or a type that no server takes.
-    """
+    """Raise TaskError for too many columns, or a name or a type that no server takes."""
     if len(table.columns) > MAX_MYSQL_COLUMNS:
         raise TaskError(
             f"table '{table.name}' has {len(table.columns):,} columns; MySQL's and MariaDB's InnoDB take at "
@@ -379,11 +367,7 @@ def _check_results(task: Task) -> None:
 
 
 def operation_in(sql: str, dialect: str = "mysql") -> str:
-    """Return what a gold solution does: one of `OPERATIONS`.
-
-    Raises:
-        TaskError: if it is not one statement of these.
-    """
+    """Return what a gold solution does, one of `OPERATIONS`; TaskError if it is not one such statement."""
     operation = operation_of(sql, dialect)
     if operation is None:
         raise TaskError(f"'sql' is not one statement of {', '.join(OPERATIONS)}: {sql}")

@@ -35,11 +35,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 
 from sqlglot import exp
 
-from trl_dbbench.utils.sql import MAX_CACHED_CHARACTERS, only_statement
+from trl_dbbench.utils.sql import cached, only_statement
 
 SKILLS = (
     "select",
@@ -106,15 +105,9 @@ def skills_of(sql: str, dialect: str = "mysql") -> tuple[str, ...]:
     return tuple(skill for skill in SKILLS if skill in found)
 
 
+@cached
 def operation_of(sql: str, dialect: str = "mysql") -> str | None:
     """`"SELECT"`, `"INSERT"`, `"UPDATE"` or `"DELETE"`; `None` if `sql` is not one statement of these."""
-    if len(sql) > MAX_CACHED_CHARACTERS:
-        return _operation(only_statement(sql, dialect))
-    return _cached_operation(sql, dialect)
-
-
-@lru_cache(maxsize=10_000)
-def _cached_operation(sql: str, dialect: str) -> str | None:
     return _operation(only_statement(sql, dialect))
 
 
@@ -243,16 +236,12 @@ _READERS: tuple[Callable[[exp.Expr], Iterator[str]], ...] = (
 def _subquery_skills(statement: exp.Expr) -> Iterator[str]:
     """Read all subqueries at once: what counts is how they lie to each other."""
     homes = [home for node in statement.walk() if (home := _home(node)) is not None]
-    if any(_is_subquery(home) for home in homes):
+    if any(_home(home) is not None for home in homes):
         yield "subquery_nested"
     if any(count > 1 for count in Counter(id(home) for home in homes).values()):
         yield "subquery_multiple"
     if len(homes) == 1:
         yield "subquery_single"
-
-
-def _is_subquery(node: exp.Expr) -> bool:
-    return _home(node) is not None
 
 
 def _home(node: exp.Expr) -> exp.Expr | None:

@@ -78,11 +78,7 @@ class Source:
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any]) -> Source:
-        """The database that a task's entry names.
-
-        Raises:
-            TaskError: as `of`, or the entry has other fields.
-        """
+        """The database that a task's entry names."""
         check_known(entry, ("path", "digest", "name", "only", "descriptions"), "field of a database")
         only = optional(entry, "only", list) or ()
         if not all(isinstance(name, str) for name in only):
@@ -107,11 +103,7 @@ class Source:
 
     @property
     def file(self) -> SQLiteFile:
-        """The database as a SQLite file.
-
-        Raises:
-            TaskError: it is a dump of MySQL's.
-        """
+        """The database as a SQLite file; TaskError if it is a dump of MySQL's."""
         opened = self.opened
         if not isinstance(opened, SQLiteFile):
             raise TaskError(
@@ -151,11 +143,7 @@ def _opened(source: Source) -> Kind:
 
 
 def described(tables: tuple[Table, ...], source: Source | None, dialect: str) -> str:
-    """CREATE TABLE of each, and its first rows in a comment.
-
-    Raises:
-        TaskError: the source cannot be read.
-    """
+    """CREATE TABLE of each, and its first rows in a comment."""
     if source is not None:
         return source.described(dialect)
     parts = []

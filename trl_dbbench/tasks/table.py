@@ -48,11 +48,7 @@ def content_key(tables: tuple[Table, ...]) -> bytes:
 
 
 def read_table(table: Mapping[str, Any], *, name: str, columns: str, rows: str) -> Table:
-    """A table out of an entry whose fields have these names.
-
-    Raises:
-        TaskError: if a column comes twice, or a row or cell is none.
-    """
+    """A table out of an entry whose fields have these names."""
     title = required(table, name, str)
     read = []
     for column in required(table, columns, list):
@@ -64,16 +60,18 @@ def read_table(table: Mapping[str, Any], *, name: str, columns: str, rows: str) 
     return Table(title, tuple(read), read_rows(required(table, rows, list), len(read), f"table '{title}'"))
 
 
+def table_entry(table: Table, *, name: str, columns: str, rows: str) -> dict[str, Any]:
+    """The fields of an entry that `read_table` reads."""
+    listed = [{"name": column.name, "type": column.type} for column in table.columns]
+    return {name: table.name, columns: listed, rows: list(map(list, table.rows))}
+
+
 MAX_NAME_CHARACTERS = 64
 """Characters of the name of a table or column on MySQL and MariaDB."""
 
 
 def check_names(table: Table) -> None:
-    """Check the names of a table and of its columns.
-
-    Raises:
-        TaskError: one is longer than servers take.
-    """
+    """Raise TaskError for a name of the table, or of a column, that is longer than servers take."""
     for what, name in _named(table):
         if len(name) > MAX_NAME_CHARACTERS:
             raise TaskError(
@@ -83,11 +81,7 @@ def check_names(table: Table) -> None:
 
 
 def check_new_names(table: Table) -> None:
-    """Check the names of a table that tasks are to be made from; published tasks have odd ones.
-
-    Raises:
-        TaskError: servers do not take one.
-    """
+    """Raise TaskError for a name that servers do not take in a new table; published tasks have odd ones."""
     for what, name in _named(table):
         if not name:
             raise TaskError(f"{what} has no name; MySQL and MariaDB need one (1166: Incorrect column name).")
@@ -130,9 +124,6 @@ def read_rows(rows: Sequence[Any], width: int, where: str) -> tuple[tuple[Cell, 
 
     Args:
         where: they stand, as an error names it.
-
-    Raises:
-        TaskError: if a row or cell is none.
     """
     lines = []
     for number, row in enumerate(rows, 1):

@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache, wraps
-from typing import Literal, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
 from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
@@ -24,6 +24,7 @@ MAX_STATEMENT_CHARACTERS = 65_536
 MAX_CACHED_CHARACTERS = 1_000
 """Longest statement whose analysis is cached; the caches hold thousands."""
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _DIALECTS: dict[str, type[Dialect]] = {"mysql": MySQL, "sqlite": SQLite}
@@ -48,13 +49,13 @@ _LEXEME_IN_COMMENT = re.compile(_LEXEMES % r"| \*/", re.VERBOSE | re.DOTALL)
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 
-def cached(function: Callable[[str], T]) -> Callable[[str], T]:
-    """Cache a function of a statement for statements of usual length."""
-    remembered = lru_cache(maxsize=4096)(function)
+def cached(function: Callable[P, T]) -> Callable[P, T]:
+    """Cache a function whose first argument is a statement for statements of usual length."""
+    remembered: Callable[P, T] = lru_cache(maxsize=4096)(function)  # type: ignore[assignment]
 
     @wraps(function)
-    def call(sql: str) -> T:
-        return function(sql) if len(sql) > MAX_CACHED_CHARACTERS else remembered(sql)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return (function if len(str(args[0])) > MAX_CACHED_CHARACTERS else remembered)(*args, **kwargs)
 
     return call
 

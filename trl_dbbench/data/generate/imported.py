@@ -16,8 +16,7 @@ from trl_dbbench.tasks.column_types import text_type
 from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, FROM_FILE, CsvOptions, read_csv_tables
 from trl_dbbench.tasks.model import check_table
 from trl_dbbench.tasks.sources.conversion import too_wide
-from trl_dbbench.tasks.sources.dump import DUMP_SUFFIXES, Dump
-from trl_dbbench.tasks.sources.dump_tables import dump_tables
+from trl_dbbench.tasks.sources.dump import DUMP_SUFFIXES, Dump, dump_tables
 from trl_dbbench.tasks.sources.folder import table_files
 from trl_dbbench.tasks.sources.parquet import parquet_table
 from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile, sqlite_tables

@@ -49,7 +49,7 @@ _SESSION = (
 _KEY = re.compile(r"  (?:UNIQUE )?KEY `")
 _REFERENCE = re.compile(r"  CONSTRAINT `[^`]*` FOREIGN KEY")
 _UNKNOWN_COLLATION = frozenset({1115, 1273})
-_COLLATION = re.compile(r"\s(?:COLLATE[ =]+\w+)", re.IGNORECASE)
+_COLLATION = re.compile(r"\sCOLLATE[ =]+'?\w+'?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

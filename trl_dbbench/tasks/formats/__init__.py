@@ -80,9 +80,6 @@ def read_entry(format: TaskFormat, entry: Mapping[str, Any], default_id: str) ->
 
     A task of a format that is not ours is checked and normalised (lists become tuples) by writing
     it as a line of the native format and reading that.
-
-    Raises:
-        TaskError: if the entry is not a task.
     """
     if type(_ALL.get(format.name)) is type(format):
         return format.read(entry, default_id)

@@ -19,7 +19,7 @@ from trl_dbbench.grading.rows import State
 from trl_dbbench.tasks.fields import as_object, first_id, required
 from trl_dbbench.tasks.formats.base import Unrepresentable, WriteContext, check_plain, published_hash
 from trl_dbbench.tasks.model import OPERATIONS, Gold, Task, checked, is_md5, skills_in
-from trl_dbbench.tasks.table import Cell, Column, Table, read_table
+from trl_dbbench.tasks.table import Cell, Column, Table, read_table, table_entry
 
 QUESTIONS = (
     "other",
@@ -158,13 +158,8 @@ def _cell_text(cell: Cell) -> str:
 
 
 def _write_table(table: Table) -> dict[str, Any]:
-    return {
-        "table_name": table.name,
-        "table_info": {
-            "columns": [{"name": column.name, "type": column.type} for column in table.columns],
-            "rows": [list(row) for row in table.rows],
-        },
-    }
+    info = table_entry(table, name="name", columns="columns", rows="rows")
+    return {"table_name": info.pop("name"), "table_info": info}
 
 
 def _write_change(task: Task, as_text: Task, context: WriteContext) -> dict[str, Any]:
@@ -198,17 +193,13 @@ def _labels(task: Task) -> list[str]:
     assert task.gold.answer is not None
     if not task.gold.answer:
         raise Unrepresentable("answer", "it is empty; AgentBench has no label for nothing")
-    labels = []
-    for row in task.gold.answer:
-        if not isinstance(row, list | tuple):
-            labels.append(row)
-        elif len(row) == 1:
-            labels.append(row[0])
-        else:
-            raise Unrepresentable(
-                "answer", f"its rows have {len(row)} cells; AgentBench's labels are single values"
-            )
-    if any(label is None for label in labels):
+    rows = [row if isinstance(row, list | tuple) else (row,) for row in task.gold.answer]
+    if wide := [row for row in rows if len(row) != 1]:
+        raise Unrepresentable(
+            "answer", f"its rows have {len(wide[0])} cells; AgentBench's labels are single values"
+        )
+    labels = [row[0] for row in rows]
+    if None in labels:
         raise Unrepresentable("answer", "it holds NULL; AgentBench's labels are values")
     return list(map(_cell_text, labels))
 

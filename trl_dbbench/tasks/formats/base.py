@@ -57,16 +57,12 @@ class WritableFormat(TaskFormat, Protocol):
     """Suffix of its files: `.jsonl`, `.json` or `.parquet`."""
 
     def write(self, task: Task, context: WriteContext) -> dict[str, Any]:
-        """The entry of a task.
-
-        Raises:
-            Unrepresentable: if the format cannot hold the task without making another of it.
-        """
+        """The entry of a task; Unrepresentable if it would be another task in this format."""
         ...
 
 
 class WriteContext(Protocol):
-    """Services for writing a task: its gold SQL executed, a prompt, its place in the file."""
+    """Services for writing a task. `rows` and `state` raise Unrepresentable if its gold SQL fails."""
 
     split: str
     protocol: str
@@ -75,19 +71,11 @@ class WriteContext(Protocol):
     """Number of tasks before this one in the file."""
 
     def rows(self, task: Task) -> list[tuple]:
-        """Return what the gold SQL of a question gives.
-
-        Raises:
-            Unrepresentable: if it fails.
-        """
+        """Return what the gold SQL of a question gives."""
         ...
 
     def state(self, task: Task) -> State:
-        """The tables that the gold SQL of a change leaves.
-
-        Raises:
-            Unrepresentable: if it fails.
-        """
+        """The tables that the gold SQL of a change leaves."""
         ...
 
     def messages(self, task: Task) -> list[dict[str, str]]:
@@ -165,11 +153,8 @@ def find_beside(path: Path | None, *names: str, lies_in: str) -> Path:
 
 
 def check_plain(task: Task, title: str) -> None:
-    """For formats that are older than answers in SQL and databases in files.
-
-    Raises:
-        Unrepresentable: if the task has what the format, called `title`, has no place for.
-    """
+    """Raise Unrepresentable for what a format, called `title`, has no place for: it is older than answers in
+    SQL and databases in files."""
     if task.source is not None:
         raise Unrepresentable(
             "database", f"its rows lie in a database file; {title}'s tasks hold their tables themselves"

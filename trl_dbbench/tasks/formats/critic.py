@@ -69,7 +69,9 @@ class CriticFormat(BesideFiles):
         name = required(entry, "selected_database" if "selected_database" in entry else "db_id", str)
         where = (DUMP_FOLDERS, DUMP_NAMES) if mysql else (FOLDERS, DATABASE_NAMES)
         database = find_database(self.path, name, *where)
-        told = [*_issue(entry), *_knowledge(entry, database.with_name(f"{name}_kb.jsonl"))]
+        issue = _texts(entry, "issue_sql")
+        told = ["The SQL with the issue:", *issue] if issue else []
+        told += _knowledge(entry, database.with_name(f"{name}_kb.jsonl"))
         return sql_task(
             id=id,
             question=question,
@@ -101,7 +103,8 @@ def _check_supported(entry: Mapping[str, Any], id: str) -> None:
 def _sqlite_grader(entry: Mapping[str, Any], id: str) -> str:
     if entry.get("test_cases"):
         raise Unsupported(id, NEEDS_PYTHON)
-    return "critic_ordered" if _ordered(entry) else "critic"
+    conditions = optional(entry, "conditions", dict) or {}
+    return "critic_ordered" if optional(conditions, "order", (bool, int)) else "critic"
 
 
 def _mysql_grader(entry: Mapping[str, Any], id: str) -> str:
@@ -148,16 +151,6 @@ def _texts(entry: Mapping[str, Any], key: str) -> list[str]:
     if wrong := [each for each in listed if not isinstance(each, str)]:
         raise TaskError(f"'{key}' must be a text or a list of texts, holds {wrong[0]!r}")
     return [each.strip() for each in listed if each.strip()]
-
-
-def _ordered(entry: Mapping[str, Any]) -> bool:
-    conditions = optional(entry, "conditions", dict) or {}
-    return bool(optional(conditions, "order", (bool, int)))
-
-
-def _issue(entry: Mapping[str, Any]) -> list[str]:
-    statements = _texts(entry, "issue_sql")
-    return ["The SQL with the issue:", *statements] if statements else []
 
 
 def _knowledge(entry: Mapping[str, Any], file: Path) -> list[str]:

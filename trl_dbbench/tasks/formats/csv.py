@@ -151,7 +151,11 @@ def _given(entry: Mapping[str, Any]) -> dict[str, Any]:
 def _task(given: Mapping[str, Any], tables: Mapping[str, Table], number: str) -> Task:
     """The task as it is given; its answer is empty where the SQL is to give it."""
     sql, answer = given.get("sql"), given.get("answer")
-    operation = _stated_operation(given.get("operation"), sql)
+    operation = given.get("operation", "").strip().upper() or (operation_in(sql) if sql else "SELECT")
+    if operation not in OPERATIONS:
+        raise TaskError(f"unknown operation {given['operation']!r}; allowed: {', '.join(OPERATIONS)}")
+    if sql and (read := operation_of(sql)) not in (None, operation):
+        raise TaskError(f"the operation is said to be {operation}, the SQL is {read}: {sql}")
     if operation == "SELECT" and sql is None and answer is None:
         raise TaskError("needs an 'answer' or the 'sql' that gives it")
     if operation != "SELECT" and (sql is None or answer is not None):
@@ -165,18 +169,6 @@ def _task(given: Mapping[str, Any], tables: Mapping[str, Table], number: str) ->
         gold=Gold(tuple(rows) if operation == "SELECT" else None, sql),
         skills=skills_in(None, sql),
     )
-
-
-def _stated_operation(stated: str | None, sql: str | None) -> str:
-    if stated is None:
-        return operation_in(sql) if sql else "SELECT"
-    operation = stated.strip().upper()
-    if operation not in OPERATIONS:
-        raise TaskError(f"unknown operation {stated!r}; allowed: {', '.join(OPERATIONS)}")
-    read = operation_of(sql) if sql else None
-    if read not in (None, operation):
-        raise TaskError(f"the operation is said to be {operation}, the SQL is {read}: {sql}")
-    return operation
 
 
 def _asked_of(names: Any, tables: Mapping[str, Table]) -> list[Table]:

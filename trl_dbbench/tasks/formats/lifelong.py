@@ -16,7 +16,7 @@ from trl_dbbench.tasks.column_types import number_or_text
 from trl_dbbench.tasks.fields import first_id, optional, required
 from trl_dbbench.tasks.formats.base import Unrepresentable, WriteContext, check_plain, published_hash
 from trl_dbbench.tasks.model import Gold, Task, checked, operation_in, skills_in
-from trl_dbbench.tasks.table import read_table
+from trl_dbbench.tasks.table import read_table, table_entry
 
 HUB_ID = "csyq/LifelongAgentBench"
 HUB_FOLDER = "db_bench"
@@ -82,11 +82,7 @@ class LifelongFormat:
             "id": task.id,
             "instruction": task.question,
             "answer_info": info,
-            "table_info": {
-                "name": table.name,
-                "column_info_list": [{"name": column.name, "type": column.type} for column in table.columns],
-                "row_list": [list(row) for row in table.rows],
-            },
+            "table_info": table_entry(table, name="name", columns="column_info_list", rows="row_list"),
             "skill_list": list(task.skills),
         }
 

@@ -31,7 +31,7 @@ from trl_dbbench.utils.lookup import nearest, unknown
 
 logger = logging.getLogger(__name__)
 
-SPIDER_FOLDERS = ("database", "test_database")
+SPIDER_FOLDERS = ("database", "test_database", "databases")
 BIRD_FOLDERS = ("dev_databases", "train_databases", "databases", ".")
 
 MYSQL_DUMPS = ("MINIDEV_mysql/BIRD_dev.sql", "BIRD_dev.sql")
@@ -144,50 +144,23 @@ def _names_in(dump: Source, db_id: str, names: tuple[str, ...]) -> tuple[str, ..
 # --- for all such formats -------------------------------------------------------------------------
 
 
-def sql_task(
-    *,
-    id: str,
-    question: str,
-    gold: Gold,
-    source: Source,
-    grader: str,
-    knowledge: str | None = None,
-    suite: tuple[Source, ...] = (),
-) -> Task:
+def sql_task(gold: Gold, source: Source, **fields: Any) -> Task:
     """A question that is answered with SQL, of the dialect that its database is of.
 
-    Raises:
-        TaskError: the database cannot be read, the gold SQL is not a query, or the task cannot be right.
+    Args:
+        fields: the id, the question, the grader, and more of the task.
     """
     dialect = source.opened.dialects[0]
     skills = skills_in(None, gold.sql, dialect)
     # it may be one that sqlglot cannot parse: then there are no skills to go by
     if changes := {"insert", "update", "delete"}.intersection(skills):
         raise TaskError(f"the gold SQL must be a query, is {min(changes).upper()}: {gold.sql}")
-    return checked(
-        Task(
-            id=id,
-            question=question,
-            tables=source.tables(),
-            operation="SELECT",
-            gold=gold,
-            skills=skills,
-            grader=grader,
-            source=source,
-            dialect=dialect,
-            knowledge=knowledge,
-            schema="full",
-            suite=suite,
-        )
-    )
+    fields |= {"tables": source.tables(), "operation": "SELECT", "skills": skills, "dialect": dialect}
+    return checked(Task(gold=gold, source=source, schema="full", **fields))
 
 
 def gold_sql(entry: Mapping[str, Any], key: str) -> str:
-    """The gold query in this field.
-
-    Raises:
-        TaskError: it is missing or empty.
-    """
+    """The gold query in this field; TaskError if it is missing or empty."""
     sql = required(entry, key, str).strip()
     if not sql:
         raise TaskError(
@@ -200,16 +173,12 @@ def gold_sql(entry: Mapping[str, Any], key: str) -> str:
 def find_database(
     path: Path | None, db_id: str, folders: Sequence[str], names: Sequence[str] = ("{0}/{0}.sqlite",)
 ) -> Path:
-    """The file of a database.
+    """The file of a database; TaskError if there is none, saying where it was looked for.
 
     Args:
         path: the task file. What is not beside it is looked for beside its folder.
-        db_id: the database's name.
         folders: in which it may lie; the first one wins.
         names: of the file in such a folder, with `{0}` for the database's name; the first one wins.
-
-    Raises:
-        TaskError: there is none, saying where it was looked for.
     """
     _check_name(db_id)
     here = folder_of(path)
@@ -217,11 +186,10 @@ def find_database(
         *(here / folder for folder in folders),
         *(here.parent / folder for folder in folders if folder != "."),
     ]
-    for home in homes:
-        for name in names:
-            if (found := home / name.format(db_id)).is_file():
-                return found
-    raise TaskError(_no_database(here, db_id, homes, names))
+    files = (home / name.format(db_id) for home in homes for name in names)
+    if (found := next(filter(Path.is_file, files), None)) is None:
+        raise TaskError(_no_database(here, db_id, homes, names))
+    return found
 
 
 def _check_name(db_id: str) -> None:

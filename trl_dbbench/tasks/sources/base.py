@@ -48,7 +48,7 @@ class Step:
 
 
 class Kind(Protocol):
-    """A database at a path; nothing is read before it is asked for."""
+    """A database at a path, read when it is asked for. All raise TaskError if it cannot be read."""
 
     @property
     def dialects(self) -> tuple[str, ...]:
@@ -56,41 +56,23 @@ class Kind(Protocol):
         ...
 
     def tables(self, dialect: str | None = None) -> tuple[Table, ...]:
-        """Its tables and views without their rows.
-
-        Args:
-            dialect: where they are played; left out, the first of `dialects`.
-
-        Raises:
-            TaskError: it cannot be read, or has no tables.
-        """
+        """Its tables and views without their rows, for tasks of this dialect, or of the first."""
         ...
 
     def described(self, dialect: str) -> str:
-        """Return how its tables were made, in this dialect, and their first rows.
-
-        Raises:
-            TaskError: it cannot be read.
-        """
+        """Return how its tables were made, in this dialect, and their first rows."""
         ...
 
     def steps(self) -> Iterator[Step | str]:
         """Return what makes the database on a server, in the order in which it is to be executed.
 
         A text among the steps says what of the database has no counterpart there.
-
-        Raises:
-            TaskError: it cannot be read, or holds what no server could.
         """
         ...
 
 
 def file_digest(path: Path) -> str:
-    """16 hex digits that stand for the contents of a file; read again only when it has changed.
-
-    Raises:
-        OSError: there is no such file.
-    """
+    """16 hex digits for the contents of a file, which is read again only if changed; OSError without one."""
     state = path.stat()
     if not S_ISREG(state.st_mode):
         raise OSError("it is not a file")
@@ -142,6 +124,16 @@ def lost_views(
     return lost
 
 
+def view_steps(
+    views: Mapping[str, str], tables: Iterable[str], functions: Iterable[str] = ()
+) -> Iterator[tuple[str, Step | str]]:
+    """What makes each view, or why nothing can, with its name; the arguments are those of `lost_views`."""
+    lost = lost_views(views, tables, functions)
+    for name in in_order(views):
+        what = f"the view {name}"
+        yield name, f"{what}, {lost[name]}" if name in lost else Step(views[name], else_lost=what)
+
+
 def select_of(made: str) -> exp.Query | None:
     """The SELECT of a CREATE VIEW in MySQL's dialect; `None` if it cannot be parsed."""
     tree = only_statement(made.replace(" SQL SECURITY INVOKER", "", 1))
@@ -164,25 +156,32 @@ def _lost_because(made: str, there: set[str], gone: set[str]) -> str | None:
     return None if called is None else f"which calls {called}, which is not there"
 
 
-def with_rows(made: str, name: str, rows: Sequence[Sequence[Any]] | None) -> str:
+def _shown(cell: Any) -> str:
+    return "NULL" if cell is None else repr(cell) if isinstance(cell, str | bytes) else str(cell)
+
+
+def with_rows(
+    made: str, name: str, rows: Sequence[Sequence[Any]] | None, cell: Callable[[Any], str] = _shown
+) -> str:
     """A table as a prompt shows it: how it was made, and rows in a comment unless they are `None`."""
     if rows is None:
         return f"{made.strip()};"
     if not rows:
         return f"{made.strip()};\n/* {name} has no rows. */"
-    shown = "\n".join(", ".join(map(_cell, row)) for row in rows[:EXAMPLE_ROWS])
+    shown = "\n".join(
+        ", ".join(_cut(cell(each), EXAMPLE_CHARACTERS) for each in row) for row in rows[:EXAMPLE_ROWS]
+    )
     return f"{made.strip()};\n/* The first rows of {name}:\n{shown} */"
 
 
-def _cell(cell: Any) -> str:
-    text = "NULL" if cell is None else repr(cell) if isinstance(cell, str | bytes) else str(cell)
-    return text if len(text) <= EXAMPLE_CHARACTERS else text[:EXAMPLE_CHARACTERS] + "..."
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 class Sample:
-    """At most `size` of the rows that are added, each as likely as the others."""
+    """At most `size` of the rows that are added: each as likely as the others, or the first without `rng`."""
 
-    def __init__(self, size: int, rng: random.Random) -> None:
+    def __init__(self, size: int, rng: random.Random | None = None) -> None:
         self.size = size
         self.seen = 0
         self.kept: list[tuple[int, Any]] = []
@@ -192,14 +191,14 @@ class Sample:
         self.seen += 1
         if len(self.kept) < self.size:
             self.kept.append((self.seen, row))
-        elif (place := self._rng.randrange(self.seen)) < self.size:
+        elif self._rng is not None and (place := self._rng.randrange(self.seen)) < self.size:
             self.kept[place] = (self.seen, row)
 
     def drop(self, unwanted: Callable[[Any], bool]) -> None:
         """Forget the rows that are not wanted any more."""
-        gone = [each for each in self.kept if unwanted(each[1])]
-        self.seen -= len(gone)
-        self.kept = [each for each in self.kept if each not in gone]
+        kept = [each for each in self.kept if not unwanted(each[1])]
+        self.seen -= len(self.kept) - len(kept)
+        self.kept = kept
 
     def in_order(self) -> list[Any]:
         """The rows that were kept, in the order in which they were seen."""
@@ -217,20 +216,13 @@ _COLUMN, _NAME, _MEANING, _VALUES = (
 
 
 def descriptions(folder: Path) -> dict[str, dict[str, str]]:
-    """A line on each column that is described: by the names of table and column, in small letters.
-
-    Args:
-        folder: of the CSV files. Where there is none, nothing is described.
-    """
+    """A line on each column that the folder's CSV files describe, by the names of table and column in small
+    letters."""
     return {path.stem.lower(): _lines(path) for path in visible(folder.glob("*.csv"))}
 
 
 def comment_on(table: Table, told: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """A comment on the columns of a table that are described, or nothing.
-
-    Args:
-        told: what `descriptions` gives.
-    """
+    """A comment on the columns of a table that are described, or nothing; `told` is of `descriptions`."""
     lines = told.get(table.name.lower(), {})
     shown = [line for column in table.columns if (line := lines.get(column.name.lower()))]
     return ["\n".join([f"/* What columns of {table.name} mean:", *shown]) + " */"] if shown else []
@@ -245,13 +237,12 @@ def _lines(path: Path) -> dict[str, str]:
     rows = csv.DictReader(io.StringIO(text, newline=""))
     try:
         if _COLUMN not in (rows.fieldnames or ()):
-            logger.warning(
-                "'%s' has no column %s, as BIRD's descriptions have, and is not read.", path, _COLUMN
-            )
-            return {}
+            raise csv.Error(f"no column {_COLUMN}")
         lines = {(row[_COLUMN] or "").strip().lower(): _line(row) for row in rows}
     except csv.Error as error:
-        logger.warning("'%s' is not CSV (%s), as BIRD's descriptions are, and is not read.", path, error)
+        logger.warning(
+            "'%s' is not a CSV file as BIRD's descriptions are (%s), and is not read.", path, error
+        )
         return {}
     return {column: line for column, line in lines.items() if line}
 
@@ -262,9 +253,6 @@ def _line(row: dict[str, str]) -> str:
     )
     said = list(dict.fromkeys(each for each in (name, meaning) if each.lower() not in ("", column.lower())))
     said += [f"values: {values}"] if values else []
-    return f"{column}: {'; '.join(map(_cut, said))}" if column and said else ""
-
-
-def _cut(text: str) -> str:
-    text = text.replace("*/", "* /")  # it stands in a comment
-    return text if len(text) <= DESCRIPTION_CHARACTERS else text[:DESCRIPTION_CHARACTERS] + "..."
+    # it stands in a comment
+    shown = "; ".join(_cut(each.replace("*/", "* /"), DESCRIPTION_CHARACTERS) for each in said)
+    return f"{column}: {shown}" if column and said else ""

@@ -59,50 +59,6 @@ _TIME = "{0} GLOB '[0-2][0-9]:[0-5][0-9]:[0-5][0-9]' AND time({0}) = {0}"
 
 
 @dataclass
-class ConvertedColumn:
-    """A column of MySQL's, and what is known of its values in SQLite."""
-
-    name: str
-    type: str
-    primary: int
-    """Its place in the primary key, from 1 on; 0 if it has none."""
-    not_null: bool
-    default: str | None
-    auto_increment: bool
-    nulls: int
-    longest: int
-    """Characters of its longest text."""
-    infinite: bool
-    """Whether it holds a number that MySQL has not."""
-
-    @property
-    def is_text(self) -> bool:
-        return _takes_text(self.type)
-
-    def line(self) -> str:
-        """As CREATE TABLE takes it."""
-        words = [quote(self.name), self.type]
-        if self.not_null:
-            words.append("NOT NULL")
-        if self.default is not None:
-            expression = self.type.endswith(("TEXT", "BLOB"))
-            words.append(f"DEFAULT ({self.default})" if expression else f"DEFAULT {self.default}")
-        if self.auto_increment:
-            words.append("AUTO_INCREMENT")
-        return " ".join(words)
-
-    def selected(self) -> str:
-        """The column in a SELECT of SQLite's that gives what its type holds."""
-        name = quote(self.name)
-        if self.is_text:
-            number = f"typeof({name}) IN ('integer', 'real')"
-            return f"CASE WHEN {number} THEN CAST({name} AS TEXT) ELSE {name} END"
-        if self.type == "LONGBLOB":
-            return f"CAST({name} AS BLOB)"
-        return name
-
-
-@dataclass
 class _Values:
     """Values of a column: counts of each kind, and their range."""
 
@@ -121,6 +77,42 @@ class _Values:
     unfit: int
     """Numbers that do not fit the declared DECIMAL exactly."""
     infinite: int
+
+
+@dataclass
+class ConvertedColumn:
+    """A column of MySQL's, and its values in SQLite."""
+
+    name: str
+    type: str
+    primary: int
+    """Its place in the primary key, from 1 on; 0 if it has none."""
+    not_null: bool
+    default: str | None
+    auto_increment: bool
+    values: _Values
+
+    def line(self) -> str:
+        """As CREATE TABLE takes it."""
+        words = [quote(self.name), self.type]
+        if self.not_null:
+            words.append("NOT NULL")
+        if self.default is not None:
+            expression = self.type.endswith(("TEXT", "BLOB"))
+            words.append(f"DEFAULT ({self.default})" if expression else f"DEFAULT {self.default}")
+        if self.auto_increment:
+            words.append("AUTO_INCREMENT")
+        return " ".join(words)
+
+    def selected(self) -> str:
+        """The column in a SELECT of SQLite's that gives what its type holds."""
+        name = quote(self.name)
+        if _takes_text(self.type):
+            number = f"typeof({name}) IN ('integer', 'real')"
+            return f"CASE WHEN {number} THEN CAST({name} AS TEXT) ELSE {name} END"
+        if self.type == "LONGBLOB":
+            return f"CAST({name} AS BLOB)"
+        return name
 
 
 def converted_columns(connection: sqlite3.Connection, table: str) -> tuple[list[ConvertedColumn], list[str]]:
@@ -142,19 +134,7 @@ def converted_columns(connection: sqlite3.Connection, table: str) -> tuple[list[
         written = None if default is None or rowid or hidden else _default(default, type)
         if default is not None and written is None and default.upper() != "NULL" and not hidden:
             notes.append(f"{name}: the default {default}")
-        columns.append(
-            ConvertedColumn(
-                name,
-                type,
-                primary,
-                bool(not_null) or rowid,
-                written,
-                auto_increment=rowid,
-                nulls=0 if rowid else held.nulls,
-                longest=held.longest,
-                infinite=bool(held.infinite),
-            )
-        )
+        columns.append(ConvertedColumn(name, type, primary, bool(not_null) or rowid, written, rowid, held))
     return columns, notes
 
 
@@ -379,7 +359,9 @@ class Definition:
 
     def _primary_is_sure(self) -> bool:
         parts = [self.column(name) for name in self.primary]
-        return all(part is not None and not part.is_text and not part.nulls for part in parts)
+        return all(
+            part is not None and not _takes_text(part.type) and not part.values.nulls for part in parts
+        )
 
     def _indexed(self, name: str, count: int) -> str:
         column = self.column(name)
@@ -398,20 +380,9 @@ def _foreign_key(each: Reference) -> str:
     )
 
 
-def definitions(
-    connection: sqlite3.Connection, names: Sequence[str], infinite: bool = False
-) -> list[Definition]:
-    """The tables of these names, whose values are looked at: that takes seconds for 100 MB.
-
-    Args:
-        infinite: columns may hold infinite numbers, which the caller leaves out.
-
-    Raises:
-        TaskError: a value is there that no column of MySQL's holds.
-    """
+def definitions(connection: sqlite3.Connection, names: Sequence[str]) -> list[Definition]:
+    """The tables of these names, whose values are looked at: that takes seconds for 100 MB."""
     made = [_definition(connection, name) for name in names]
-    if not infinite:
-        _check_finite(made)
     by_name = {each.name.casefold(): each for each in made}
     for each in made:
         each.foreign = list(_foreign(connection, each, by_name))
@@ -470,10 +441,11 @@ def _characters(type: str) -> int:
     return (size or 0) if word in ("CHAR", "VARCHAR") else 0
 
 
-def _check_finite(tables: Sequence[Definition]) -> None:
+def check_finite(tables: Sequence[Definition]) -> None:
+    """Raise TaskError for an infinite number, which no column of MySQL's holds."""
     for table in tables:
         for column in table.columns:
-            if column.infinite:
+            if column.values.infinite:
                 raise TaskError(
                     f"table '{table.name}', column '{column.name}' holds an infinite number, which MySQL has "
                     "not. Correct the file, or play the tasks on SQLite (dialect: sqlite)."
@@ -488,26 +460,18 @@ def rows_of(connection: sqlite3.Connection, table: Definition) -> Iterator[list[
         yield rows
 
 
-def view_step(name: str, sql: str, known: set[str]) -> Step | str:
-    """Return what makes a view on a server, or why nothing can.
+def translated_view(name: str, sql: str) -> str | None:
+    """Return what makes a view on a server, `None` if it cannot be translated.
 
     It reads with the rights of its reader, so it shows nobody other tables than their own.
-
-    Args:
-        known: the names of all tables and views of the database.
     """
     tree = only_statement(sql, "sqlite")
-    select = tree.expression if isinstance(tree, exp.Create) and tree.kind == "VIEW" else None
-    if not isinstance(select, exp.Query):
-        return f"the view {name}, which cannot be translated"
-    there = {each.casefold() for each in (*known, *(cte.alias for cte in select.find_all(exp.CTE)))}
-    if any(table.db or table.name.casefold() not in there for table in select.find_all(exp.Table)):
-        return f"the view {name}, which reads what is not a table of the database"
-    named = tree.this if isinstance(tree, exp.Create) else None
-    columns = [column.name for column in named.expressions] if isinstance(named, exp.Schema) else []
-    shown = f" ({_listed(columns)})" if columns else ""
-    made = f"CREATE SQL SECURITY INVOKER VIEW {quote(name)}{shown} AS {select.sql(dialect='mysql')}"
-    return Step(made, else_lost=f"the view {name}")
+    if not isinstance(tree, exp.Create) or not isinstance(tree.expression, exp.Query):
+        return None
+    columns = tree.this.expressions if isinstance(tree.this, exp.Schema) else []
+    shown = f" ({_listed([column.name for column in columns])})" if columns else ""
+    select = tree.expression.sql(dialect="mysql")
+    return f"CREATE SQL SECURITY INVOKER VIEW {quote(name)}{shown} AS {select}"
 
 
 # --- what a table has ------------------------------------------------------------------------------
@@ -576,8 +540,8 @@ def _shorten(table: Definition, columns: Sequence[str]) -> None:
     texts = [each for name in columns if (each := table.column(name)) and each.type.endswith("TEXT")]
     for each in texts:
         longest = MAX_KEY_CHARACTERS // len(texts)
-        if each.longest <= longest:
-            each.type = f"VARCHAR({max(each.longest, min(KEY_CHARACTERS, longest))})"
+        if each.values.longest <= longest:
+            each.type = f"VARCHAR({max(each.values.longest, min(KEY_CHARACTERS, longest))})"
 
 
 def _same_types(table: Definition, reference: Reference, by_name: dict[str, Definition]) -> bool:

@@ -154,8 +154,15 @@ class Declaration:
 
 def declaration(words: Sequence[Word]) -> Declaration:
     """Return what a CREATE TABLE declares, given its words."""
-    made = Declaration(notes=[f"without {lost}" for lost in not_made(words)])
-    for line in filter(None, lines_of(words)):
+    made = of_lines(lines_of(words))
+    made.notes = [*(f"without {lost}" for lost in not_made(words)), *made.notes]
+    return made
+
+
+def of_lines(lines: Iterable[Sequence[Word]]) -> Declaration:
+    """Return what the lines of a CREATE TABLE declare, as `lines_of` gives them."""
+    made = Declaration()
+    for line in filter(None, lines):
         made.add(line)
     return made
 

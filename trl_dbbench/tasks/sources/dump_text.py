@@ -31,7 +31,12 @@ MAX_INSERT_CHARACTERS = 100_000
 """Characters of rows sent together: our servers take 320 KiB, and a character has up to four bytes."""
 
 # Groups with a lookahead are repeated by + and *, never by ++ and *+: Python before 3.11.5 gets those wrong.
-_GAP = re.compile(r"(?:\s++|--(?=[\s]|\Z)[^\n]*+\n?|\#[^\n]*+\n?|/\*(?!M?!(?!999999)).*?\*/)+", re.DOTALL)
+_GAP = re.compile(
+    # the last: what the program says of a password, by `mysqldump ... > dump.sql 2>&1`
+    r"(?:\s++|--(?=[\s]|\Z)[^\n]*+\n?|\#[^\n]*+\n?|/\*(?!M?!(?!999999)).*?\*/"
+    r"|(?:mysqldump|mysqlpump|mariadb-dump|Warning):[^\n]*+\n?)+",
+    re.DOTALL,
+)
 _DELIMITER = re.compile(r"DELIMITER[ \t]+(\S+)[^\n]*\n?", re.IGNORECASE)
 _QUOTED = r"""'(?:[^'\\]++|\\.|'')*+'|"(?:[^"\\]++|\\.|"")*+"|`[^`]*+`"""
 _COMMENT = (
@@ -43,7 +48,7 @@ _VALUE = r"""(?:
       0x[0-9A-Fa-f]++ | 0b[01]++ | [+-]?(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][+-]?\d++)?+
     | NULL | TRUE | FALSE | DEFAULT
     | (?:_[a-z0-9]+[ ]?|[xXbBnN])?(?:'(?:[^'\\]++|\\.|'')*+'|"(?:[^"\\]++|\\.|"")*+")
-    | _binary[ ]0x[0-9A-Fa-f]++
+    | _binary[ ]0x[0-9A-Fa-f]++ | UNHEX\('[0-9A-Fa-f]*+'\) | CONV\('[01]*+',[ ]2,[ ]10\)[ ]\+[ ]0
     )"""
 _INSERT = re.compile(
     rf"(?P<verb>INSERT|REPLACE)(?:\s+(?:(?P<ignore>IGNORE)|DELAYED|LOW_PRIORITY))*\s+(?:INTO\s+)?"
@@ -63,7 +68,8 @@ _COMMENT_SIGNS = ("/*", "--", "#", "*/")
 _SURROGATE = re.compile("[\udc80-\udcff]")
 _TEXT = re.compile(r"(?:_[a-z0-9]+ ?)?'((?:[^'\\]++|\\.|'')*+)'", re.DOTALL | re.IGNORECASE)
 _DIGITS = re.compile(
-    r"(?:_\w+ ?)?(?:0x(?P<hex>[0-9a-f]+)|0b(?P<bits>[01]+)|x'(?P<more>[0-9a-f]*)'|b'(?P<other>[01]*)')",
+    r"(?:_\w+ ?)?(?:0x(?P<hex>[0-9a-f]+)|0b(?P<bits>[01]+)|(?:x|unhex\()'(?P<more>[0-9a-f]*)'\)?"
+    r"|(?:b|conv\()'(?P<other>[01]*)'(?:, 2, 10\) \+ 0)?)",
     re.IGNORECASE,
 )
 _ESCAPED = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
@@ -139,10 +145,9 @@ def shown_name(written: str) -> str:
 
 
 def unescaped(written: str) -> str:
-    """The text of a cell: what a quoted one or the digits of bytes stand for; another as it is.
+    """What a quoted text, or the digits of bytes, stand for; another cell as it is.
 
-    Raises:
-        UnicodeDecodeError: it is not UTF-8.
+    Raises UnicodeDecodeError if bytes are not UTF-8.
     """
     if (held := bytes_of(written)) is not None:
         return held.decode()
@@ -195,11 +200,7 @@ def joined(words: Sequence[Word]) -> str:
 
 @contextmanager
 def open_dump(path: Path) -> Iterator[IO[str]]:
-    """A dump as text: of UTF-8, or of UTF-16 with its mark as PowerShell writes it; `.gz` is unpacked.
-
-    Raises:
-        TaskError: it cannot be unpacked, or is not text.
-    """
+    """A dump as text: of UTF-8, or of UTF-16 with its mark as PowerShell writes it; `.gz` is unpacked."""
     unpack: Callable[..., Any] = gzip.open if path.suffix.lower() == ".gz" else open
     try:
         with unpack(path, "rb") as file:

@@ -24,13 +24,10 @@ from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, read_csv_tables
 from trl_dbbench.tasks.sources.base import file_digest
 from trl_dbbench.tasks.sources.parquet import (
-    EXACT_DIGITS,
     ParquetColumn,
     batches,
-    digits_of,
-    in_utc,
-    no_column,
     open_parquet,
+    too_long,
 )
 from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile
 from trl_dbbench.tasks.table import Column, check_differ
@@ -49,11 +46,7 @@ _VERSION = 3
 
 
 class Folder(SQLiteFile):
-    """The tables of a folder's files; see `Kind`.
-
-    Raises:
-        TaskError: a file cannot be read, or is not a table.
-    """
+    """The tables of a folder's files; see `Kind`."""
 
     def __init__(self, path: Path, digest: str) -> None:
         super().__init__(_converted(path, digest), digest)
@@ -83,11 +76,7 @@ _PART = re.compile(r"part[-.]\d+.*\.parquet|\w+=.*")
 
 
 def table_files(folder: Path) -> list[Path]:
-    """The files of a folder that are tables.
-
-    Raises:
-        TaskError: there are none, two of one name, or parts of one table.
-    """
+    """The files of a folder that are tables; TaskError for none, two of one name, or parts of one table."""
     there = visible(folder.iterdir())
     if part := next((each.name for each in there if _PART.fullmatch(each.name)), None):
         raise TaskError(
@@ -175,9 +164,9 @@ def _parquet_table(
     file, columns = open_parquet(path)
     for column in columns:
         if not column.type:
-            raise TaskError(f"{path}: the column '{column.name}' {no_column(column)}. Leave it out.")
-        if column.zone:
-            note(f"{path.stem}.{column.name}: {in_utc(column)}")
+            raise TaskError(f"{path}: the column '{column.name}' {column.unfit}. Leave it out.")
+        if column.note:
+            note(f"{path.stem}.{column.name}: {column.note}")
     return tuple(Column(each.name, each.type) for each in columns), _parquet_rows(path, file, columns, note)
 
 
@@ -201,17 +190,14 @@ def _parquet_rows(
 
 def _held(value: Any) -> Any:
     """A value as a cell that gives all of its digits back; TaskError for one that SQLite would change."""
-    if isinstance(value, int) and value >= 2**63:
-        raise TaskError(f"{value}; SQLite has integers of 64 bits with a sign. Write the column as texts.")
     if isinstance(value, float) and math.isnan(value):
         return None
-    if not isinstance(value, Decimal):
-        return value
-    if digits_of(value) <= EXACT_DIGITS:
-        return str(value)
-    if value == value.to_integral_value() and abs(value) < 2**63:
+    beyond = too_long(value)
+    if beyond and isinstance(value, Decimal) and value == value.to_integral_value() and abs(value) < 2**63:
         return int(value)
-    raise TaskError(
-        f"{value}; SQLite has numbers of {EXACT_DIGITS} digits, beside integers of 64 bits. Write the column "
-        "as texts, or as doubles if its last digits do not matter."
-    )
+    if beyond:
+        raise TaskError(
+            f"{value}, a number of more than {beyond}, which SQLite does not hold exactly. Write the column "
+            "as texts, or as doubles if its last digits do not matter."
+        )
+    return str(value) if isinstance(value, Decimal) else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.tasks.column_types import shortest_float, text_type
+from trl_dbbench.tasks.column_types import MAX_WHOLE_DIGITS, shortest_float, text_type
 from trl_dbbench.tasks.table import Cell, Column, Table
 
 if TYPE_CHECKING:
@@ -27,15 +26,19 @@ EXACT_DIGITS = 15
 
 _EVERY_DIGIT = Context(prec=100)
 
-_UNITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
-"""Digits behind the point of the seconds in a unit of time."""
+MAX_PLACES = 30
+"""Digits behind the point of a DECIMAL."""
+
+_BEGINS = re.compile(r"(?!0000)\d{4}-|\d\d:", re.ASCII)
+"""Begins a day or a time that databases have."""
+
+_SPARE = re.compile(r"\.0+$|(?<=\.\d{6})000$")
+"""Digits of a second's fraction that say nothing, and of which databases have no more than six."""
 
 _INDEX = re.compile(r"__index_level_\d+__")
 """Column that pandas makes of an index without a name."""
 
 _UTC = ("UTC", "Etc/UTC", "+00:00", "GMT", "Z")
-
-_BEGIN = datetime.datetime(1970, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -48,12 +51,18 @@ class ParquetColumn:
     read: Callable[[pyarrow.Array], list[Any]]
     zone: str | None = None
 
+    @property
+    def unfit(self) -> str:
+        """Why no table has it."""
+        return f"has the type {self.arrow}; a table has numbers, texts, dates, times and bytes"
+
+    @property
+    def note(self) -> str:
+        return f"its times of {self.zone} are in UTC" if self.zone else ""
+
 
 def open_parquet(path: Path) -> tuple[ParquetFile, list[ParquetColumn]]:
-    """
-    Raises:
-        TaskError: it cannot be read, or has no columns.
-    """
+    """The file and its columns; TaskError if it cannot be read, or has none."""
     import pyarrow
     import pyarrow.parquet
 
@@ -68,11 +77,7 @@ def open_parquet(path: Path) -> tuple[ParquetFile, list[ParquetColumn]]:
 
 
 def batches(path: Path, file: ParquetFile, columns: list[ParquetColumn]) -> Iterator[list[list[Any]]]:
-    """The cells of some of the columns, each a list, for some rows after the others.
-
-    Raises:
-        TaskError: they cannot be read, such as a date after the year 9999.
-    """
+    """The cells of some of the columns, each a list, for some rows after the others."""
     import pyarrow
 
     try:
@@ -92,19 +97,12 @@ def batches(path: Path, file: ParquetFile, columns: list[ParquetColumn]) -> Iter
         raise TaskError(f"{path} is not a readable parquet file: {error}") from None
 
 
-def no_column(column: ParquetColumn) -> str:
-    """Return why a table cannot have a column."""
-    return f"has the type {column.arrow}; a table has numbers, texts, dates, times and bytes"
-
-
-def in_utc(column: ParquetColumn) -> str:
-    """Return what there is to say of times with a zone."""
-    return f"its times of {column.zone} are in UTC"
-
-
-def digits_of(value: Decimal) -> int:
-    """Significant digits."""
-    return len(value.normalize(_EVERY_DIGIT).as_tuple().digits)
+def too_long(value: Any) -> str | None:
+    """What a number has more of than SQLite gives back as it was; `None` if it is none."""
+    if isinstance(value, int):
+        return "64 bits" if value >= 2**63 else None
+    digits = len(value.normalize(_EVERY_DIGIT).as_tuple().digits) if isinstance(value, Decimal) else 0
+    return f"{EXACT_DIGITS} digits" if digits > EXACT_DIGITS else None
 
 
 def parquet_table(path: Path, note: Callable[[str], object]) -> Table:
@@ -112,9 +110,6 @@ def parquet_table(path: Path, note: Callable[[str], object]) -> Table:
 
     Args:
         note: gets a line for each column that is left out or read otherwise than it is written.
-
-    Raises:
-        TaskError: it cannot be read, or no column is left.
     """
     file, columns = open_parquet(path)
     kept, cells_by_column = [], []
@@ -138,12 +133,12 @@ def _task_cells(path: Path, file: ParquetFile, column: ParquetColumn) -> tuple[s
     if _INDEX.fullmatch(column.name):
         raise TaskError("it is pandas' index, which has no name; name it to keep it")
     if not column.type:
-        raise TaskError(f"it {no_column(column)}")
+        raise TaskError(f"it {column.unfit}")
     if column.type == "BLOB":
         raise TaskError(f"its type {column.arrow} holds bytes")
     cells = [cell for batch in batches(path, file, [column]) for cell in batch[0]]
     held = [cell for cell in cells if cell is not None]
-    notes = [in_utc(column)] if column.zone and held else []
+    notes = [column.note] if column.note and held else []
     if column.type == "DOUBLE":
         if any(map(math.isinf, held)):
             raise TaskError("it holds an infinite number, which MySQL has not")
@@ -152,14 +147,9 @@ def _task_cells(path: Path, file: ParquetFile, column: ParquetColumn) -> tuple[s
         return column.type, [None if cell is None or math.isnan(cell) else cell for cell in cells], notes
     if column.type.endswith(",0)") and all(abs(cell) < 2**63 for cell in held):
         return "BIGINT", [None if cell is None else int(cell) for cell in cells], notes
-    too_long = None
-    if any(isinstance(cell, int) and cell >= 2**63 for cell in held):
-        too_long = "64 bits"
-    elif any(isinstance(cell, Decimal) and digits_of(cell) > EXACT_DIGITS for cell in held):
-        too_long = f"{EXACT_DIGITS} digits"
     texts = [f"{cell:f}" if isinstance(cell, Decimal) else cell for cell in cells]
-    if too_long:
-        notes.append(f"numbers of more than {too_long} are kept as TEXT")
+    if beyond := next(filter(None, map(too_long, held)), None):
+        notes.append(f"numbers of more than {beyond} are kept as TEXT")
         return "TEXT", [None if cell is None else str(cell) for cell in texts], notes
     if column.type in ("TIME", "DATETIME"):
         places = max((len(cell.partition(".")[2]) for cell in held), default=0)
@@ -178,6 +168,10 @@ def _column(name: str, type: pyarrow.DataType) -> ParquetColumn:
     made = partial(ParquetColumn, name, arrow=str(type))
     if is_.is_dictionary(type):
         return _column(name, type.value_type)
+    if isinstance(type, pyarrow.BaseExtensionType):
+        if type.extension_name == "arrow.uuid":
+            return made("CHAR(36)", read=_each(str))
+        return _column(name, type.storage_type)  # such as JSON
     if is_.is_boolean(type):
         return made("BOOLEAN", read=_each(int))
     if is_.is_integer(type):
@@ -185,15 +179,14 @@ def _column(name: str, type: pyarrow.DataType) -> ParquetColumn:
     if is_.is_floating(type):
         return made("DOUBLE", read=_each(float if type.bit_width == 64 else shortest_float))
     if is_.is_decimal(type):
-        return made(f"DECIMAL({type.precision},{max(type.scale, 0)})", read=_listed)
+        precision, scale = min(type.precision, MAX_WHOLE_DIGITS), min(max(type.scale, 0), MAX_PLACES)
+        return made(f"DECIMAL({precision},{scale})", read=_listed)
     if is_.is_date(type):
-        return made("DATE", read=_each(lambda value: value.isoformat()))
+        return made("DATE", read=_written)
     if is_.is_timestamp(type):
-        return made(
-            "DATETIME", read=_counted(_UNITS[type.unit], _moment), zone=None if type.tz in _UTC else type.tz
-        )
+        return made("DATETIME", read=_written, zone=None if type.tz in _UTC else type.tz)
     if is_.is_time(type):
-        return made("TIME", read=_counted(_UNITS[type.unit], _time))
+        return made("TIME", read=_written)
     if any(each(type) for each in (is_.is_string, is_.is_large_string, is_.is_string_view, is_.is_null)):
         return made("TEXT", read=_listed)
     of_bytes = (is_.is_binary, is_.is_large_binary, is_.is_fixed_size_binary, is_.is_binary_view)
@@ -208,28 +201,15 @@ def _each(read: Callable[[Any], Any]) -> Callable[[pyarrow.Array], list[Any]]:
     return lambda array: [None if value is None else read(value) for value in array.to_pylist()]
 
 
-def _counted(places: int, read: Callable[[int, str], str]) -> Callable[[pyarrow.Array], list[Any]]:
-    """Times that are stored as a number of units; Python's own have no more than six places."""
+def _written(array: pyarrow.Array) -> list[Any]:
+    """Days and times as databases write them, in UTC."""
+    import pyarrow
 
-    def shown(value: int) -> str:
-        seconds, rest = divmod(value, 10**places)
-        if places == 9 and rest % 1000 == 0:
-            return read(seconds, f".{rest // 1000:06d}" if rest else "")
-        return read(seconds, f".{rest:0{places}d}" if rest else "")
-
-    def cells(array: pyarrow.Array) -> list[Any]:
-        import pyarrow
-
-        whole = pyarrow.int32() if array.type.bit_width == 32 else pyarrow.int64()
-        return [None if value is None else shown(value) for value in array.cast(whole).to_pylist()]
-
-    return cells
-
-
-def _moment(seconds: int, fraction: str) -> str:
-    """A time as databases write it, in UTC."""
-    return f"{(_BEGIN + datetime.timedelta(seconds=seconds)).isoformat(sep=' ')}{fraction}"
-
-
-def _time(seconds: int, fraction: str) -> str:
-    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{fraction}"
+    if pyarrow.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pyarrow.types.is_timestamp(array.type):
+        array = array.cast(pyarrow.timestamp(array.type.unit))
+    texts = array.cast(pyarrow.string()).to_pylist()
+    if strange := next((text for text in texts if text is not None and not _BEGINS.match(text)), None):
+        raise ValueError(f"date value out of range: {strange}")
+    return [None if text is None else _SPARE.sub("", text) for text in texts]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import quote as url_quote
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.tasks.column_types import Declared
 from trl_dbbench.tasks.sources.base import (
     DESCRIPTIONS_FOLDER,
     EXAMPLE_ROWS,
@@ -21,12 +20,18 @@ from trl_dbbench.tasks.sources.base import (
     comment_on,
     descriptions,
     file_digest,
-    in_order,
+    view_steps,
     with_rows,
 )
-from trl_dbbench.tasks.sources.conversion import Definition, definitions, rows_of, view_step
-from trl_dbbench.tasks.sources.declaration import Declaration
-from trl_dbbench.tasks.sources.dump_text import unescaped
+from trl_dbbench.tasks.sources.conversion import (
+    Definition,
+    check_finite,
+    definitions,
+    rows_of,
+    translated_view,
+)
+from trl_dbbench.tasks.sources.declaration import declaration
+from trl_dbbench.tasks.sources.dump_text import words_of
 from trl_dbbench.tasks.table import Column, Table
 from trl_dbbench.utils.sql import quote
 
@@ -65,11 +70,7 @@ class SQLiteFile:
 
     @contextmanager
     def connect(self, max_cell_bytes: int | None = MAX_CELL_BYTES) -> Iterator[sqlite3.Connection]:
-        """A connection that can only read.
-
-        Raises:
-            TaskError: it is not an SQLite database.
-        """
+        """A connection that can only read; TaskError if it is not an SQLite database."""
         try:
             with closing(sqlite3.connect(self.uri, uri=True)) as connection:
                 connection.text_factory = lambda text: text.decode(errors="replace")
@@ -83,7 +84,7 @@ class SQLiteFile:
     def tables(self, dialect: str | None = None) -> tuple[Table, ...]:
         if dialect != "mysql":
             return self._tables
-        lost = {name for name, step in self._views() if not isinstance(step, Step)}
+        lost = {name for name, step in self._views().items() if not isinstance(step, Step)}
         return tuple(table for table in self._tables if table.name not in lost)
 
     @cached_property
@@ -107,7 +108,8 @@ class SQLiteFile:
             made = self._made
             if dialect == "mysql":
                 made = {each.name: ("table", each.create(whole=True)) for each in self.definitions}
-                made |= {name: ("view", step.sql) for name, step in self._views() if isinstance(step, Step)}
+                views = self._views().items()
+                made |= {name: ("view", step.sql) for name, step in views if isinstance(step, Step)}
             parts, told = [], descriptions(self.path.parent / DESCRIPTIONS_FOLDER)
             for table in self.tables(dialect):
                 if table.name not in made:  # a view that no server can have
@@ -131,24 +133,19 @@ class SQLiteFile:
             yield from each.keys()
         for each in made:  # when all that they refer to is there
             yield from each.references()
-        for _, step in self._views():
-            yield step
+        yield from self._views().values()
 
     @cached_property
     def definitions(self) -> list[Definition]:
-        """Its tables as MySQL is to make them.
-
-        Raises:
-            TaskError: it cannot be read, or holds what no server could.
-        """
+        """Its tables as MySQL is to make them; TaskError if it holds what no server could."""
         with self.connect(None) as connection:
-            return definitions(connection, self.table_names())
+            made = definitions(connection, self.names("table"))
+            check_finite(made)
+            return made
 
-    def table_names(self) -> list[str]:
-        return [name for name, (type, _) in self._made.items() if type == "table"]
-
-    def view_names(self) -> list[str]:
-        return [name for name, (type, _) in self._made.items() if type == "view"]
+    def names(self, kind: str) -> list[str]:
+        """The names of what is a `table`, or a `view`."""
+        return [name for name, (type, _) in self._made.items() if type == kind]
 
     @cached_property
     def _made(self) -> dict[str, tuple[str, str]]:
@@ -166,15 +163,15 @@ class SQLiteFile:
                 if not name.startswith("sqlite_") and name not in inner
             }
 
-    def _views(self) -> list[tuple[str, Step | str]]:
+    def _views(self) -> dict[str, Step | str]:
+        """By its name what makes each view on a server, or why nothing can."""
         there = {table.name for table in self.tables()}
-        views = {name: self._made[name][1] for name in self.view_names() if name in there}
-        known, steps = there - views.keys(), []
-        for name in in_order(views):
-            steps.append((name, step := view_step(name, views[name], known)))
-            if isinstance(step, Step):
-                known.add(name)
-        return steps
+        made = {
+            name: translated_view(name, self._made[name][1]) for name in self.names("view") if name in there
+        }
+        views = {name: sql for name, sql in made.items() if sql is not None}
+        lost = {name: f"the view {name}, which cannot be translated" for name in made if name not in views}
+        return {**lost, **dict(view_steps(views, there - made.keys()))}
 
 
 def _first_rows(connection: sqlite3.Connection, name: str) -> list[Any] | None:
@@ -207,9 +204,6 @@ def sqlite_tables(
     Args:
         sample: most rows of a table, drawn at random.
         only: the names of tables; all if left out.
-
-    Raises:
-        TaskError: the file cannot be read, or holds an infinite number.
     """
     tables, notes = [], list[str]()
     with file.connect(None) as connection:
@@ -217,35 +211,41 @@ def sqlite_tables(
             "SELECT tbl_name, name FROM sqlite_master WHERE type = 'trigger' AND tbl_name IN "
             "(SELECT name FROM sqlite_master WHERE type = 'table') ORDER BY rowid"
         ).fetchall()
-        names = list(_readable(file.table_names(), connection, notes))
-        for made in definitions(connection, names, infinite=True):
+        names = list(_readable(file.names("table"), connection, notes))
+        defined = definitions(connection, names)
+        connection.text_factory = bytes
+        for made in defined:
             if only is not None and made.name not in only:
                 continue
             notes += [note if _says_all(note) else f"{note}, not held" for note in made.notes]
-            lacking = dict.fromkeys(_not_text(connection, made), "its texts are no UTF-8")
-            infinite = (column.name for column in made.columns if column.infinite)
-            lacking |= dict.fromkeys(infinite, "it holds an infinite number")
-            declared = _declared(made)
-            notes += declared.lost_references(made.name)
-            held = declared.task_columns(made.name, notes, lacking.get)
-            if not held:
-                continue
-            columns = [column for _, column in held]
-            names = [column.name for column in made.columns]
-            places = [names.index(column.name) for column in columns]
             drawn = Sample(sample, random.Random(f"{seed}-{made.name}"))
             for rows in rows_of(connection, made):
                 for row in rows:
-                    drawn.add(tuple(row[place] for place in places))
-            if drawn.seen > len(drawn.kept):
+                    drawn.add(row)
+            kept = drawn.in_order()
+            cells = {
+                column.name: _decoded(kept, place)
+                for place, column in enumerate(made.columns)
+                if column.type != "LONGBLOB"  # which no task has
+            }
+            lacking = {name: "its texts are no UTF-8" for name, held in cells.items() if held is None}
+            infinite = (column.name for column in made.columns if column.values.infinite)
+            lacking |= dict.fromkeys(infinite, "it holds an infinite number")
+            declared = declaration(words_of(made.create(whole=True)))
+            notes += declared.lost_references(made.name)
+            columns = [column for _, column in declared.task_columns(made.name, notes, lacking.get)]
+            if not columns:
+                continue
+            if drawn.seen > len(kept):
                 notes.append(f"{made.name}: {sample} of its {drawn.seen:,} rows are taken (--sample)")
-            tables.append(Table(made.name, tuple(columns), tuple(drawn.in_order())))
+            held = [cells[column.name] or [] for column in columns]
+            tables.append(Table(made.name, tuple(columns), tuple(zip(*held, strict=True))))
     notes += [
         f"{table}: its trigger {name} is not held"
         for table, name in triggers
         if only is None or table in only
     ]
-    if views := file.view_names():
+    if views := file.names("view"):
         notes.append(f"its views are left out: {', '.join(views)}")
     return tables, notes
 
@@ -265,33 +265,9 @@ def _says_all(note: str) -> bool:
     return " by its values" in note or "of plain values" in note
 
 
-def _not_text(connection: sqlite3.Connection, table: Definition) -> set[str]:
-    """The columns that have texts of another encoding."""
-    found = set()
-    for column in table.columns:
-        name, of = quote(column.name), quote(table.name)
-        texts = connection.execute(f"SELECT CAST({name} AS BLOB) FROM {of} WHERE typeof({name}) = 'text'")
-        try:
-            for (text,) in texts:
-                text.decode()
-        except UnicodeDecodeError:
-            found.add(column.name)
-    return found
-
-
-def _declared(table: Definition) -> Declaration:
-    made = Declaration(references=table.foreign)
-    for column in table.columns:
-        made.columns[column.name] = Declared(
-            column.name,
-            column.type.lower(),
-            nullable=not column.not_null,
-            default=None if column.default is None else unescaped(column.default),
-            computed=column.default == "CURRENT_TIMESTAMP",
-            auto_increment=column.auto_increment,
-        )
-    if table.primary:
-        made.hold(table.primary, "PRIMARY KEY")
-    for names in table.uniques:
-        made.hold(names, "UNIQUE")
-    return made
+def _decoded(rows: Iterable[Sequence[Any]], place: int) -> list[Any] | None:
+    """The cells of a column, `None` if one of its texts has another encoding."""
+    try:
+        return [row[place].decode() if isinstance(row[place], bytes) else row[place] for row in rows]
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,325 @@
+"""The statements of a dump: what each of them makes, and which are executed.
+
+A dump is data and not code: of its statements only those are executed that make tables, rows, keys and views,
+and of these only forms that read and touch nothing else, since they run under an account that may do much.
+Session settings are the loader's own. What else a dump has, such as routines, triggers, events, accounts and
+rights, is left out with a note.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, compress, pairwise
+from typing import NoReturn
+
+from trl_dbbench.errors import TaskError
+from trl_dbbench.tasks.column_types import Declared
+from trl_dbbench.tasks.sources.base import SYSTEM, Step
+from trl_dbbench.tasks.sources.declaration import is_column, lines_of, of_lines
+from trl_dbbench.tasks.sources.dump_text import Rows, Word, cells, joined, shown_name, words_of
+from trl_dbbench.utils.sql import quote
+
+_SILENT = ("SET", "LOCK", "UNLOCK", "START", "BEGIN", "COMMIT", "CHANGE")
+"""Statements that leave nothing in tables. CHANGE MASTER says where the dump was taken."""
+
+_CODE = ("TRIGGER", "PROCEDURE", "FUNCTION", "EVENT", "USER", "ROLE", "TABLESPACE", "SERVER")
+
+_ALTERED = ("ADD", "MODIFY")
+_NEVER_ALTERED = frozenset(
+    {"RENAME", "DISCARD", "IMPORT", "TABLESPACE", "EXCHANGE", "PARTITION", "DIRECTORY", "CONNECTION", "UNION"}
+)
+
+_NEVER_CALLED = (
+    *("LOAD_FILE", "SLEEP", "BENCHMARK"),
+    *("GET_LOCK", "RELEASE_LOCK", "RELEASE_ALL_LOCKS", "IS_FREE_LOCK", "IS_USED_LOCK"),
+)
+"""Functions that a column's default could call when rows are put in."""
+
+NAMES = re.compile(r"`(?:[^`]|``)+`|[^\s,()`]+")
+"""Names in a list, as that of an INSERT."""
+
+_UNICODE = ("utf8", "utf8mb3", "utf8mb4", "binary", "NULL")
+
+
+def kind_of(words: Sequence[Word]) -> str:
+    """Return what to do with a statement; in capitals, what it is that is left out."""
+    upper = [word.upper for word in words]
+    first, second, _, fourth = [*upper[:4], "", "", "", ""][:4]
+    if first == "PRAGMA" or (first, second) == ("BEGIN", "TRANSACTION"):
+        raise TaskError(
+            f"it has '{joined(words[:4])}', as SQLite's dumps have, whose texts are written in another way "
+            "than MySQL's; give the .sqlite file, or a dump of mysqldump."
+        )
+    if first in ("", *_SILENT):
+        utc = any(each.strip("'\"") == "+00:00" for each in upper)  # phpMyAdmin writes double quotes
+        return "zone" if "TIME_ZONE" in upper and utc else "nothing"
+    if second in ("DATABASE", "SCHEMA"):
+        return "nothing"
+    if (first, second) == ("CREATE", "TABLE"):
+        return "table"
+    if first == "CREATE" and second in ("INDEX", "UNIQUE", "FULLTEXT", "SPATIAL"):
+        return "CREATE INDEX"
+    if first == "CREATE":
+        made = next((each for each in upper[:20] if each in ("VIEW", *_CODE)), second)
+        return "view" if made == "VIEW" else f"CREATE {made}"
+    if (first, second) == ("ALTER", "TABLE"):
+        if fourth in ("DISABLE", "ENABLE", "AUTO_INCREMENT"):
+            return "nothing"
+        if fourth not in _ALTERED or _names_a_database(upper) or _NEVER_ALTERED.intersection(upper):
+            refuse(joined(words[:6]))
+        _check_calls(words)
+        return "alter"
+    if first == "DROP" and second in ("TABLE", "VIEW"):
+        if "." in upper:
+            refuse(joined(words[:8]))
+        return "drop"
+    if first == "DROP":
+        return "nothing"
+    if first == "SELECT" and not {"FROM", "INTO"}.intersection(upper):
+        return "nothing"  # what a script says as it goes, or the number of a sequence, which is left out
+    if first == "TRUNCATE" and len(words) == 2 + (second == "TABLE"):
+        return "empty"
+    if (first, second) == ("DELETE", "FROM") and len(words) == 3:
+        return "empty"
+    if first in ("INSERT", "REPLACE", "UPDATE", "DELETE", "TRUNCATE", "LOAD", "SELECT"):
+        refuse(joined(words[:6]))
+    return f"{first} {second}".upper() if second.isalpha() else first.upper()
+
+
+def _names_a_database(words: Sequence[str]) -> bool:
+    """Return whether a point stands anywhere but in a number such as 4.99."""
+    around = zip(["", *words], words, [*words[1:], ""], strict=False)
+    return any(word == "." and not (left.isdigit() and right.isdigit()) for left, word, right in around)
+
+
+def names(words: Sequence[Word]) -> list[str]:
+    """The names in a statement: first those of tables or views that it makes, alters, empties or drops."""
+    no_names = ("IF", "NOT", "EXISTS", "CASCADE", "RESTRICT")
+    behind = words[2:] or words[1:]  # TRUNCATE t
+    return [
+        shown_name(word.text)
+        for word in behind
+        if word.kind in ("word", "quoted") and word.upper not in no_names
+    ]
+
+
+def named(words: Sequence[Word]) -> str:
+    """The first of `names`."""
+    return next(iter(names(words)), "")
+
+
+def code_made(words: Sequence[Word], kind: str) -> str:
+    """The name of the function, or of what else `kind` says, that a statement makes; empty if it has none."""
+    upper = [word.upper for word in words[:20]]
+    place = upper.index(kind) if upper[:1] == ["CREATE"] and kind in upper else None
+    return "" if place is None else named(words[place - 1 : place + 6])
+
+
+@dataclass
+class Create:
+    """A CREATE TABLE: its quoted name, its columns and keys, and what of its options is kept."""
+
+    name: str
+    lines: list[list[Word]]
+    options: str
+
+    @property
+    def sql(self) -> str:
+        lines = ",\n  ".join(map(joined, self.lines))
+        return f"CREATE TABLE {self.name} (\n  {lines}\n){self.options}"
+
+    @cached_property
+    def columns(self) -> list[Declared]:
+        """The columns as they are when the table is made."""
+        return list(of_lines(self.lines).columns.values())
+
+
+def table_made(words: Sequence[Word]) -> Create:
+    """CREATE TABLE with its columns, and of its options those that say how its texts and numbers are.
+
+    Raises:
+        TaskError: it names another database, has its rows from a query, or calls what reads files.
+    """
+    parts = words[5:] if if_not_there(words) else words[2:]
+    if parts[:1] and parts[0].kind == "string":
+        raise TaskError(
+            f"the table {parts[0].text} is named in double quotes, as in dumps of SQLite, PostgreSQL and "
+            "Oracle and not in MySQL's; give the .sqlite file, or each table as a CSV file with a header."
+        )
+    depths = accumulate((part.text == "(") - (part.text == ")") for part in parts)
+    end = next((place for place, depth in enumerate(depths) if depth == 0 and parts[place].text == ")"), 0)
+    body, behind = parts[: end + 1], [part.upper for part in parts[end + 1 :]]
+    behind = behind[: next((place for place, word in enumerate(behind) if word == "PARTITION"), None)]
+    elsewhere = any(
+        part.upper == "REFERENCES" and each.text == "." for part, each in zip(body, body[2:], strict=False)
+    )
+    queried = {"SELECT", "AS", "TABLE", "VALUES"}.intersection(behind)
+    queried |= {"SELECT"}.intersection(part.upper for part in body)
+    if not end or body[1].text != "(" or elsewhere or queried:
+        refuse(f"CREATE TABLE {joined(parts[:6])} ...")
+    _check_calls(body)
+    lines = [_on_any_server(line) for line in filter(None, lines_of(body)) if not _says_nothing(line)]
+    return Create(parts[0].text, lines, _options(behind))
+
+
+def _says_nothing(line: Sequence[Word]) -> bool:
+    """Return whether a line is a period, which has no versions here, or a check that MySQL does not make."""
+    unchecked = [word.upper for word in line[-2:]] == ["NOT", "ENFORCED"]
+    return not is_column(line) and (unchecked or line[0].upper == "PERIOD")
+
+
+def if_not_there(words: Sequence[Word]) -> bool:
+    """Return whether CREATE TABLE does nothing where there is such a table."""
+    return [word.upper for word in words[2:5]] == ["IF", "NOT", "EXISTS"]
+
+
+_NOT_MADE = (
+    *(("WITH", "SYSTEM", "VERSIONING"), ("WITHOUT", "SYSTEM", "VERSIONING")),
+    *(("GENERATED", "ALWAYS", "AS", "ROW", each) for each in ("START", "END")),
+    *(("AS", "ROW", each) for each in ("START", "END")),
+    *(("SRID", "NUMBER"), ("COMPRESSED",), ("VISIBLE",), ("PERSISTENT",)),
+)
+"""What columns have of the history of their rows in MariaDB, and what only one of the servers knows."""
+
+
+def _on_any_server(line: Sequence[Word]) -> list[Word]:
+    """A line of CREATE TABLE without what is in `_NOT_MADE`."""
+    kept: list[Word] = []
+    place = 0
+    while place < len(line):
+        upper = tuple("NUMBER" if word.text.isdigit() else word.upper for word in line[place : place + 5])
+        size = next((len(each) for each in _NOT_MADE if upper[: len(each)] == each), 0)
+        if not size or not kept or kept[-1].text in ("(", ","):  # or it is a name
+            kept.append(line[place])
+            size = 1
+        place += size
+    return kept
+
+
+_BEFORE_TABLES = ("", "FROM", "JOIN", "TABLE", "INTO", "VIEW", "EXISTS", "REFERENCES")
+
+
+def unqualified(words: Sequence[Word], database: str | None, is_table: bool = False) -> list[Word]:
+    """The words without the name of the database in use before a point, as MySQL Workbench writes it.
+
+    Args:
+        is_table: a table has the same name, which stays before the name of a column.
+    """
+    kept: list[Word] = []
+    for word, after in zip(words, [*words[1:], None], strict=False):
+        if kept and kept[-1].text == "." and kept[:-1] and shown_name(kept[-2].text) == database:
+            before = kept[-3].upper if kept[2:] else ""
+            if not is_table or before in _BEFORE_TABLES or (after is not None and after.text == "."):
+                word = word._replace(spaced=kept[-2].spaced)
+                del kept[-2:]
+        kept.append(word)
+    return kept
+
+
+def database_named(words: Sequence[Word]) -> str | None:
+    """The database that a statement names before its table, as DataGrip writes it where no USE does.
+
+    Args:
+        words: of the statement, or of the table's name alone.
+    """
+    before = (word for word, sign in pairwise(words[:7]) if sign.text == "." and word.kind != "sign")
+    found = next((shown_name(word.text) for word in before), None)
+    return None if found is None or found.lower() in SYSTEM else found
+
+
+def altered(words: Sequence[Word]) -> Iterator[tuple[str, list[Word]]]:
+    """The columns and keys that an ALTER TABLE adds or modifies, each after its ADD or MODIFY."""
+    lines = lines_of([Word("sign", "(", False), *words[3:], Word("sign", ")", False)])
+    for verb, *rest in filter(None, lines):
+        line = [word for word in rest if word.upper != "COLUMN"]
+        if verb.upper in _ALTERED and line:
+            yield verb.upper, line
+
+
+def _options(words: Sequence[str]) -> str:
+    """Character set, collation and next number of a table, of all that stands behind its columns."""
+    kept = []
+    for place, word in enumerate(words):
+        if word in ("AUTO_INCREMENT", "CHARSET", "COLLATE"):
+            value = next((each.strip("'") for each in words[place + 1 : place + 3] if each != "="), "")
+            if re.fullmatch(r"\w+", value):
+                kept.append(f" {word}={value.lower()}")
+    return "".join(kept)
+
+
+def view_made(words: Sequence[Word]) -> tuple[str, list[str], str]:
+    """A view's name, the columns that it names, and the statement that makes it.
+
+    It reads with the rights of its reader, not with those of the account that makes it.
+    """
+    upper = [word.upper for word in words]
+    place = upper.index("VIEW") + 1
+    if upper[place : place + 3] == ["IF", "NOT", "EXISTS"]:
+        place += 3
+    if "AS" not in upper[place:] or "INTO" in upper or upper[place + 1] == ".":
+        refuse(f"CREATE VIEW {joined(words[place : place + 4])} ...")
+    name = shown_name(words[place].text)
+    until = upper.index("AS", place)
+    columns = [shown_name(word.text) for word in words[place + 1 : until] if word.kind in ("word", "quoted")]
+    listed = f" ({', '.join(map(quote, columns))})" if columns else ""
+    made = f"CREATE SQL SECURITY INVOKER VIEW {quote(name)}{listed} AS {joined(words[until + 1 :])}"
+    return name, columns, made
+
+
+def rows_put(rows: Rows, columns: Sequence[Declared]) -> Step:
+    """
+    Args:
+        columns: of the table. MariaDB's dumps have values of the generated ones, which it does not take.
+    """
+    names, written = rows.columns, rows.rows
+    if not names and any(column.generated for column in columns):
+        kept = [not column.generated for column in columns]
+        names = f"({', '.join(quote(column.name) for column in columns if not column.generated)})"
+        written = [", ".join(compress(cells(row), kept)) for row in written]
+    return Step(f"{rows.verb} INTO {rows.table} {names} VALUES ({'), ('.join(written)})")
+
+
+def _check_calls(words: Sequence[Word]) -> None:
+    for word, after in pairwise(words):
+        if after.text == "(" and shown_name(word.text).upper() in _NEVER_CALLED:
+            refuse(f"{word.text}(")
+
+
+_ORIGIN_CHARACTERS = 4096
+"""Characters searched for another server's SQL; without semicolons a statement is the whole file."""
+
+
+_ORIGINS = {
+    "SQL Server": re.compile(
+        r"\[ [A-Z]|\bDBO \.|\bIDENTITY \( \d|\bGO (?:ALTER|CREATE|DROP|INSERT|USE)\b"
+        r"|\bSET (?:IDENTITY_INSERT|ANSI_NULLS|QUOTED_IDENTIFIER|NOCOUNT)\b"
+    ),
+    "PostgreSQL": re.compile(r"\b(?:PUBLIC|PG_CATALOG) \.|\bFROM STDIN\b"),
+}
+"""Words that only another server's scripts have, in capitals and a blank apart."""
+
+
+def check_origin(statement: str) -> None:
+    """Raise TaskError for a statement of another server's dumps, and for texts in another encoding."""
+    words = words_of(statement[:_ORIGIN_CHARACTERS])
+    bare = " ".join(word.upper if word.kind in ("word", "sign") else "'" for word in words)
+    if (whose := next((name for name, form in _ORIGINS.items() if form.search(bare)), None)) is not None:
+        raise TaskError(
+            f"it is a script of {whose}, not a dump of MySQL or MariaDB. Export each of its tables as a CSV "
+            "file with a header, and give those."
+        )
+    found = re.match(r"(?:/\*!\d+\s*)?SET\s+NAMES\s+'?(\w+)", statement, re.IGNORECASE)
+    if found and found[1].lower() not in _UNICODE:
+        raise TaskError(
+            f"its texts are {found[1]}. Write it with --default-character-set=utf8mb4, mysqldump's default."
+        )
+
+
+def refuse(what: str) -> NoReturn:
+    raise TaskError(
+        f"it has '{what}', which is not executed. A dump may hold CREATE TABLE, INSERT of values, ALTER "
+        "TABLE ... ADD and CREATE VIEW, all in the database in use; write it with mysqldump."
+    )
