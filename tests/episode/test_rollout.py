@@ -7,7 +7,7 @@ import json
 
 import pytest
 from examples import examples
-from fakes import RULES, BrokenDatabase, ScriptedEngine, play_script
+from fakes import BrokenDatabase, ScriptedEngine, play_script
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
@@ -259,11 +259,3 @@ def test_a_failing_engine_ends_the_rollout(late_orders, tokenizer, sqlite_databa
     monkeypatch.setattr(ScriptedEngine, "serve", out_of_memory)
     with pytest.raises(MemoryError):
         play_script(late_orders, [COUNT, RIGHT], tokenizer, sqlite_database)
-
-
-def test_rules_name_the_prompt_that_does_not_fit():
-    from trl_dbbench.errors import ConfigError
-
-    with pytest.raises(ConfigError, match="the prompt of task 'long' has 64 tokens, the model's context 64"):
-        Rules(3, 512, 2048, context=64).check_length(64, lambda: "long")
-    RULES.check_length(10**6, lambda: "any")

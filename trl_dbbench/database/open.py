@@ -176,7 +176,8 @@ def _open(named: Sequence[str], docker_image: str, options: dict[str, Any]) -> I
         if database is None and told is not None:
             try:
                 urls, run = told
-                database = _together(urls, lambda url: _join(url, run, ranks.number, options))
+                options["rank"] = ranks.number
+                database = _together(urls, lambda url: _start(url, docker_image, run, options))
             except DatabaseError as error:
                 problem = f"On rank {ranks.number}: {error}{_advice(named, hosts, ranks.number)}"
         problem = next((each for each in ranks.gather(problem) if each is not None), None)
@@ -315,12 +316,3 @@ def _own(server: Server, run: str, options: dict[str, Any]) -> ServerDatabase:
     except BaseException:
         server.stop()
         raise
-
-
-def _join(url: str, run: str, rank: int, options: dict[str, Any]) -> Database:
-    """Open, on another rank, what the main process has opened."""
-    if url == "sqlite":
-        return SQLiteDatabase(options["limits"])
-    if _OWN.fullmatch(url):
-        return _users(url, options)
-    return ServerDatabase(url, run=run, rank=rank, **options)

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from trl_dbbench.database.base import Database
 from trl_dbbench.database.sandbox import Limits, Loss, QueryResult, Sandbox, State
@@ -236,6 +237,10 @@ class SeveralDatabases(Database):
 class _PlacedSandbox(Sandbox):
     """A sandbox on one of the servers: it is counted there, and its failures are noted there."""
 
+    changed = property(attrgetter("_sandbox.changed"))  # type: ignore[assignment]
+    reached = property(attrgetter("_sandbox.reached"))  # type: ignore[assignment]
+    brought_down = property(attrgetter("_sandbox.brought_down"))  # type: ignore[assignment]
+
     def __init__(self, database: SeveralDatabases, place: Place, sandbox: Sandbox) -> None:
         self._database = database
         self._place = place
@@ -245,18 +250,6 @@ class _PlacedSandbox(Sandbox):
     @property
     def lost(self) -> Loss | None:  # type: ignore[override]
         return "environment" if self._place.away else self._sandbox.lost
-
-    @property
-    def changed(self) -> bool:  # type: ignore[override]
-        return self._sandbox.changed
-
-    @property
-    def reached(self) -> bool:  # type: ignore[override]
-        return self._sandbox.reached
-
-    @property
-    def brought_down(self) -> bool:  # type: ignore[override]
-        return self._sandbox.brought_down
 
     def failing(self, since: float) -> str | None:
         return f"Database {self._place.name}, is lost" if self._place.away else self._sandbox.failing(since)

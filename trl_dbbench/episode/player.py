@@ -18,7 +18,7 @@ prompt ids | turn 1 (mask 1) | observation (mask 0) | turn 2 (mask 1) | ... | la
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -36,7 +36,7 @@ from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.protocol import AgentProtocol, Reply, get_protocol
 from trl_dbbench.episode.token_tree import TokenTree
 from trl_dbbench.episode.types import Engine, Episode, Request, Rules, Sampling, Start, Turn
-from trl_dbbench.errors import TaskError
+from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.tasks import Task
 
 DEFAULT_RULES = Rules()
@@ -246,18 +246,20 @@ class Player:
             )
         for task in tasks_to_check(dataset):
             self.check_task(task)
-        if self.rules.context is not None:
-            for messages, line in zip(dataset["prompt"], dataset["task"], strict=True):
-                self.check_prompt(messages, partial(_id_of, line))
-
-    def check_prompt(self, messages: Sequence[dict[str, Any]], task_id: Callable[[], str]) -> None:
-        """Raise ConfigError for the prompt of the task `task_id()` if it leaves no room for a turn."""
-        if self.rules.context is None:
+        context, tools = self.rules.context, self.chat.protocol.tools
+        if context is None:
             return
-        # a token is at least one byte long, so short prompts need no tokenizer
-        longest = sum(len(message["content"].encode()) for message in messages) + TEMPLATE_TOKENS
-        if longest >= self.rules.context or self.chat.protocol.tools:
-            self.rules.check_length(len(self.chat.prompt_ids(list(messages))), task_id)
+        for messages, line in zip(dataset["prompt"], dataset["task"], strict=True):
+            # a token is at least one byte long, so short prompts need no tokenizer
+            longest = sum(len(message["content"].encode()) for message in messages) + TEMPLATE_TOKENS
+            if tools or longest >= context:
+                length = len(self.chat.prompt_ids(messages))
+                if length >= context:
+                    raise ConfigError(
+                        f"the prompt of task '{task_in(line).id}' has {length} tokens, the model's context "
+                        f"{context}. Leave the task out, shorten its question, or take a model with a longer "
+                        "context."
+                    )
 
     def dialogue(self, engine: Engine, row: int, episode: Episode) -> Dialogue:
         """Return the agent's side of an episode."""
@@ -302,7 +304,3 @@ class Player:
                 for future in futures:
                     future.cancel()
                 raise
-
-
-def _id_of(line: str) -> str:
-    return task_in(line).id

@@ -317,17 +317,10 @@ class _Reader:
 
 def _referring_first(names: Sequence[str], references: Sequence[_Reference]) -> list[str]:
     """The tables in an order in which those that refer to a table stand before it; circles stay."""
-    left, order = list(names), []
-    while left:
-        free = [
-            name
-            for name in left
-            if not any(
-                each.target == name and each.table in left and each.table != name for each in references
-            )
-        ]
-        order += free or left[:1]
-        left = [name for name in left if name not in order]
+    order: list[str] = []
+    while left := [name for name in names if name not in order]:
+        held = {each.target for each in references if each.table in left and each.table != each.target}
+        order += [name for name in left if name not in held] or left[:1]
     return order
 
 
