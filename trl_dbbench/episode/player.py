@@ -218,25 +218,21 @@ class Player:
     def start(
         self, task: Task, sampling: Sampling = DEFAULT_SAMPLING, system_prompt: Opening | None = None
     ) -> Start:
-        """Return the start of an episode of a task that `check_task` accepts.
+        """Return the start of an episode of a task that `Judge.check_task` accepts.
 
         Args:
             system_prompt: replaces the protocol's own.
         """
-        self.check_task(task)
+        self.judge.check_task(task, self.chat.protocol)
         messages = self.chat.protocol.messages(task, system_prompt)
         return Start(task, self.chat.prompt_ids(messages), sampling, messages=messages)
-
-    def check_task(self, task: Task) -> None:
-        """Raise for a task whose episodes could not be judged; see `Judge.check_task`."""
-        self.judge.check_task(task, self.chat.protocol)
 
     def check_dataset(self, dataset: Dataset) -> None:
         """Raise before a run for what would fail in the middle of it.
 
         Raises:
-            TaskError: if the rows have no `task`; also see `check_task`.
-            ConfigError: if a prompt leaves the model no room for a turn; also see `check_task`.
+            TaskError: if the rows have no `task`; also see `Judge.check_task`.
+            ConfigError: if a prompt leaves the model no room for a turn; also see `Judge.check_task`.
         """
         dataset = rows_to_check(dataset)
         if not {"prompt", "task"} <= set(dataset.column_names):
@@ -245,7 +241,7 @@ class Player:
                 "Make it with trl_dbbench.to_dataset(load_tasks(...))."
             )
         for task in tasks_to_check(dataset):
-            self.check_task(task)
+            self.judge.check_task(task, self.chat.protocol)
         context, tools = self.rules.context, self.chat.protocol.tools
         if context is None:
             return

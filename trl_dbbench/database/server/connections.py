@@ -100,9 +100,13 @@ def parse_url(url: str) -> URL:
     except (ArgumentError, ValueError):
         parsed = None
     # SQLAlchemy takes an unescaped @, and all after the first of several URLs, for a part of the host or path
-    if parsed is None or set("@,/") & set(f"{parsed.host}{parsed.database}"):
+    if (
+        parsed is None
+        or not parsed.drivername.startswith(("mysql", "mariadb"))
+        or set("@,/") & set(f"{parsed.host}{parsed.database}")
+    ):
         raise DatabaseError(
-            f"{redacted(url)!r} is not the URL of one database server. Write "
+            f"{redacted(url)!r} is not the URL of one MySQL or MariaDB server. Write "
             "mysql+pymysql://user:password@host:port/ (characters such as @ and / in the password as %40 and "
             "%2F)."
         ) from None
