@@ -228,7 +228,7 @@ def test_readers_whose_connections_the_server_closed_are_replaced(local_database
     with local_database.sandbox(task(MEDALS)) as sandbox:
         rows = sandbox.execute("SELECT * FROM medals").rows
         with pymysql.connect(**connect_arguments(local_database.url)) as admin, admin.cursor() as cursor:
-            for session in local_database._tenancy.readers._idle:
+            for session in local_database.tenancy.readers._idle:
                 with suppress(pymysql.OperationalError):  # gone already
                     cursor.execute(f"KILL {session.number}")
         assert sandbox.execute("SELECT * FROM medals").rows == rows
@@ -240,7 +240,7 @@ def test_unused_pristine_tables_go(server_database: Database, monkeypatch: pytes
         for number in range(5):
             with database.sandbox(task(table(f"t{number}", "a"))) as sandbox:
                 assert sandbox.execute(f"SELECT * FROM t{number}").rows == []
-        mine = [name for name in owned(database.url) if name.startswith(f"{database._tenancy.owner}_t")]
+        mine = [name for name in owned(database.url) if name.startswith(f"{database.tenancy.owner}_t")]
     assert len(mine) == 2
 
 

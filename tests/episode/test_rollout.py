@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
+from trl_dbbench.database import open_database
 from trl_dbbench.episode.types import Episode, Rules, Status
+from trl_dbbench.errors import DatabaseError
 from trl_dbbench.runs.records import episode_record
 from trl_dbbench.tasks import Task
 
@@ -259,3 +261,11 @@ def test_a_failing_engine_ends_the_rollout(late_orders, tokenizer, sqlite_databa
     monkeypatch.setattr(ScriptedEngine, "serve", out_of_memory)
     with pytest.raises(MemoryError):
         play_script(late_orders, [COUNT, RIGHT], tokenizer, sqlite_database)
+
+
+def test_a_database_that_was_closed_before_an_episode_says_so(late_orders, tokenizer):
+    """As in a notebook whose next cell plays on after the `with`."""
+    with open_database("sqlite") as database:
+        assert play_script(late_orders, [RIGHT], tokenizer, database).right
+    with pytest.raises(DatabaseError, match="The database is closed"):
+        play_script(late_orders, [RIGHT], tokenizer, database)

@@ -116,8 +116,6 @@ class SeveralDatabases(Database):
         return f"{len(self._places)} servers: {'; '.join(said)}"
 
     def fresh_sandbox(self, task: Task) -> Sandbox:
-        if self.closed:
-            raise DatabaseError("The database was closed. Open it again for more sandboxes.")
         self._tell_now_and_then()
         place = self._enter(task)
         try:
@@ -148,7 +146,7 @@ class SeveralDatabases(Database):
             # another thread may have found out meanwhile
             if self.closed or place.away or place.asked > failed:
                 return
-            answers = place.database.answers()
+            answers = place.database.tenancy.answers()
             place.asked = time.monotonic()
             if answers:
                 return
@@ -182,7 +180,9 @@ class SeveralDatabases(Database):
     def _enter(self, task: Task) -> Place:
         """The server for a task's next sandbox, which is counted there."""
         key = task.tables_key if task.is_question or task.source is not None else None
-        having = [place for place in self._places if key is not None and place.database.has_tables(key)]
+        having = [
+            place for place in self._places if key is not None and place.database.tenancy.pristine.has(key)
+        ]
         with self._lock:
             there = [place for place in self._places if not place.away]
             if not there:

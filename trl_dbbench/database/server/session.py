@@ -59,7 +59,7 @@ server."""
 
 CATCH_UP = 3
 """Multiple of a statement's time limit for which a server may be slow after a standstill, while it works off
-what has gathered. A statement that is slow then is run again, at most `retry.MAX_STANDSTILLS` times."""
+what has gathered. A statement that is slow then is run again, at most `base.MAX_STANDSTILLS` times."""
 
 TOO_MUCH_MEMORY = "The connection's memory limit was exceeded"
 """Message for the agent; the server's own gives numbers of bytes, which differ each time."""

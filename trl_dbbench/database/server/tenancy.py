@@ -190,7 +190,8 @@ class Tenancy:
         return self._held(self._admin)
 
     def answers(self) -> bool:
-        """As `held`, on a connection of its own and with little patience: for a server that may be lost."""
+        """As `held`, on a connection of its own and with `CONNECT_SECONDS` of patience: for a server that may
+        be lost."""
         engine = make_engine(self._url, CONNECT_SECONDS, connections=1)
         try:
             return self._held(engine)
