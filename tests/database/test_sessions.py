@@ -45,7 +45,7 @@ def test_a_reader_is_lent_as_new(server_database: Database, left: str) -> None:
         open_database(server_database.url, limits=LIMITS) as database,
         database.fresh_sandbox(QUESTION) as sandbox,
     ):
-        readers, name = database.tenancy.readers, sandbox._pristine.name
+        readers, name = database.tenancy.readers, sandbox._pristine.loaded.database
         fresh = readers.read(seen, database=name, reader="one episode")
         assert (
             readers.read(lambda session: session.execute(left), database=name, reader="another").error is None

@@ -198,7 +198,7 @@ class ServerSandbox(Sandbox):
     def state(self) -> State:
         self.reached = True
         if self._slot is None and self._pristine is not None:
-            return self._observed(self._pristine.name, "READ COMMITTED")
+            return self._observed(self._pristine.loaded.database, "READ COMMITTED")
         slot = self._own()
         state = self._not_copied()
         if slot.stateless:  # what is not committed there is of a killed statement, and still being undone
@@ -227,7 +227,9 @@ class ServerSandbox(Sandbox):
             and (self._slot is None or self._touches_no_copy(sql))
         ):
             result = readers.read(
-                lambda session: self._read_once(session, sql, limits), database=pristine.name, reader=self
+                lambda session: self._read_once(session, sql, limits),
+                database=pristine.loaded.database,
+                reader=self,
             )
             if result.error_code not in _DENIED_TO_READERS:
                 return result
