@@ -90,19 +90,15 @@ def is_full_disk(text: str) -> bool:
     return _FULL_DISK.search(text) is not None
 
 
-def is_read_only(code: int, text: str) -> bool:
-    """Return whether a server refuses changes for a while, as after a failover: it runs with --read-only."""
-    return code == OPTION_PREVENTS_STATEMENT and "read-only" in text
-
-
 def is_environment_fault(code: int, text: str = "") -> bool:
     """Return whether this error is a failure that the agent did not cause, or looks like one.
 
     Args:
         text: the server's words, for errors whose number alone does not say that the disk is full, or the
-            server in read-only mode.
+            server in read-only mode, as after a failover.
     """
-    return code in ENVIRONMENT_FAULTS or is_full_disk(text) or is_read_only(code, text)
+    read_only = code == OPTION_PREVENTS_STATEMENT and "read-only" in text
+    return code in ENVIRONMENT_FAULTS or is_full_disk(text) or read_only
 
 
 def is_memory_limit(code: int, text: str) -> bool:

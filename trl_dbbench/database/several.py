@@ -116,7 +116,7 @@ class SeveralDatabases(Database):
         return f"{len(self._places)} servers: {'; '.join(said)}"
 
     def fresh_sandbox(self, task: Task) -> Sandbox:
-        self._tell_now_and_then()
+        self._tell(FIGURES_SECONDS)
         place = self._enter(task)
         try:
             sandbox = place.database.fresh_sandbox(task)
@@ -219,17 +219,13 @@ class SeveralDatabases(Database):
         if not self.closed:
             logger.warning("Database %s, is there again after %.0f s.", place.name, seconds)
 
-    def _tell_now_and_then(self) -> None:
+    def _tell(self, pause: float = 0.0) -> None:
+        """Log how the sandboxes are spread, unless that was done less than `pause` seconds ago."""
         with self._lock:
             now = time.monotonic()
-            due = now - self._told > FIGURES_SECONDS
-            if due:
-                self._told = now
-        if due:
-            self._tell()
-
-    def _tell(self) -> None:
-        now = time.monotonic()
+            if now - self._told < pause:
+                return
+            self._told = now
         for place in self._places:
             logger.info("Database %s: %s.", place.name, place.figures(now))
 

@@ -102,11 +102,11 @@ class ServerDatabase(Database):
         try:
             version = self._reach()
             self.dialect = dialect_of(version)
-            place = server.where if server else f"at {self._shown()}"
+            place = server.where if server else f"at {shown(self._url)}"
             self._description = f"{self.dialect.product} {version.split('-')[0]}, {place}"
             self.tenancy = enter()
         except SQLAlchemyError as error:
-            raise DatabaseError(f"{self._shown()}: {error_text(error)}") from None
+            raise DatabaseError(f"{shown(self._url)}: {error_text(error)}") from None
         self.statements_at_once = self.tenancy.statements
         if server is not None:
             threading.Thread(
@@ -156,14 +156,14 @@ class ServerDatabase(Database):
             if self._down_since is None:
                 self._down_since = time.monotonic()
                 text = error_text(error) if isinstance(error, SQLAlchemyError) else error
-                logger.warning("%s does not answer (%s); it is waited for.", self._shown(), text)
+                logger.warning("%s does not answer (%s); it is waited for.", shown(self._url), text)
             return False
         self.tenancy.leave()
         self.tenancy = tenancy
         self.restarts += 1
         down = f" after {time.monotonic() - self._down_since:.0f} s" if self._down_since is not None else ""
         self._down_since = None
-        logger.warning("%s answers again%s; what it has lost is made anew.", self._shown(), down)
+        logger.warning("%s answers again%s; what it has lost is made anew.", shown(self._url), down)
         return True
 
     def close(self) -> None:
@@ -201,9 +201,6 @@ class ServerDatabase(Database):
         if not self.closed and not server.alive():
             self.recover()
 
-    def _shown(self) -> str:
-        return shown(self._url)
-
     def _reach(self) -> str:
         """The server's version: the first contact with it, which has a short time limit of its own."""
         probe = make_engine(self._url, CONNECT_SECONDS)
@@ -211,6 +208,6 @@ class ServerDatabase(Database):
             with probe.connect() as connection:
                 return str(connection.exec_driver_sql("SELECT VERSION()").scalar())
         except DBAPIError as error:
-            raise DatabaseError(f"{self._shown()}: {connect_advice(error)}") from None
+            raise DatabaseError(f"{shown(self._url)}: {connect_advice(error)}") from None
         finally:
             probe.dispose()

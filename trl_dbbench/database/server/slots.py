@@ -201,6 +201,8 @@ CONNECTIONS_PER_STATEMENT = 4
 class Slots:
     """The slots of a run on one server. Thread-safe.
 
+    A server that fails, or cannot make what it should, raises DBAPIError or EnvironmentFault.
+
     Args:
         admin: makes and removes slots. makers: make the tables in them.
         names: the names of slots to be made.
@@ -248,11 +250,7 @@ class Slots:
         self._closed = False
 
     def take(self, key: TablesKey, tables: tuple[Table, ...]) -> Slot:
-        """A slot with these tables, which `key` stands for.
-
-        Raises:
-            DBAPIError, EnvironmentFault: the tables cannot be made.
-        """
+        """A slot with these tables, which `key` stands for."""
         if (slot := self._take_idle(key)) is not None:
             try:
                 return self._with_tables(slot, key, tables)
@@ -266,11 +264,7 @@ class Slots:
             raise
 
     def show(self, slot: Slot) -> None:
-        """Prepare the slot's tables for a statement that may show more of them than rows and columns.
-
-        Raises:
-            DBAPIError: the server failed.
-        """
+        """Prepare the slot's tables for a statement that may show more of them than rows and columns."""
         slot.key = None
         if slot.kept:
             with self._makers.connect() as maker:
@@ -278,11 +272,7 @@ class Slots:
 
     @contextmanager
     def using(self, slot: Slot) -> Iterator[Session]:
-        """The slot's session, for one statement.
-
-        Raises:
-            DBAPIError, EnvironmentFault: the session cannot be opened.
-        """
+        """The slot's session, for one statement."""
         with self._free:
             slot.busy = True
         try:
