@@ -16,6 +16,7 @@ from hostile import items
 from hostile_statements import GRAMMAR
 
 from trl_dbbench.database import Database, Limits, QueryResult, Sandbox, open_database
+from trl_dbbench.database.embedded.native_functions import OwnFunctions
 from trl_dbbench.database.embedded.native_guard import MAX_SEARCHES
 from trl_dbbench.errors import EnvironmentFault, TaskError
 from trl_dbbench.tasks import Column, Source, Table, Task
@@ -582,6 +583,15 @@ def test_a_search_that_would_take_seconds(sandbox: Sandbox) -> None:
     assert error(sandbox, "SELECT hex(zeroblob(20000)) LIKE '%' || hex(zeroblob(1500))")[0] == (
         "LIKE or GLOB pattern too complex"
     )
+
+
+@pytest.mark.parametrize("name", ["trim", "ltrim", "rtrim"])
+def test_what_is_trimmed_is_what_sqlite_trims(name: str) -> None:
+    ours, plain = OwnFunctions().named(name), sqlite3.connect(":memory:")
+    for value in (None, 3, -2.5, 1e20, b"a1a", "", " é a ", "a\0a", "aaa"):
+        for characters in (None, "", "a", " é", "a\0", 3, b"a"):
+            (expected,) = plain.execute(f"SELECT {name}(?, ?)", (value, characters)).fetchone()
+            assert ours(value, characters) == expected
 
 
 def test_printf(sandbox: Sandbox) -> None:

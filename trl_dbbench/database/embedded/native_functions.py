@@ -18,15 +18,18 @@ from trl_dbbench.mysqlite.values import MAX_PATTERN_CHARACTERS, Value
 MAX_LARGE_BYTES = 1024 * 1024
 """Bytes of a text, a blob or a row, where a statement meets large ones."""
 
-TRIMS = {"trim": (2,), "ltrim": (2,), "rtrim": (2,)}
+_STRIPS: dict[str, Callable[[str, str], str]] = {"trim": str.strip, "ltrim": str.lstrip, "rtrim": str.rstrip}
+"""What gives the same for texts in less time."""
+
+TRIMS = dict.fromkeys(_STRIPS, (2,))
 SEARCHES = {"like": (2, 3), "glob": (2,), "instr": (2,), "replace": (3,)}
 FORMATS = {"printf": (-1,), "format": (-1,)}
 """Functions, with the numbers of arguments that they are offered for."""
 
 _MAX_PRODUCT = 2**28
 _MAX_COMPARED = {"instr": 2**33, "replace": 2**33}
-"""Bounds on the product of the lengths of a call's two longest texts, in bytes; such a call takes about half
-a second."""
+"""Bounds on the product of the lengths of a call's first two texts, in bytes; such a call takes about half a
+second."""
 
 # to repeat a character, SQLite counts to the end of a number that may be 2 billion
 _REPEATED = re.compile(r"%[^%.a-zA-Z]*+\.([^%a-zA-Z]*+)l*+c")
@@ -50,10 +53,11 @@ class OwnFunctions:
         if name in FORMATS:
             slow = values and any(map(_counts_far, _REPEATED.findall(str(values[0]))))
         else:
-            longest, second = sorted(map(_bytes, values))[:-3:-1]
-            slow = longest * second > _MAX_COMPARED.get(name, _MAX_PRODUCT)
+            slow = _bytes(values[0]) * _bytes(values[1]) > _MAX_COMPARED.get(name, _MAX_PRODUCT)
         if slow:
             raise StatementError(sqlite3.SQLITE_TOOBIG, "string or blob too big")
+        if name in TRIMS and all(isinstance(value, str) and "\0" not in value for value in values):
+            return _STRIPS[name](*values)
         places = ", ".join("?" * len(values))
         try:
             return self._connection.execute(f"SELECT {name}({places})", values).fetchone()[0]
@@ -63,7 +67,9 @@ class OwnFunctions:
 
 
 def _bytes(value: Value) -> int:
-    return len(value.encode() if isinstance(value, str) else value) if isinstance(value, str | bytes) else 1
+    if not isinstance(value, str | bytes):
+        return 1
+    return len(value) if value.isascii() or isinstance(value, bytes) else 4 * len(value)
 
 
 def _counts_far(digits: str) -> bool:
