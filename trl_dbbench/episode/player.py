@@ -259,9 +259,8 @@ class Player:
 
     def dialogue(self, engine: Engine, row: int, episode: Episode) -> Dialogue:
         """Return the agent's side of an episode."""
-        if self.rewrites:
-            return RewrittenDialogue(episode, row, engine, self.chat, self.rules)
-        return TokenDialogue(episode, row, engine, self.chat, self.rules)
+        kind = RewrittenDialogue if self.rewrites else TokenDialogue
+        return kind(episode, row, engine, self.chat, self.rules)
 
     @property
     def rewrites(self) -> bool:

@@ -127,7 +127,9 @@ class Slot:
         """Note that a statement which may change rows is about to run."""
         text = sql.lower()
         names = {table.name for table in self.tables or ()}
-        self.changed |= {name for name in names if _perhaps_named(name, text)} or names
+        # in doubt, a table is named
+        named = {name for name in names if name.lower() in text or "`" in name or not name.isascii()}
+        self.changed |= named or names
 
     def has_changed(self, result: QueryResult) -> None:
         """Note what came of it."""
@@ -179,11 +181,6 @@ class Slot:
     def _forget_changes(self) -> None:
         self.changed.clear()
         self._rows_changed, self._seconds = 0, 0.0
-
-
-def _perhaps_named(name: str, text: str) -> bool:
-    """Return whether a table may be named in a text of lower case; in doubt, yes."""
-    return name.lower() in text or "`" in name or not name.isascii()
 
 
 REMOVING_THREADS = 4
