@@ -23,7 +23,7 @@ from sqlalchemy import make_url
 
 from trl_dbbench.database import Database, Limits, open_database
 from trl_dbbench.database.dialect import MARIADB, SQLITE
-from trl_dbbench.database.error_numbers import TIME_LIMITS, is_environment_fault
+from trl_dbbench.database.error_numbers import TIME_LIMITS, is_environment_fault, message
 from trl_dbbench.database.server.start import FAST, Server
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
 from trl_dbbench.grading.states import state_hash
@@ -918,6 +918,23 @@ def test_a_server_with_partial_revokes(docker_database: Database) -> None:
 def test_column_names_are_shown_without_the_real_database(server_database: Database) -> None:
     with server_database.sandbox(task(MEDALS)) as sandbox:
         assert sandbox.execute("SHOW TABLES").columns == ("Tables_in_dbbench",)
+
+
+def test_the_sqlstate_of_an_error_is_the_servers(server_database: Database) -> None:
+    with server_database.sandbox(dataclasses.replace(task(MEDALS), operation="UPDATE")) as sandbox:
+        states = {
+            "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no'": "1644 (45000): no",
+            "SELECT nope FROM medals": "1054 (42S22): ",
+            f"CREATE TABLE `{'x' * 65}` (a INT)": "1059 (42000): ",
+            "CREATE TABLE t (`a ` INT)": "1166 (42000): ",
+        }
+        for sql, said in states.items():
+            assert (sandbox.execute(sql).error or "").startswith(said)
+
+
+def test_the_sqlstates_of_the_embedded_database_are_mysqls() -> None:
+    states = {1038: "HY001", 1056: "42000", 1138: "22004", 3020: "2201E", 3140: "22032", 3819: "HY000"}
+    assert all(message(code, "x") == f"{code} ({state}): x" for code, state in states.items())
 
 
 def test_a_closed_database_says_so() -> None:

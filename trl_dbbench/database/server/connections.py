@@ -156,6 +156,8 @@ class _Answer(MysqlPacket):
             code, *said = error.args
             error.args = (code & 0xFFFF, *said)  # PyMySQL reads numbers above 32,767 as negative ones
             error.from_server = True  # type: ignore[attr-defined]
+            sent = re.match(rb"...#(.{5})", self._data, re.DOTALL)
+            error.state = sent and sent[1].decode("latin-1")  # type: ignore[attr-defined]
             raise
 
 
@@ -453,7 +455,7 @@ def error_text(error: SQLAlchemyError) -> str:
         return str(error)
     arguments: tuple[Any, ...] = getattr(error.orig, "args", ())
     if len(arguments) > 1 and isinstance(arguments[0], int):
-        return message(arguments[0], str(arguments[1]))
+        return message(arguments[0], str(arguments[1]), getattr(error.orig, "state", None))
     return str(error.orig)
 
 
