@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.database import open_database
 from trl_dbbench.episode.types import Episode, Rules, Status
-from trl_dbbench.errors import DatabaseError
+from trl_dbbench.errors import ConfigError, DatabaseError
 from trl_dbbench.runs.records import episode_record
 from trl_dbbench.tasks import Task
 
@@ -269,3 +269,10 @@ def test_a_database_that_was_closed_before_an_episode_says_so(late_orders, token
         assert play_script(late_orders, [RIGHT], tokenizer, database).right
     with pytest.raises(DatabaseError, match="The database is closed"):
         play_script(late_orders, [RIGHT], tokenizer, database)
+
+
+def test_rules_name_the_prompt_that_does_not_fit(late_orders):
+    rules = Rules(3, 512, 2048, context=64)
+    with pytest.raises(ConfigError, match="task 'late-orders' has 64 tokens, the model's context 64"):
+        rules.check_length(64, late_orders)
+    dataclasses.replace(rules, context=None).check_length(10**6, late_orders)

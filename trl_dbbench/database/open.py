@@ -192,12 +192,6 @@ def _open(named: Sequence[str], docker_image: str, options: dict[str, Any]) -> I
             database.close()
 
 
-_OF_ONE_MACHINE = (
-    "as ranks run on several machines, where a server that one starts cannot be reached from the others (for "
-    "MySQL, name the URL of a server)"
-)
-
-
 def _advice(named: Sequence[str], hosts: Sequence[str], rank: int) -> str:
     """Return what to do where a rank cannot reach a server that the main process has started on another
     machine."""
@@ -217,7 +211,8 @@ def _choose(
     """Open what is named. A server that this starts is stopped with the database."""
     if list(named) == ["auto"]:
         if several_hosts:
-            return _embedded(_OF_ONE_MACHINE, options)
+            why = "as ranks run on several machines, where a server that one starts cannot be reached from"
+            return _embedded(f"{why} the others (for MySQL, name the URL of a server)", options)
         return _first_that_works(docker_image, run, options)
     database = _together(named, lambda spec: _start(spec, docker_image, run, options))
     logger.info("Database: %s.", database.describe())

@@ -233,9 +233,9 @@ class SeveralDatabases(Database):
 class _PlacedSandbox(Sandbox):
     """A sandbox on one of the servers: it is counted there, and its failures are noted there."""
 
-    changed = property(attrgetter("_sandbox.changed"))  # type: ignore[assignment]
-    reached = property(attrgetter("_sandbox.reached"))  # type: ignore[assignment]
-    brought_down = property(attrgetter("_sandbox.brought_down"))  # type: ignore[assignment]
+    changed = property(attrgetter("_sandbox.changed"))
+    reached = property(attrgetter("_sandbox.reached"))
+    brought_down = property(attrgetter("_sandbox.brought_down"))
 
     def __init__(self, database: SeveralDatabases, place: Place, sandbox: Sandbox) -> None:
         self._database = database

@@ -36,7 +36,7 @@ from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.protocol import AgentProtocol, Reply, get_protocol
 from trl_dbbench.episode.token_tree import TokenTree
 from trl_dbbench.episode.types import Engine, Episode, Request, Rules, Sampling, Start, Turn
-from trl_dbbench.errors import ConfigError, TaskError
+from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks import Task
 
 DEFAULT_RULES = Rules()
@@ -249,13 +249,7 @@ class Player:
             # a token is at least one byte long, so short prompts need no tokenizer
             longest = sum(len(message["content"].encode()) for message in messages) + TEMPLATE_TOKENS
             if tools or longest >= context:
-                length = len(self.chat.prompt_ids(messages))
-                if length >= context:
-                    raise ConfigError(
-                        f"the prompt of task '{task_in(line).id}' has {length} tokens, the model's context "
-                        f"{context}. Leave the task out, shorten its question, or take a model with a longer "
-                        "context."
-                    )
+                self.rules.check_length(len(self.chat.prompt_ids(messages)), task_in(line))
 
     def dialogue(self, engine: Engine, row: int, episode: Episode) -> Dialogue:
         """Return the agent's side of an episode."""

@@ -36,15 +36,23 @@ class TokenTree:
         self._next: dict[tuple[int, int], int] = {}
         self.place = self.add(prompt_ids, NOTHING)
 
+    def find(self, ids: Sequence[int]) -> tuple[int, int]:
+        """Return how many of these ids are a path from the root, and the place of the last of them."""
+        place = NOTHING
+        for count, id in enumerate(ids):
+            following = self._next.get((place, id))
+            if following is None:
+                return count, place
+            place = following
+        return len(ids), place
+
     def read(self, ids: Sequence[int]) -> tuple[list[int], int | None]:
         """Add what the next turn is sampled after.
 
         Returns:
             The ids that are new, and the place of the token before them, as `Turn.follows` has it.
         """
-        known, place = 0, NOTHING
-        while known < len(ids) and (following := self._next.get((place, ids[known]))) is not None:
-            known, place = known + 1, following
+        known, place = self.find(ids)
         follows = None if place == len(self.ids) - 1 else place
         new = list(ids[known:])
         self.place = self.add(new, place)

@@ -323,6 +323,14 @@ class Rules:
         left = self.max_completion_length - used
         return left if self.context is None else min(left, self.context - read)
 
+    def check_length(self, length: int, task: Task) -> None:
+        """Raise ConfigError if the task's prompt of `length` tokens leaves the model no room for a turn."""
+        if self.context is not None and length >= self.context:
+            raise ConfigError(
+                f"the prompt of task '{task.id}' has {length} tokens, the model's context {self.context}. "
+                "Leave the task out, shorten its question, or take a model with a longer context."
+            )
+
 
 def no_ids(task_id: str, endpoint: str) -> ConfigError:
     """Return the error for token ids wanted of an episode that an endpoint played."""

@@ -9,6 +9,7 @@ bounded.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 
 from trl_dbbench.database.embedded.native_functions import (
     FORMATS,
@@ -114,7 +115,7 @@ class NativeGuard(Watch):
         self._replaced = True
         self._offer(SEARCHES)
 
-    def _offer(self, functions: dict[str, tuple[int, ...]]) -> None:
+    def _offer(self, functions: Mapping[str, tuple[int, ...]]) -> None:
         for name, counts in functions.items():
             function = self._watched(self._functions.named(name))
             for count in counts:

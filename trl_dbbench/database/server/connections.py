@@ -148,6 +148,7 @@ class _Answer(MysqlPacket):
     """A packet whose errors say that the server sent them: a SIGNAL can have any number, the client's too."""
 
     __slots__ = ()
+    _data: bytes
 
     def raise_for_error(self) -> None:
         try:
