@@ -23,7 +23,7 @@ from sqlalchemy import make_url
 
 from trl_dbbench.database import Database, Limits, open_database
 from trl_dbbench.database.dialect import MARIADB, SQLITE
-from trl_dbbench.database.error_numbers import TIME_LIMITS, is_environment_fault
+from trl_dbbench.database.error_numbers import TIME_LIMITS, is_environment_fault, message
 from trl_dbbench.database.server.start import FAST, Server
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
 from trl_dbbench.grading.states import state_hash
@@ -228,7 +228,7 @@ def test_readers_whose_connections_the_server_closed_are_replaced(local_database
     with local_database.sandbox(task(MEDALS)) as sandbox:
         rows = sandbox.execute("SELECT * FROM medals").rows
         with pymysql.connect(**connect_arguments(local_database.url)) as admin, admin.cursor() as cursor:
-            for session in local_database._tenancy.readers._idle:
+            for session in local_database.tenancy.readers._idle:
                 with suppress(pymysql.OperationalError):  # gone already
                     cursor.execute(f"KILL {session.number}")
         assert sandbox.execute("SELECT * FROM medals").rows == rows
@@ -240,7 +240,7 @@ def test_unused_pristine_tables_go(server_database: Database, monkeypatch: pytes
         for number in range(5):
             with database.sandbox(task(table(f"t{number}", "a"))) as sandbox:
                 assert sandbox.execute(f"SELECT * FROM t{number}").rows == []
-        mine = [name for name in owned(database.url) if name.startswith(f"{database._tenancy.owner}_t")]
+        mine = [name for name in owned(database.url) if name.startswith(f"{database.tenancy.owner}_t")]
     assert len(mine) == 2
 
 
@@ -918,6 +918,22 @@ def test_a_server_with_partial_revokes(docker_database: Database) -> None:
 def test_column_names_are_shown_without_the_real_database(server_database: Database) -> None:
     with server_database.sandbox(task(MEDALS)) as sandbox:
         assert sandbox.execute("SHOW TABLES").columns == ("Tables_in_dbbench",)
+
+
+def test_the_sqlstate_of_an_error_is_the_servers(server_database: Database) -> None:
+    with server_database.sandbox(dataclasses.replace(task(MEDALS), operation="UPDATE")) as sandbox:
+        states = {
+            "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no'": "1644 (45000): no",
+            "SELECT nope FROM medals": "1054 (42S22): ",
+            "CREATE TABLE t (`a ` INT)": "1166 (42000): ",
+        }
+        for sql, said in states.items():
+            assert (sandbox.execute(sql).error or "").startswith(said)
+
+
+def test_the_sqlstates_of_the_embedded_database_are_mysqls() -> None:
+    states = {1038: "HY001", 1056: "42000", 1138: "22004", 3020: "2201E", 3140: "22032", 3819: "HY000"}
+    assert all(message(code, "x") == f"{code} ({state}): x" for code, state in states.items())
 
 
 def test_a_closed_database_says_so() -> None:

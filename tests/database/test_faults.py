@@ -32,8 +32,8 @@ from sqlalchemy.engine import Connection
 from waiting import wait_until
 
 from trl_dbbench.database import Database, Limits, QueryResult, Sandbox, State, open_database
+from trl_dbbench.database.base import MAX_PAUSE_SECONDS, MAX_STANDSTILLS, MAX_TRIES, Outage
 from trl_dbbench.database.dialect import MYSQL
-from trl_dbbench.database.retry import MAX_PAUSE_SECONDS, MAX_STANDSTILLS, MAX_TRIES, Outage
 from trl_dbbench.database.server import local
 from trl_dbbench.database.server.database import ServerDatabase
 from trl_dbbench.database.server.ownership import Account, create_account
@@ -490,7 +490,7 @@ def test_what_hits_a_limit_is_undone(server_database: Database) -> None:
         assert sandbox.execute("SELECT COUNT(*), SUM(gold) FROM medals").rows == before
         assert isinstance(server_database, ServerDatabase)
         # a busy machine may hold the server up at the very end of a statement's time
-        stood_still = server_database._tenancy._pulse.stood_still(start - LIMITS.seconds)
+        stood_still = server_database.tenancy._pulse.stood_still(start - LIMITS.seconds)
         assert sandbox.retries == 0 or stood_still, "that was no failure of the server"
 
 

@@ -177,7 +177,7 @@ def attack(
     except Exception as error:
         wrong.append(f"{shown}: raised {error!r}")
     # in a slot that is not lent again nobody finds anything
-    if fresh and slot in database._tenancy.slots._all:  # type: ignore[attr-defined]
+    if fresh and slot in database.tenancy.slots._all:  # type: ignore[attr-defined]
         try:
             later = traces(database)
             # one that ran out of time changes what those after it see

@@ -45,7 +45,7 @@ def test_a_reader_is_lent_as_new(server_database: Database, left: str) -> None:
         open_database(server_database.url, limits=LIMITS) as database,
         database.fresh_sandbox(QUESTION) as sandbox,
     ):
-        readers, name = database._tenancy.readers, sandbox._pristine.name
+        readers, name = database.tenancy.readers, sandbox._pristine.loaded.database
         fresh = readers.read(seen, database=name, reader="one episode")
         assert (
             readers.read(lambda session: session.execute(left), database=name, reader="another").error is None
@@ -163,7 +163,7 @@ def test_a_prepared_transaction_ends_with_its_episode(server_database: Database)
 
 def test_all_are_rolled_back_whatever_they_are_called(server_database: Database) -> None:
     names = ["'plain'", "'it''s', 'two parts', 7", "X'00ff27', X'5c', 1"]
-    tenancy = server_database._tenancy
+    tenancy = server_database.tenancy
     with bank(server_database.url) as accounts, tenancy._admin.connect() as admin:
         for name in names:
             prepare(server_database.url, name, accounts)

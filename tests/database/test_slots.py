@@ -234,7 +234,7 @@ def test_a_server_whose_connections_stay_with_their_account(
                 assert sandbox.execute(f"DELETE FROM t{number}").affected == 1
             with database.fresh_sandbox(TASK) as sandbox:
                 numbers.add(sandbox._slot.session.number)
-        assert len(numbers) == 3 and database._tenancy.slots._connected == 1
+        assert len(numbers) == 3 and database.tenancy.slots._connected == 1
 
 
 def test_tasks_take_the_slots_of_others_until_these_come_again(

@@ -255,7 +255,7 @@ def test_what_servers_say_of_a_full_disk(said: str) -> None:
 
 def test_the_probe_sees_connections_that_are_dropped(server_database: Database) -> None:
     assert isinstance(server_database, ServerDatabase)
-    tenancy, before = server_database._tenancy, time.monotonic()
+    tenancy, before = server_database.tenancy, time.monotonic()
     assert tenancy.failing(before) is None
     kill_connections(server_database.url)
     assert tenancy.failing(before) is not None, "its own connection was one of them"

@@ -7,12 +7,14 @@ import json
 
 import pytest
 from examples import examples
-from fakes import RULES, BrokenDatabase, ScriptedEngine, play_script
+from fakes import BrokenDatabase, ScriptedEngine, play_script
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
+from trl_dbbench.database import open_database
 from trl_dbbench.episode.types import Episode, Rules, Status
+from trl_dbbench.errors import ConfigError, DatabaseError
 from trl_dbbench.runs.records import episode_record
 from trl_dbbench.tasks import Task
 
@@ -261,9 +263,16 @@ def test_a_failing_engine_ends_the_rollout(late_orders, tokenizer, sqlite_databa
         play_script(late_orders, [COUNT, RIGHT], tokenizer, sqlite_database)
 
 
-def test_rules_name_the_prompt_that_does_not_fit():
-    from trl_dbbench.errors import ConfigError
+def test_a_database_that_was_closed_before_an_episode_says_so(late_orders, tokenizer):
+    """As in a notebook whose next cell plays on after the `with`."""
+    with open_database("sqlite") as database:
+        assert play_script(late_orders, [RIGHT], tokenizer, database).right
+    with pytest.raises(DatabaseError, match="The database is closed"):
+        play_script(late_orders, [RIGHT], tokenizer, database)
 
-    with pytest.raises(ConfigError, match="the prompt of task 'long' has 64 tokens, the model's context 64"):
-        Rules(3, 512, 2048, context=64).check_length(64, lambda: "long")
-    RULES.check_length(10**6, lambda: "any")
+
+def test_rules_name_the_prompt_that_does_not_fit(late_orders):
+    rules = Rules(3, 512, 2048, context=64)
+    with pytest.raises(ConfigError, match="task 'late-orders' has 64 tokens, the model's context 64"):
+        rules.check_length(64, late_orders)
+    dataclasses.replace(rules, context=None).check_length(10**6, late_orders)

@@ -11,7 +11,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -54,7 +53,7 @@ def broken_rule(node: exp.Expr) -> exp.Expr:
 def broken_xor(monkeypatch: pytest.MonkeyPatch) -> None:
     """The translation fails at XOR."""
     monkeypatch.setitem(rules._RULES, exp.Xor, broken_rule)
-    monkeypatch.setattr(mistakes, "_met", Counter())
+    monkeypatch.setattr(mistakes, "_met", set())
 
 
 def test_a_mistake_in_the_translation_is_an_answer(
@@ -91,7 +90,7 @@ def test_a_mistake_in_a_function_is_an_answer(
         return value
 
     monkeypatch.setitem(guard._FUNCTIONS, "UPPER", broken_function)
-    monkeypatch.setattr(mistakes, "_met", Counter())
+    monkeypatch.setattr(mistakes, "_met", set())
     with sqlite_database.fresh_sandbox(QUESTION) as sandbox:
         before = sandbox.state()
         assert sandbox.execute("UPDATE medals SET nation = UPPER(nation), gold = 7").error == REFUSED

@@ -315,7 +315,7 @@ def test_more_sources_at_a_time_than_connections(tmp_path: Path, monkeypatch: py
                 return rows(sandbox, "SELECT a FROM t")
 
         assert list(pool.map(episode, range(count))) == [[(number,)] for number in range(count)]
-        kept = database._tenancy.pristine._kept.values()  # type: ignore[attr-defined]
+        kept = database.tenancy.pristine._kept.values()  # type: ignore[attr-defined]
         assert all(each.loaded.bytes > 0 for each in kept)  # each found a connection to ask for it
 
 

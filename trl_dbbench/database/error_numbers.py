@@ -70,8 +70,8 @@ AGENT_ERRORS: dict[str, frozenset[int]] = {
 
 _SQLSTATES = {
     **dict.fromkeys((
-        1044, 1049, 1055, 1061, 1063, 1064, 1065, 1066, 1067, 1068, 1069, 1070, 1071, 1072, 1073, 1074,
-        1075, 1090, 1091, 1101, 1102, 1103, 1104, 1106, 1107, 1110, 1113, 1115, 1118, 1120, 1121, 1138,
+        1044, 1049, 1055, 1056, 1061, 1063, 1064, 1065, 1066, 1067, 1068, 1069, 1070, 1071, 1072, 1073, 1074,
+        1075, 1090, 1091, 1101, 1102, 1103, 1104, 1106, 1107, 1110, 1113, 1115, 1118, 1120, 1121,
         1139, 1140, 1141, 1142, 1143, 1147, 1148, 1149, 1170, 1171, 1172, 1177, 1178, 1227, 1230, 1231,
         1232, 1234, 1235, 1239, 1248, 1250, 1280, 1281, 1304, 1305, 1308, 1309, 1318, 1319, 1327, 1330,
         1331, 1370, 1407, 1410, 1413, 1425, 1426, 1427, 1458, 1463, 1582, 1583, 1584, 1630,
@@ -80,7 +80,8 @@ _SQLSTATES = {
     1222: "21000", 1241: "21000", 1242: "21000", 1051: "42S02", 1109: "42S02", 1146: "42S02", 1249: "01000",
     1265: "01000", 1264: "22003", 1690: "22003", 1292: "22007", 1367: "22007", 1054: "42S22", 1247: "42S22",
     1153: "08S01", 1415: "0A000", 1136: "21S01", 1406: "22001", 1441: "22008", 1365: "22012", 1045: "28000",
-    1303: "2F003", 1046: "3D000", 1050: "42S01", 1060: "42S21", 1317: "70100",
+    1038: "HY001", 1138: "22004", 3020: "2201E", 3140: "22032", 1303: "2F003",
+    1046: "3D000", 1050: "42S01", 1060: "42S21", 1317: "70100",
 }  # fmt: skip
 
 
@@ -90,19 +91,15 @@ def is_full_disk(text: str) -> bool:
     return _FULL_DISK.search(text) is not None
 
 
-def is_read_only(code: int, text: str) -> bool:
-    """Return whether a server refuses changes for a while, as after a failover: it runs with --read-only."""
-    return code == OPTION_PREVENTS_STATEMENT and "read-only" in text
-
-
 def is_environment_fault(code: int, text: str = "") -> bool:
     """Return whether this error is a failure that the agent did not cause, or looks like one.
 
     Args:
         text: the server's words, for errors whose number alone does not say that the disk is full, or the
-            server in read-only mode.
+            server in read-only mode, as after a failover.
     """
-    return code in ENVIRONMENT_FAULTS or is_full_disk(text) or is_read_only(code, text)
+    read_only = code == OPTION_PREVENTS_STATEMENT and "read-only" in text
+    return code in ENVIRONMENT_FAULTS or is_full_disk(text) or read_only
 
 
 def is_memory_limit(code: int, text: str) -> bool:
@@ -110,6 +107,10 @@ def is_memory_limit(code: int, text: str) -> bool:
     return code == MEMORY_LIMIT or (code == OPTION_PREVENTS_STATEMENT and "max-session-mem-used" in text)
 
 
-def message(code: int, text: str) -> str:
-    """The error as MySQL's connector prints it: `1064 (42000): You have an error in your SQL syntax; ...`."""
-    return f"{code} ({_SQLSTATES.get(code, 'HY000')}): {text}"
+def message(code: int, text: str, state: str | None = None) -> str:
+    """The error as MySQL's connector prints it: `1064 (42000): You have an error in your SQL syntax; ...`.
+
+    Args:
+        state: the SQLSTATE that a server has sent; left out, the one that MySQL sends.
+    """
+    return f"{code} ({state or _SQLSTATES.get(code, 'HY000')}): {text}"

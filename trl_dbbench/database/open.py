@@ -176,7 +176,8 @@ def _open(named: Sequence[str], docker_image: str, options: dict[str, Any]) -> I
         if database is None and told is not None:
             try:
                 urls, run = told
-                database = _together(urls, lambda url: _join(url, run, ranks.number, options))
+                options["rank"] = ranks.number
+                database = _together(urls, lambda url: _start(url, docker_image, run, options))
             except DatabaseError as error:
                 problem = f"On rank {ranks.number}: {error}{_advice(named, hosts, ranks.number)}"
         problem = next((each for each in ranks.gather(problem) if each is not None), None)
@@ -189,12 +190,6 @@ def _open(named: Sequence[str], docker_image: str, options: dict[str, Any]) -> I
     finally:
         if database is not None:
             database.close()
-
-
-_OF_ONE_MACHINE = (
-    "as ranks run on several machines, where a server that one starts cannot be reached from the others (for "
-    "MySQL, name the URL of a server)"
-)
 
 
 def _advice(named: Sequence[str], hosts: Sequence[str], rank: int) -> str:
@@ -216,7 +211,8 @@ def _choose(
     """Open what is named. A server that this starts is stopped with the database."""
     if list(named) == ["auto"]:
         if several_hosts:
-            return _embedded(_OF_ONE_MACHINE, options)
+            why = "as ranks run on several machines, where a server that one starts cannot be reached from"
+            return _embedded(f"{why} the others (for MySQL, name the URL of a server)", options)
         return _first_that_works(docker_image, run, options)
     database = _together(named, lambda spec: _start(spec, docker_image, run, options))
     logger.info("Database: %s.", database.describe())
@@ -315,12 +311,3 @@ def _own(server: Server, run: str, options: dict[str, Any]) -> ServerDatabase:
     except BaseException:
         server.stop()
         raise
-
-
-def _join(url: str, run: str, rank: int, options: dict[str, Any]) -> Database:
-    """Open, on another rank, what the main process has opened."""
-    if url == "sqlite":
-        return SQLiteDatabase(options["limits"])
-    if _OWN.fullmatch(url):
-        return _users(url, options)
-    return ServerDatabase(url, run=run, rank=rank, **options)

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from trl_dbbench.database.base import Database
 from trl_dbbench.database.sandbox import Limits, Loss, QueryResult, Sandbox, State
@@ -115,9 +116,7 @@ class SeveralDatabases(Database):
         return f"{len(self._places)} servers: {'; '.join(said)}"
 
     def fresh_sandbox(self, task: Task) -> Sandbox:
-        if self.closed:
-            raise DatabaseError("The database was closed. Open it again for more sandboxes.")
-        self._tell_now_and_then()
+        self._tell(FIGURES_SECONDS)
         place = self._enter(task)
         try:
             sandbox = place.database.fresh_sandbox(task)
@@ -147,7 +146,7 @@ class SeveralDatabases(Database):
             # another thread may have found out meanwhile
             if self.closed or place.away or place.asked > failed:
                 return
-            answers = place.database.answers()
+            answers = place.database.tenancy.answers()
             place.asked = time.monotonic()
             if answers:
                 return
@@ -181,7 +180,9 @@ class SeveralDatabases(Database):
     def _enter(self, task: Task) -> Place:
         """The server for a task's next sandbox, which is counted there."""
         key = task.tables_key if task.is_question or task.source is not None else None
-        having = [place for place in self._places if key is not None and place.database.has_tables(key)]
+        having = [
+            place for place in self._places if key is not None and place.database.tenancy.pristine.has(key)
+        ]
         with self._lock:
             there = [place for place in self._places if not place.away]
             if not there:
@@ -218,23 +219,23 @@ class SeveralDatabases(Database):
         if not self.closed:
             logger.warning("Database %s, is there again after %.0f s.", place.name, seconds)
 
-    def _tell_now_and_then(self) -> None:
+    def _tell(self, pause: float = 0.0) -> None:
+        """Log how the sandboxes are spread, unless that was done less than `pause` seconds ago."""
         with self._lock:
             now = time.monotonic()
-            due = now - self._told > FIGURES_SECONDS
-            if due:
-                self._told = now
-        if due:
-            self._tell()
-
-    def _tell(self) -> None:
-        now = time.monotonic()
+            if now - self._told < pause:
+                return
+            self._told = now
         for place in self._places:
             logger.info("Database %s: %s.", place.name, place.figures(now))
 
 
 class _PlacedSandbox(Sandbox):
     """A sandbox on one of the servers: it is counted there, and its failures are noted there."""
+
+    changed = property(attrgetter("_sandbox.changed"))
+    reached = property(attrgetter("_sandbox.reached"))
+    brought_down = property(attrgetter("_sandbox.brought_down"))
 
     def __init__(self, database: SeveralDatabases, place: Place, sandbox: Sandbox) -> None:
         self._database = database
@@ -245,18 +246,6 @@ class _PlacedSandbox(Sandbox):
     @property
     def lost(self) -> Loss | None:  # type: ignore[override]
         return "environment" if self._place.away else self._sandbox.lost
-
-    @property
-    def changed(self) -> bool:  # type: ignore[override]
-        return self._sandbox.changed
-
-    @property
-    def reached(self) -> bool:  # type: ignore[override]
-        return self._sandbox.reached
-
-    @property
-    def brought_down(self) -> bool:  # type: ignore[override]
-        return self._sandbox.brought_down
 
     def failing(self, since: float) -> str | None:
         return f"Database {self._place.name}, is lost" if self._place.away else self._sandbox.failing(since)

@@ -21,7 +21,7 @@ import json
 import logging
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -331,10 +331,14 @@ class ChatFormat:
         message: dict[str, Any] = {"role": "assistant", "content": content}
         if not self._has_thought(turn):
             return message
-        if any(field in self.chat_template for field in THOUGHT_FIELDS):
-            return message | dict.fromkeys(THOUGHT_FIELDS, thought)
-        opened, closed = next(pair for pair in THOUGHTS if pair[1] in self.chat_template)
-        return message | {"content": f"{opened}\n{thought}\n{closed}\n\n{content}"}
+        fields, *texts = self._with_thought(message, thought)
+        return fields if any(field in self.chat_template for field in THOUGHT_FIELDS) else texts[0]
+
+    def _with_thought(self, turn: dict[str, Any], thought: str) -> list[dict[str, Any]]:
+        """Return a turn with a thought in fields, and then in its text between each pair of marks."""
+        marks = [pair for pair in THOUGHTS if any(mark in self.chat_template for mark in pair)]
+        texts = [f"{opened}\n{thought}\n{closed}\n\n{turn['content']}" for opened, closed in marks]
+        return [turn | dict.fromkeys(THOUGHT_FIELDS, thought), *(turn | {"content": text} for text in texts)]
 
     def _unended_ids(self, turn: Turn) -> list[int]:
         ids = turn.completion.ids
@@ -498,7 +502,10 @@ class ChatFormat:
         self._ends_turns = not self.eos_token_ids.isdisjoint(turn)
         self._check_actions()
         thinks = self._thinks(prompt)
-        return any(self._keeps(turn, thinks, prompt, between) for turn in self._handed_back(thinks))
+        handed_back = [self._placeholder()]
+        if thinks:  # the forms in which clients hand a turn back to a server
+            handed_back = self._with_thought(handed_back[0], _THOUGHT)
+        return any(self._keeps(turn, thinks, prompt, between) for turn in handed_back)
 
     def _check_layout(self) -> tuple[str, str]:
         role = self.protocol.observation_role
@@ -543,17 +550,6 @@ class ChatFormat:
             off, on = (self._render(_PROBE, **dict.fromkeys(THOUGHT_SWITCHES, to)) for to in (False, True))
             return prompt != off or prompt == on
         return True
-
-    def _handed_back(self, thinks: bool) -> Iterator[dict[str, Any]]:
-        """Yield a turn in the forms in which clients hand it back to a server."""
-        turn = self._placeholder()
-        if not thinks:
-            yield turn
-            return
-        yield turn | dict.fromkeys(THOUGHT_FIELDS, _THOUGHT)
-        for opened, closed in THOUGHTS:
-            if opened in self.chat_template or closed in self.chat_template:
-                yield turn | {"content": f"{opened}\n{_THOUGHT}\n{closed}\n\n{turn['content']}"}
 
     def _keeps(self, turn: dict[str, Any], thinks: bool, prompt: str, between: str) -> bool:
         """Return whether a conversation is its prompt, and each turn with what training appends to it."""

@@ -131,15 +131,14 @@ def sft_rows(episode: Episode) -> list[dict[str, Any]]:
 
     A sampled token is learned in the first sequence that it is in.
     """
+    whole = sft_row(episode)
     if (follows := episode.follows) is None:
-        return [sft_row(episode)]
-    prompt = len(episode.prompt_ids)
-    ids, mask = [*episode.prompt_ids, *episode.completion_ids], [0] * prompt + episode.mask
-    rows, learned = [], set[int]()
-    for path in paths([*range(-1, prompt - 1), *follows]):
-        labels = [ids[place] if mask[place] and place not in learned else -100 for place in path]
-        learned.update(path)
-        rows.append({"input_ids": [ids[place] for place in path], "labels": labels})
+        return [whole]
+    rows, labels = [], whole["labels"]
+    for path in paths([*range(-1, len(episode.prompt_ids) - 1), *follows]):
+        rows.append({name: [ids[place] for place in path] for name, ids in whole.items()})
+        for place in path:
+            labels[place] = -100
     return rows
 
 

@@ -18,7 +18,7 @@ prompt ids | turn 1 (mask 1) | observation (mask 0) | turn 2 (mask 1) | ... | la
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -218,25 +218,21 @@ class Player:
     def start(
         self, task: Task, sampling: Sampling = DEFAULT_SAMPLING, system_prompt: Opening | None = None
     ) -> Start:
-        """Return the start of an episode of a task that `check_task` accepts.
+        """Return the start of an episode of a task that `Judge.check_task` accepts.
 
         Args:
             system_prompt: replaces the protocol's own.
         """
-        self.check_task(task)
+        self.judge.check_task(task, self.chat.protocol)
         messages = self.chat.protocol.messages(task, system_prompt)
         return Start(task, self.chat.prompt_ids(messages), sampling, messages=messages)
-
-    def check_task(self, task: Task) -> None:
-        """Raise for a task whose episodes could not be judged; see `Judge.check_task`."""
-        self.judge.check_task(task, self.chat.protocol)
 
     def check_dataset(self, dataset: Dataset) -> None:
         """Raise before a run for what would fail in the middle of it.
 
         Raises:
-            TaskError: if the rows have no `task`; also see `check_task`.
-            ConfigError: if a prompt leaves the model no room for a turn; also see `check_task`.
+            TaskError: if the rows have no `task`; also see `Judge.check_task`.
+            ConfigError: if a prompt leaves the model no room for a turn; also see `Judge.check_task`.
         """
         dataset = rows_to_check(dataset)
         if not {"prompt", "task"} <= set(dataset.column_names):
@@ -245,25 +241,20 @@ class Player:
                 "Make it with trl_dbbench.to_dataset(load_tasks(...))."
             )
         for task in tasks_to_check(dataset):
-            self.check_task(task)
-        if self.rules.context is not None:
-            for messages, line in zip(dataset["prompt"], dataset["task"], strict=True):
-                self.check_prompt(messages, partial(_id_of, line))
-
-    def check_prompt(self, messages: Sequence[dict[str, Any]], task_id: Callable[[], str]) -> None:
-        """Raise ConfigError for the prompt of the task `task_id()` if it leaves no room for a turn."""
-        if self.rules.context is None:
+            self.judge.check_task(task, self.chat.protocol)
+        context, tools = self.rules.context, self.chat.protocol.tools
+        if context is None:
             return
-        # a token is at least one byte long, so short prompts need no tokenizer
-        longest = sum(len(message["content"].encode()) for message in messages) + TEMPLATE_TOKENS
-        if longest >= self.rules.context or self.chat.protocol.tools:
-            self.rules.check_length(len(self.chat.prompt_ids(list(messages))), task_id)
+        for messages, line in zip(dataset["prompt"], dataset["task"], strict=True):
+            # a token is at least one byte long, so short prompts need no tokenizer
+            longest = sum(len(message["content"].encode()) for message in messages) + TEMPLATE_TOKENS
+            if tools or longest >= context:
+                self.rules.check_length(len(self.chat.prompt_ids(messages)), task_in(line))
 
     def dialogue(self, engine: Engine, row: int, episode: Episode) -> Dialogue:
         """Return the agent's side of an episode."""
-        if self.rewrites:
-            return RewrittenDialogue(episode, row, engine, self.chat, self.rules)
-        return TokenDialogue(episode, row, engine, self.chat, self.rules)
+        kind = RewrittenDialogue if self.rewrites else TokenDialogue
+        return kind(episode, row, engine, self.chat, self.rules)
 
     @property
     def rewrites(self) -> bool:
@@ -302,7 +293,3 @@ class Player:
                 for future in futures:
                     future.cancel()
                 raise
-
-
-def _id_of(line: str) -> str:
-    return task_in(line).id

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.utils.lookup import check_choice
 
 Messages = list[dict[str, str]]
 
@@ -39,8 +40,7 @@ def opening(
     Raises:
         ConfigError: if the settings contradict each other, or the file cannot be read.
     """
-    if mode not in MODES:
-        raise ConfigError(f"unknown system_prompt_mode {mode!r}; allowed: {', '.join(MODES)}.")
+    check_choice("system_prompt_mode", mode, MODES)
     if mode == "prepend":
         if not isinstance(system_prompt, str):
             raise ConfigError(

@@ -214,7 +214,13 @@ class _BuiltIn:
         return get_grader(self.judged_by or task.grader or self.grader)
 
     def observe(self, result: QueryResult | Invalid) -> str:
-        text, most = _render(result), self.observation_characters
+        if isinstance(result, Invalid):
+            text = result.reason
+        elif result.error is not None:
+            text = result.error
+        else:
+            text = f"{result.rows or []} {CUT}" if result.limit else str(result.rows or [])
+        most = self.observation_characters
         return text if most is None or len(text) <= most else f"{text[:most]}{CUT}"
 
 
@@ -437,12 +443,3 @@ def get_protocol(
 
 PRODUCTS = {"mysql": "MySQL", "sqlite": "SQLite"}
 """Names of the databases in system prompts, by a task's dialect."""
-
-
-def _render(result: QueryResult | Invalid) -> str:
-    if isinstance(result, Invalid):
-        return result.reason
-    if result.error is not None:
-        return result.error
-    rows = str(result.rows or [])
-    return f"{rows} {CUT}" if result.limit else rows

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -323,11 +323,11 @@ class Rules:
         left = self.max_completion_length - used
         return left if self.context is None else min(left, self.context - read)
 
-    def check_length(self, length: int, task_id: Callable[[], str]) -> None:
-        """Raise ConfigError for a prompt of `length` tokens that leaves the model no room for a turn."""
+    def check_length(self, length: int, task: Task) -> None:
+        """Raise ConfigError if the task's prompt of `length` tokens leaves the model no room for a turn."""
         if self.context is not None and length >= self.context:
             raise ConfigError(
-                f"the prompt of task '{task_id()}' has {length} tokens, the model's context {self.context}. "
+                f"the prompt of task '{task.id}' has {length} tokens, the model's context {self.context}. "
                 "Leave the task out, shorten its question, or take a model with a longer context."
             )
 

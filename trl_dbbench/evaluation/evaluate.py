@@ -8,7 +8,6 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -235,7 +234,7 @@ def play_in_batches(
         DatabaseError, EngineError: as `evaluate` does.
     """
     for start in starts:
-        player.rules.check_length(len(start.prompt_ids), partial(getattr, start.task, "id"))
+        player.rules.check_length(len(start.prompt_ids), start.task)
     database = player.database
     with (
         backend.engine() as engine,

@@ -14,7 +14,7 @@ from trl_dbbench.database.dialect import SQLITE
 from trl_dbbench.database.embedded.native import NativeSandbox
 from trl_dbbench.database.embedded.sandbox import SQLiteSandbox
 from trl_dbbench.database.sandbox import Limits, Sandbox
-from trl_dbbench.errors import DatabaseError, TaskError
+from trl_dbbench.errors import TaskError
 from trl_dbbench.mysqlite.collation import unknown_letters
 from trl_dbbench.tasks import Task
 
@@ -53,8 +53,6 @@ class SQLiteDatabase(Database):
             )
 
     def fresh_sandbox(self, task: Task) -> Sandbox:
-        if self.closed:
-            raise DatabaseError("The database was closed. Open it again for more sandboxes.")
         if task.dialect == "sqlite":
             return NativeSandbox(task, self.limits)
         self._warn_of_letters(task)

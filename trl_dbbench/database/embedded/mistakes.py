@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-import threading
 import time
 import traceback
-from collections import Counter
 from contextlib import closing
 
 from trl_dbbench.mysqlite.guard import BROKEN, SHORTAGES, primary_code
@@ -32,8 +30,7 @@ PROBE_BYTES = 4 * 1024 * 1024
 CHECK_SECONDS = 5.0
 """Seconds for which a file is examined that seems to be broken."""
 
-_met: Counter[tuple[str, ...]] = Counter()
-_lock = threading.Lock()
+_met: set[tuple[str, ...]] = set()
 
 
 def is_shortage(error: BaseException | None) -> bool:
@@ -75,10 +72,8 @@ def report(error: BaseException, whose: str, sql: str) -> None:
     """Log a mistake with its traceback, the first time that it is met at its place in the code."""
     frames = traceback.extract_tb(error.__traceback__)
     place = (type(error).__name__, getattr(error, "sqlite_errorname", ""), *map(str, frames[-1:]))
-    with _lock:
-        _met[place] += 1
-        first = _met[place] == 1
-    if first:
+    if place not in _met:
+        _met.add(place)
         logger.error(
             "%s failed on %r. The agent is told that it cannot be executed; the metric "
             "database/emulation_mistakes counts this and what fails at the same place",

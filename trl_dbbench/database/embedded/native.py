@@ -225,22 +225,14 @@ class NativeSandbox(EmbeddedSandbox):
         return _failure(_code(error), text + undone)
 
     def _short(self, error: sqlite3.Error | MemoryError, undone: str = "") -> QueryResult:
-        """Return the result of a statement that was short of memory or of room.
-
-        Raises:
-            EnvironmentFault: so is everybody.
-        """
+        """Return the result of a statement that was short of memory or of room; raise if everybody is."""
         if all_are_short():
             raise self._fail(error) from None
         limit = None if _code(error) == sqlite3.SQLITE_FULL else "server"
         return _failure(_code(error), (str(error) or "out of memory") + undone, limit=limit)
 
     def _mistaken(self, error: Exception, sql: str) -> QueryResult:
-        """Return the result of a statement that met a mistake of ours, or a broken database.
-
-        Raises:
-            EnvironmentFault: the task's file is broken.
-        """
+        """Return the result of a statement that met a mistake of ours; raise if the task's file is broken."""
         if self._uri is not None and is_broken(error) and is_file_broken(self._uri):
             raise self._fail(error) from None
         report(error, NATIVE, sql)

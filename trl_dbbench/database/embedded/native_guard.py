@@ -2,20 +2,21 @@
 
 A statement runs first with SQLite's own functions, and texts that are short: what LIKE, GLOB, INSTR and
 REPLACE take grows with the product of two lengths, and nothing interrupts a call. One that meets a larger
-text, of the file or of its own making, runs again with larger texts, fewer calls, and functions that can be
-stopped.
+text, of the file or of its own making, runs again with larger texts, fewer calls, and functions whose time is
+bounded.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 
 from trl_dbbench.database.embedded.native_functions import (
+    FORMATS,
     MAX_LARGE_BYTES,
     SEARCHES,
     TRIMS,
-    Formatter,
-    Functions,
+    OwnFunctions,
 )
 from trl_dbbench.mysqlite.errors import StatementError
 from trl_dbbench.mysqlite.guard import FORBIDDEN, FORBIDDEN_FUNCTIONS, MAX_COLUMNS, MAX_SPILLED_BYTES, Watch
@@ -93,8 +94,8 @@ class NativeGuard(Watch):
         connection.execute(f"PRAGMA temp.max_page_count = {growth}")
         connection.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, max(MAX_COLUMNS, 2 * widest))
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-        formatter = Formatter()
-        self._offer({**TRIMS, ("printf", -1): formatter, ("format", -1): formatter})
+        self._functions = OwnFunctions()
+        self._offer(TRIMS | FORMATS)
         self.expect(large=False)
 
     def expect(self, *, large: bool) -> None:
@@ -114,9 +115,11 @@ class NativeGuard(Watch):
         self._replaced = True
         self._offer(SEARCHES)
 
-    def _offer(self, functions: Functions) -> None:
-        for (name, count), function in functions.items():
-            self._connection.create_function(name, count, self._watched(function), deterministic=True)
+    def _offer(self, functions: Mapping[str, tuple[int, ...]]) -> None:
+        for name, counts in functions.items():
+            function = self._watched(self._functions.named(name))
+            for count in counts:
+                self._connection.create_function(name, count, function, deterministic=True)
 
     def _allows(self, action: int, first: str, second: str) -> bool:
         if action == sqlite3.SQLITE_PRAGMA:
@@ -130,7 +133,7 @@ class NativeGuard(Watch):
 
     def _allows_function(self, name: str) -> bool:
         self._calls += 1
-        searches = any(name == search for search, _ in SEARCHES)
+        searches = name in SEARCHES
         self._searches += searches
         self.search_denied = self.search_denied or (searches and self._large and not self._replaced)
         if self._large and self._calls > MAX_LARGE_CALLS:

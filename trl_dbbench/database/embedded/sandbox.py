@@ -76,11 +76,7 @@ class SQLiteSandbox(EmbeddedSandbox):
         return QueryResult(found.rows, limit=found.limit, affected=found.affected, columns=found.columns)
 
     def _refused(self, error: StatementError) -> QueryResult:
-        """Return the result of a statement that was refused.
-
-        Raises:
-            EnvironmentFault: memory or room for files is short, also for a probe.
-        """
+        """Return the result of a statement that was refused; raise if a probe is short of memory, too."""
         if error.code == mysqlite.TIME_LIMIT:
             return timed_out(self._limits)
         cause = error.__cause__
@@ -103,12 +99,8 @@ class SQLiteSandbox(EmbeddedSandbox):
 
 
 def _checked(table: Table) -> mysqlite.Table:
-    """Return the table as `mysqlite` takes it.
-
-    Raises:
-        TaskError: it has no columns, a type that is none, or a row of another length.
-    """
+    """Return the table as `mysqlite` takes it."""
     check_rows(table)
-    columns_of(table)
+    columns_of(table)  # raises for a type that is none
     columns = [mysqlite.Column(column.name, column.type) for column in table.columns]
     return mysqlite.Table(table.name, columns, table.rows)

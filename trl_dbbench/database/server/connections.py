@@ -100,9 +100,13 @@ def parse_url(url: str) -> URL:
     except (ArgumentError, ValueError):
         parsed = None
     # SQLAlchemy takes an unescaped @, and all after the first of several URLs, for a part of the host or path
-    if parsed is None or set("@,/") & set(f"{parsed.host}{parsed.database}"):
+    if (
+        parsed is None
+        or not parsed.drivername.startswith(("mysql", "mariadb"))
+        or set("@,/") & set(f"{parsed.host}{parsed.database}")
+    ):
         raise DatabaseError(
-            f"{redacted(url)!r} is not the URL of one database server. Write "
+            f"{redacted(url)!r} is not the URL of one MySQL or MariaDB server. Write "
             "mysql+pymysql://user:password@host:port/ (characters such as @ and / in the password as %40 and "
             "%2F)."
         ) from None
@@ -144,6 +148,7 @@ class _Answer(MysqlPacket):
     """A packet whose errors say that the server sent them: a SIGNAL can have any number, the client's too."""
 
     __slots__ = ()
+    _data: bytes
 
     def raise_for_error(self) -> None:
         try:
@@ -152,6 +157,8 @@ class _Answer(MysqlPacket):
             code, *said = error.args
             error.args = (code & 0xFFFF, *said)  # PyMySQL reads numbers above 32,767 as negative ones
             error.from_server = True  # type: ignore[attr-defined]
+            sent = re.match(rb"...#(.{5})", self._data, re.DOTALL)
+            error.state = sent and sent[1].decode("latin-1")  # type: ignore[attr-defined]
             raise
 
 
@@ -449,7 +456,7 @@ def error_text(error: SQLAlchemyError) -> str:
         return str(error)
     arguments: tuple[Any, ...] = getattr(error.orig, "args", ())
     if len(arguments) > 1 and isinstance(arguments[0], int):
-        return message(arguments[0], str(arguments[1]))
+        return message(arguments[0], str(arguments[1]), getattr(error.orig, "state", None))
     return str(error.orig)
 
 

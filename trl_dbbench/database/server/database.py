@@ -30,7 +30,6 @@ from trl_dbbench.database.server.tenancy import Tenancy, crashed
 from trl_dbbench.database.server.watchdog import Watchdog
 from trl_dbbench.errors import DatabaseError
 from trl_dbbench.tasks import Task
-from trl_dbbench.tasks.model import TablesKey
 
 logger = logging.getLogger("trl_dbbench.database")
 
@@ -103,12 +102,12 @@ class ServerDatabase(Database):
         try:
             version = self._reach()
             self.dialect = dialect_of(version)
-            place = server.where if server else f"at {self._shown()}"
+            place = server.where if server else f"at {shown(self._url)}"
             self._description = f"{self.dialect.product} {version.split('-')[0]}, {place}"
-            self._tenancy = enter()
+            self.tenancy = enter()
         except SQLAlchemyError as error:
-            raise DatabaseError(f"{self._shown()}: {error_text(error)}") from None
-        self.statements_at_once = self._tenancy.statements
+            raise DatabaseError(f"{shown(self._url)}: {error_text(error)}") from None
+        self.statements_at_once = self.tenancy.statements
         if server is not None:
             threading.Thread(
                 target=self._look_after, args=(server,), name="dbbench-server", daemon=True
@@ -118,24 +117,11 @@ class ServerDatabase(Database):
         return self._description
 
     def fresh_sandbox(self, task: Task) -> Sandbox:
-        if self.closed:
-            raise DatabaseError("The database was closed. Open it again for more sandboxes.")
-        return ServerSandbox(self._tenancy, task)
+        return ServerSandbox(self.tenancy, task)
 
     @property
     def silent(self) -> bool:  # type: ignore[override]
-        return self._tenancy.silent
-
-    def answers(self) -> bool:
-        """Return whether the server is there, with all that this database has made on it.
-
-        Unlike `recover`, it does not start a server again, and waits for a silent one for `CONNECT_SECONDS`.
-        """
-        return self._tenancy.answers()
-
-    def has_tables(self, key: TablesKey) -> bool:
-        """Return whether pristine tables of this `Task.tables_key` are on the server."""
-        return self._tenancy.pristine.has(key)
+        return self.tenancy.silent
 
     def lay_blame(self) -> None:
         """Note whose statement has ended the server, if it is our own and has ended."""
@@ -143,7 +129,7 @@ class ServerDatabase(Database):
             if self._server is None:
                 return
             if not self._server.alive():
-                self._tenancy.lay_blame(crashed(self._server.log()))
+                self.tenancy.lay_blame(crashed(self._server.log()))
                 return
             time.sleep(0.1)
 
@@ -157,27 +143,27 @@ class ServerDatabase(Database):
             return self._answers
 
     def _recover(self) -> bool:
-        if self.closed or self._tenancy.held():
+        if self.closed or self.tenancy.held():
             return True
         try:
             if self._server is not None and not self._server.alive():
                 logger.warning("The database server (%s) has ended; it is started again.", self._server.where)
-                self._tenancy.lay_blame(crashed(self._server.log()))
-                self._tenancy.leave()
+                self.tenancy.lay_blame(crashed(self._server.log()))
+                self.tenancy.leave()
                 self._server.restart()
             tenancy = self._enter()
         except (SQLAlchemyError, DatabaseError) as error:
             if self._down_since is None:
                 self._down_since = time.monotonic()
                 text = error_text(error) if isinstance(error, SQLAlchemyError) else error
-                logger.warning("%s does not answer (%s); it is waited for.", self._shown(), text)
+                logger.warning("%s does not answer (%s); it is waited for.", shown(self._url), text)
             return False
-        self._tenancy.leave()
-        self._tenancy = tenancy
+        self.tenancy.leave()
+        self.tenancy = tenancy
         self.restarts += 1
         down = f" after {time.monotonic() - self._down_since:.0f} s" if self._down_since is not None else ""
         self._down_since = None
-        logger.warning("%s answers again%s; what it has lost is made anew.", self._shown(), down)
+        logger.warning("%s answers again%s; what it has lost is made anew.", shown(self._url), down)
         return True
 
     def close(self) -> None:
@@ -188,9 +174,9 @@ class ServerDatabase(Database):
         self._watchdog.close()
         self._threads.shutdown(wait=False)
         if self._server is None:
-            self._tenancy.close()
+            self.tenancy.close()
         else:  # with everything on it
-            self._tenancy.leave()
+            self.tenancy.leave()
             self._server.stop()
 
     def _look_after(self, server: Server) -> None:
@@ -203,20 +189,17 @@ class ServerDatabase(Database):
                 logger.warning("the database server cannot be looked after now", exc_info=True)
 
     def _look_at(self, server: Server) -> None:
-        runaways = self._tenancy.runaways(RUNAWAY_SECONDS) if not self.closed and server.alive() else []
+        runaways = self.tenancy.runaways(RUNAWAY_SECONDS) if not self.closed and server.alive() else []
         if runaways:
             logger.warning(
                 "A statement still runs %d s after it was killed; the database server is ended, and "
                 "with it the statement.",
                 RUNAWAY_SECONDS,
             )
-            self._tenancy.lay_blame(runaways)
+            self.tenancy.lay_blame(runaways)
             server.kill()
         if not self.closed and not server.alive():
             self.recover()
-
-    def _shown(self) -> str:
-        return shown(self._url)
 
     def _reach(self) -> str:
         """The server's version: the first contact with it, which has a short time limit of its own."""
@@ -225,6 +208,6 @@ class ServerDatabase(Database):
             with probe.connect() as connection:
                 return str(connection.exec_driver_sql("SELECT VERSION()").scalar())
         except DBAPIError as error:
-            raise DatabaseError(f"{self._shown()}: {connect_advice(error)}") from None
+            raise DatabaseError(f"{shown(self._url)}: {connect_advice(error)}") from None
         finally:
             probe.dispose()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
-from trl_dbbench.utils.sql import cached, lexemes
+from trl_dbbench.utils.sql import lexemes
 
 SHOWN_ACCOUNT = "agent"
 """The name of its account that the agent reads."""
@@ -55,18 +55,13 @@ class Names:
         return self._real.sub(_shown, value)
 
 
-@cached
-def _to_rewrite(sql: str) -> bool:
-    return _TO_REWRITE.search(sql) is not None
-
-
 def sent(sql: str, database: str) -> str:
     """The agent's statement as the server is to read it; `database` is the real name of its own.
 
     - Where a database is named, `dbbench` becomes the real name, also in texts that a catalog is asked for.
     - DATABASE() and USER() with its like give the shown names, unless a catalog is asked.
     """
-    if not _to_rewrite(sql):
+    if not _TO_REWRITE.search(sql):
         return sql
     parts = [(kind, text) for kind, text in lexemes(sql)]
     code = [number for number, (kind, _) in enumerate(parts) if kind not in ("gap", "executed")]

@@ -60,14 +60,7 @@ class Account:
 
 
 def hold_lock(keeper: Connection, owner: str) -> int:
-    """Take the run's lock, which is held as long as `keeper` is open.
-
-    Returns:
-        The number of the connection.
-
-    Raises:
-        EnvironmentFault: another connection holds the lock.
-    """
+    """Take the run's lock, which is held as long as `keeper` is open; return the connection's number."""
     if keeper.exec_driver_sql("SELECT GET_LOCK(%s, 0)", (owner,)).scalar() != 1:
         raise EnvironmentFault("The server has not yet ended the run's old connections")
     return int(keeper.exec_driver_sql("SELECT CONNECTION_ID()").scalar() or 0)
@@ -144,11 +137,7 @@ def drop_database(connection: Connection, name: str, seconds: float = DROP_SECON
 
 
 def prepared_transactions(connection: Connection, dialect: ServerDialect) -> list[str]:
-    """The names of the server's prepared XA transactions, as XA ROLLBACK takes them.
-
-    Raises:
-        DBAPIError: the account may not see them.
-    """
+    """The names of the server's prepared XA transactions, as XA ROLLBACK takes them."""
     found = []
     for form, length, _, data in connection.exec_driver_sql(dialect.list_prepared):
         name = text_of(data)

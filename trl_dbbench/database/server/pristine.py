@@ -33,21 +33,14 @@ MAX_SOURCE_BYTES = 4 * 1024**3
 class PristineDatabase:
     """A database, perhaps still being made, and how many sandboxes use it."""
 
-    made: Future[str | Loaded]
+    made: Future[Loaded]
     users: int = 0
     last_take: int = 0
     """The number of the take that was the last to return it."""
 
     @property
-    def name(self) -> str:
-        made = self.made.result()
-        return made if isinstance(made, str) else made.database
-
-    @property
-    def loaded(self) -> Loaded | None:
-        """The contents, if the database is a source's."""
-        made = self.made.result()
-        return made if isinstance(made, Loaded) else None
+    def loaded(self) -> Loaded:
+        return self.made.result()
 
 
 class PristineDatabases:
@@ -87,7 +80,7 @@ class PristineDatabases:
             try:
                 made = self._make(task)
                 with self._lock:
-                    self._source_bytes += made.bytes if isinstance(made, Loaded) else 0
+                    self._source_bytes += made.bytes
                 kept.made.set_result(made)
             except BaseException as error:
                 with self._lock:
@@ -112,10 +105,11 @@ class PristineDatabases:
                 unused = [key for key, each in self._kept.items() if not each.users]
                 for key in sorted(unused, key=lambda key: self._kept[key].last_take):
                     loaded = self._kept[key].loaded
-                    if number <= MAX_DATABASES and (size <= MAX_SOURCE_BYTES or loaded is None):
+                    if number <= MAX_DATABASES and (size <= MAX_SOURCE_BYTES or not loaded.bytes):
                         continue
-                    surplus.append(self._kept.pop(key).name)
-                    number, size = number - 1, size - (loaded.bytes if loaded else 0)
+                    del self._kept[key]
+                    surplus.append(loaded.database)
+                    number, size = number - 1, size - loaded.bytes
                 self._source_bytes = size
         # what cannot be dropped here is removed with everything else when the run ends
         with contextlib.suppress(SQLAlchemyError):
@@ -123,7 +117,7 @@ class PristineDatabases:
                 with self._admin.connect() as admin:
                     drop_database(admin, name)
 
-    def _make(self, task: Task) -> str | Loaded:
+    def _make(self, task: Task) -> Loaded:
         if task.source is None:
             for table in task.tables:
                 check_rows(table)
@@ -138,7 +132,7 @@ class PristineDatabases:
             with self._admin.connect() as admin:
                 for table in task.tables:
                     fill(admin, table, name)
-            return name
+            return Loaded(name)
         except BaseException:
             with contextlib.suppress(SQLAlchemyError), self._admin.connect() as admin:  # it may be lost
                 drop_database(admin, name)
@@ -146,18 +140,13 @@ class PristineDatabases:
 
 
 def fill(connection: Connection, table: Table, database: str | None = None) -> None:
-    """Make a table with its rows, in `database` or in the database in use.
-
-    Raises:
-        DBAPIError: it cannot be made.
-        TaskError: a row is larger than what the server takes.
-    """
+    """Make a table with its rows, in `database` or in the database in use."""
     connection.exec_driver_sql(f"CREATE TABLE {_place(table, database)} ({columns_of(table)})")
     fill_rows(connection, table, database)
 
 
 def fill_rows(connection: Connection, table: Table, database: str | None = None) -> None:
-    """Put its rows into an empty table."""
+    """Put its rows into an empty table. Raises TaskError for a row that is larger than the server takes."""
     if table.rows:
         names = ", ".join(quote(column.name) for column in table.columns).replace("%", "%%")
         places = ", ".join(["%s"] * len(table.columns))

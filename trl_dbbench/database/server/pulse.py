@@ -113,9 +113,6 @@ class Probe:
 
     Args:
         engine: opens connections to a database of the probe's own.
-
-    Raises:
-        DBAPIError: it cannot be connected to.
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -47,7 +47,7 @@ from trl_dbbench.database.sandbox import (
 )
 from trl_dbbench.database.server.connections import as_fault, error_code, error_text, is_from_server
 from trl_dbbench.database.server.pristine import PristineDatabase
-from trl_dbbench.database.server.session import BROKE_AT_A_LARGE_ROW, UNREADABLE, Readers, Session
+from trl_dbbench.database.server.session import BROKE_AT_A_LARGE_ROW, UNREADABLE, Session
 from trl_dbbench.database.server.slots import Slot
 from trl_dbbench.database.server.sources import Loaded
 from trl_dbbench.database.server.tenancy import Tenancy
@@ -198,7 +198,7 @@ class ServerSandbox(Sandbox):
     def state(self) -> State:
         self.reached = True
         if self._slot is None and self._pristine is not None:
-            return self._observed(self._pristine.name, "READ COMMITTED")
+            return self._observed(self._pristine.loaded.database, "READ COMMITTED")
         slot = self._own()
         state = self._not_copied()
         if slot.stateless:  # what is not committed there is of a killed statement, and still being undone
@@ -226,7 +226,11 @@ class ServerSandbox(Sandbox):
             and dialect.looks_like_read(sql)
             and (self._slot is None or self._touches_no_copy(sql))
         ):
-            result = self._look(readers, pristine, sql, limits)
+            result = readers.read(
+                lambda session: self._read_once(session, sql, limits),
+                database=pristine.loaded.database,
+                reader=self,
+            )
             if result.error_code not in _DENIED_TO_READERS:
                 return result
         kind = dialect.kind_of(sql)
@@ -264,16 +268,6 @@ class ServerSandbox(Sandbox):
                     slot.full = True
                     return _FULL
         return result
-
-    def _look(
-        self, readers: Readers, pristine: PristineDatabase, sql: str, limits: Limits | None
-    ) -> QueryResult:
-        """Return what a statement reads in the pristine tables."""
-        return readers.read(
-            lambda session: self._read_once(session, sql, limits),
-            database=pristine.name,
-            reader=self,
-        )
 
     def _read_once(self, session: Session, sql: str, limits: Limits | None) -> QueryResult:
         self._tenancy.users[session.number] = self

@@ -59,7 +59,7 @@ server."""
 
 CATCH_UP = 3
 """Multiple of a statement's time limit for which a server may be slow after a standstill, while it works off
-what has gathered. A statement that is slow then is run again, at most `retry.MAX_STANDSTILLS` times."""
+what has gathered. A statement that is slow then is run again, at most `base.MAX_STANDSTILLS` times."""
 
 TOO_MUCH_MEMORY = "The connection's memory limit was exceeded"
 """Message for the agent; the server's own gives numbers of bytes, which differ each time."""
@@ -147,11 +147,7 @@ class Session:
             self._check()  # FOUND_ROWS() outlives a reset; this makes it what it is in a new session
 
     def clear(self) -> None:
-        """End what statements have left in the session, so that nobody waits for it; `renew` must follow.
-
-        Raises:
-            EnvironmentFault: the connection is lost.
-        """
+        """End what statements have left in the session, so that nobody waits for it; `renew` must follow."""
         with self._or_broken():
             self._driver.reset()
 
@@ -209,11 +205,7 @@ class Session:
         return timed_out(self.limits, time.monotonic() - start)
 
     def table(self, sql: str) -> TableState:
-        """Return what a query of our own gives.
-
-        Raises:
-            DBAPIError: the database failed.
-        """
+        """Return what a query of our own gives."""
         result = self.connection.exec_driver_sql(sql, execution_options={"stream_results": True})
         state = table_state(tuple(result.keys()), result)
         result.close()
@@ -382,9 +374,6 @@ class Readers:
         Args:
             database: the one in which unqualified names are looked up.
             reader: whose statement it is; it finds nothing in the session that others have left there.
-
-        Raises:
-            EnvironmentFault: the database failed.
         """
         with self._places:
             try:

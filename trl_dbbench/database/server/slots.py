@@ -127,7 +127,9 @@ class Slot:
         """Note that a statement which may change rows is about to run."""
         text = sql.lower()
         names = {table.name for table in self.tables or ()}
-        self.changed |= {name for name in names if _perhaps_named(name, text)} or names
+        # in doubt, a table is named
+        named = {name for name in names if name.lower() in text or "`" in name or not name.isascii()}
+        self.changed |= named or names
 
     def has_changed(self, result: QueryResult) -> None:
         """Note what came of it."""
@@ -181,11 +183,6 @@ class Slot:
         self._rows_changed, self._seconds = 0, 0.0
 
 
-def _perhaps_named(name: str, text: str) -> bool:
-    """Return whether a table may be named in a text of lower case; in doubt, yes."""
-    return name.lower() in text or "`" in name or not name.isascii()
-
-
 REMOVING_THREADS = 4
 
 MAX_SLOTS = 256
@@ -200,6 +197,8 @@ CONNECTIONS_PER_STATEMENT = 4
 
 class Slots:
     """The slots of a run on one server. Thread-safe.
+
+    A server that fails, or cannot make what it should, raises DBAPIError or EnvironmentFault.
 
     Args:
         admin: makes and removes slots. makers: make the tables in them.
@@ -248,11 +247,7 @@ class Slots:
         self._closed = False
 
     def take(self, key: TablesKey, tables: tuple[Table, ...]) -> Slot:
-        """A slot with these tables, which `key` stands for.
-
-        Raises:
-            DBAPIError, EnvironmentFault: the tables cannot be made.
-        """
+        """A slot with these tables, which `key` stands for."""
         if (slot := self._take_idle(key)) is not None:
             try:
                 return self._with_tables(slot, key, tables)
@@ -266,11 +261,7 @@ class Slots:
             raise
 
     def show(self, slot: Slot) -> None:
-        """Prepare the slot's tables for a statement that may show more of them than rows and columns.
-
-        Raises:
-            DBAPIError: the server failed.
-        """
+        """Prepare the slot's tables for a statement that may show more of them than rows and columns."""
         slot.key = None
         if slot.kept:
             with self._makers.connect() as maker:
@@ -278,11 +269,7 @@ class Slots:
 
     @contextmanager
     def using(self, slot: Slot) -> Iterator[Session]:
-        """The slot's session, for one statement.
-
-        Raises:
-            DBAPIError, EnvironmentFault: the session cannot be opened.
-        """
+        """The slot's session, for one statement."""
         with self._free:
             slot.busy = True
         try:

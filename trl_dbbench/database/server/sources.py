@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError
@@ -64,12 +64,12 @@ class _Table:
 
 @dataclass(frozen=True)
 class Loaded:
-    """Contents of a source's pristine database: its tables, and its views with the SQL that makes them."""
+    """A pristine database. If it is a source's, its tables, and its views with the SQL that makes them."""
 
     database: str
-    bytes: int
-    tables: dict[str, _Table]
-    views: dict[str, str]
+    bytes: int = 0
+    tables: dict[str, _Table] = field(default_factory=dict)
+    views: dict[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> set[str]:
@@ -134,11 +134,7 @@ class SourceLoader:
         return Loaded(database, self._size(database), *found)
 
     def copy(self, loaded: Loaded, names: set[str], target: str) -> None:
-        """Copy tables and views into another database.
-
-        Raises:
-            DBAPIError: the server failed.
-        """
+        """Copy tables and views into another database."""
         with self._engine.connect() as connection:
             try:
                 _prepare(connection, target)

@@ -23,7 +23,6 @@ from trl_dbbench.database.server.connections import (
     error_text,
     make_engine,
     parse_url,
-    redacted,
     shown,
     text_of,
 )
@@ -105,7 +104,7 @@ def read_tables(
     """
     if sample < 1:
         raise ConfigError(f"the sample is {sample} rows; it must be at least 1.")
-    parsed = parse_url(_without_database(url))
+    parsed = parse_url(url)
     engine = make_engine(parsed, READ_SECONDS)
     try:
         with engine.connect() as connection:
@@ -118,18 +117,6 @@ def read_tables(
         raise DatabaseError(f"{shown(parsed)}: {error_text(error)}") from None
     finally:
         engine.dispose()
-
-
-def _without_database(url: str) -> str:
-    try:
-        parsed = make_url(url)
-    except Exception:  # parse_url says what is wrong with it
-        return url
-    if not parsed.drivername.startswith(("mysql", "mariadb")):
-        raise DatabaseError(
-            f"{redacted(url)!r} is not a MySQL or MariaDB server. Write mysql+pymysql://user:password@host:port/."
-        )
-    return parsed.set(database=None).render_as_string(hide_password=False)
 
 
 def _database(connection: Connection, name: str | None) -> str:
@@ -317,17 +304,10 @@ class _Reader:
 
 def _referring_first(names: Sequence[str], references: Sequence[_Reference]) -> list[str]:
     """The tables in an order in which those that refer to a table stand before it; circles stay."""
-    left, order = list(names), []
-    while left:
-        free = [
-            name
-            for name in left
-            if not any(
-                each.target == name and each.table in left and each.table != name for each in references
-            )
-        ]
-        order += free or left[:1]
-        left = [name for name in left if name not in order]
+    order: list[str] = []
+    while left := [name for name in names if name not in order]:
+        held = {each.target for each in references if each.table in left and each.table != each.target}
+        order += [name for name in left if name not in held] or left[:1]
     return order
 
 

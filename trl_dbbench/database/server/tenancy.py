@@ -190,7 +190,8 @@ class Tenancy:
         return self._held(self._admin)
 
     def answers(self) -> bool:
-        """As `held`, on a connection of its own and with little patience: for a server that may be lost."""
+        """As `held`, on a connection of its own and with `CONNECT_SECONDS` of patience: for a server that may
+        be lost."""
         engine = make_engine(self._url, CONNECT_SECONDS, connections=1)
         try:
             return self._held(engine)
@@ -210,12 +211,7 @@ class Tenancy:
         return self._pulse.silent
 
     def take_slot(self, task: Task) -> Slot:
-        """A slot with the task's tables; those of a source are left for `loader` to copy.
-
-        Raises:
-            EnvironmentFault: the database failed.
-            TaskError: the tables cannot be made as the task describes them.
-        """
+        """A slot with the task's tables; those of a source are left for `loader` to copy."""
         with self.making(task):
             if task.source is not None:
                 return self.slots.take(b"", ())
@@ -288,7 +284,7 @@ class Tenancy:
         except SQLAlchemyError as error:
             logger.warning(
                 "%s: what this run made could not be removed (the next run will do it): %s",
-                self._shown(),
+                shown(self._url),
                 error_text(error),
             )
         self.leave()
@@ -301,11 +297,7 @@ class Tenancy:
         self.slots.close()
 
     def _session(self, account: Account | None) -> Session:
-        """A session for agents' statements, or for ours where they ran.
-
-        Raises:
-            EnvironmentFault: the server takes no connection; it is waited for.
-        """
+        """A session for agents' statements, or for ours where they ran; waited for if the server has none."""
         try:
             return self._connect(account)
         except DBAPIError as error:
@@ -336,9 +328,6 @@ class Tenancy:
         setting = self.dialect.set_time_limit(PROBE_SECONDS)
         return make_engine(url, PROBE_SECONDS, connect_timeout=KILL_SECONDS, init_command=setting)
 
-    def _shown(self) -> str:
-        return shown(self._url)
-
     def _connections(self, keeper: Connection, ranks: int) -> int:
         """Return how many connections this rank may have for statements."""
         # the second is our account's own limit, or that of every account; 0 for none
@@ -351,12 +340,12 @@ class Tenancy:
         ours = ADMIN_CONNECTIONS + MAKER_CONNECTIONS + KILL_CONNECTIONS + OBSERVERS + LOADERS
         share = min(by_server, by_process) - ours
         if share < MIN_CONNECTIONS and by_process < by_server:
-            raise DatabaseError(f"{self._shown()}: too few connections: {files_advice()}")
+            raise DatabaseError(f"{shown(self._url)}: too few connections: {files_advice()}")
         if share < FEW_CONNECTIONS:
             logger.warning(
                 "%s: only %d connections are left for statements on each of %d ranks, and rollouts will wait "
                 "for one another: %s",
-                self._shown(),
+                shown(self._url),
                 max(share, MIN_CONNECTIONS),
                 ranks,
                 files_advice() if by_process < by_server else f"{limit}. Raise it on the server.",
@@ -373,15 +362,15 @@ class Tenancy:
         problem = self._try_account(admin, next(names))
         if problem and require_accounts:
             raise DatabaseError(
-                f"{self._shown()}: no account of its own for the agent ({problem}), and require_accounts is "
-                "set. Give an account with CREATE USER and GRANT OPTION, or leave require_accounts out."
+                f"{shown(self._url)}: no account of its own for the agent ({problem}), and require_accounts "
+                "is set. Give an account with CREATE USER and GRANT OPTION, or leave require_accounts out."
             )
         if problem:
             logger.warning(
                 "%s: no account of its own for the agent (%s). Its statements run under the given account "
                 "and reach all that it may reach: other databases, files, other connections. Give an account "
                 "with CREATE USER and GRANT OPTION to prevent that; require_accounts refuses to run without.",
-                self._shown(),
+                shown(self._url),
                 problem,
             )
         self._has_accounts = problem is None
@@ -389,8 +378,8 @@ class Tenancy:
         read_only = text_of(admin.exec_driver_sql("SELECT @@read_only").scalar())
         if self._has_accounts and read_only not in ("", "OFF"):
             raise DatabaseError(
-                f"{self._shown()}: the server is in read-only mode (read_only = {read_only}); agents could "
-                "change nothing there. Name a server that takes changes, or SET GLOBAL read_only = OFF."
+                f"{shown(self._url)}: the server is in read-only mode (read_only = {read_only}); agents "
+                "could change nothing there. Name a server that takes changes, or SET GLOBAL read_only = OFF."
             )
         reader = self._try_reader(admin, next(names)) if self._has_accounts else None
         with contextlib.suppress(SQLAlchemyError):
@@ -406,7 +395,7 @@ class Tenancy:
                 raise
             pattern = r"`dbb\_%`"
             raise DatabaseError(
-                f"{self._shown()}: this account may not create databases ({error_text(error)}). Every "
+                f"{shown(self._url)}: this account may not create databases ({error_text(error)}). Every "
                 f"rollout gets its own: run GRANT ALL ON {pattern}.* TO {self._url.username!r} on the "
                 "server, or give another account."
             ) from None
@@ -430,7 +419,7 @@ class Tenancy:
                 return None
             return ownership.create_reader(admin, name, self.owner)
         except DBAPIError as error:
-            logger.debug("%s: no account for pristine tables: %s", self._shown(), error_text(error))
+            logger.debug("%s: no account for pristine tables: %s", shown(self._url), error_text(error))
             return None
 
     def _dispose(self) -> None:
