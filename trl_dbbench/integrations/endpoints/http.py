@@ -24,7 +24,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
@@ -321,14 +321,11 @@ class Endpoint:
             raise _Failure(f"the connection broke ({self._said(error)})") from None
         self._heard = True
         if not response.is_success:
-            refusal = error_of(response)
-            if refusal.reply is not None:
-                return refusal.reply
-            self._refused(response.status_code, refusal, response, body)
+            return self._refused(response.status_code, error_of(response), response, body)
         try:
             told = json_of(response)
             if (hidden := hidden_error(told)) is not None:
-                self._refused(*hidden, response, body)
+                return self._refused(*hidden, response, body)
             return read_reply(told)
         except (ValueError, RecursionError) as error:  # a JSON decoder's too
             what, is_json = described(response)
@@ -342,8 +339,10 @@ class Endpoint:
 
     def _refused(
         self, status: int, error: ServerError, response: httpx2.Response, body: dict[str, Any]
-    ) -> NoReturn:
-        """Raise what an error means."""
+    ) -> Reply:
+        """Return the turn that an error complains of, or raise what it means."""
+        if error.reply is not None:
+            return error.reply
         message = self._scrubbed(error.message)[:500].rstrip(". ")
         said = f"status {status}: {message}" if message else f"status {status}"
         if status in (400, 413, 422, 500) or "context_length" in error.code:

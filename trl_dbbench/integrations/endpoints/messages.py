@@ -203,7 +203,7 @@ def _call(number: int, call: Message) -> Call:
     function = call.get("function") or call
     arguments = next((function[name] for name in _ARGUMENTS if name in function), None)
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    sent = {key: value for key, value in call.items() if key not in ("name", *_ARGUMENTS)}
+    sent = {key: value for key, value in call.items() if not (value is None or key in ("name", *_ARGUMENTS))}
     # nine digits, as Mistral's servers want them
     return Call(str(call.get("id") or f"{number:09d}"), str(function.get("name") or ""), text, sent)
 
