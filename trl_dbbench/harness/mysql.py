@@ -15,7 +15,7 @@ from typing import Any
 
 from mysql_mimic import IdentityProvider, MysqlServer, NativePasswordAuthPlugin, ResultColumn, User
 from mysql_mimic import Session as Connected
-from mysql_mimic.errors import MysqlError
+from mysql_mimic.errors import ErrorCode, MysqlError
 from mysql_mimic.results import infer_type
 from mysql_mimic.types import ColumnType
 
@@ -94,7 +94,11 @@ class _Connection(Connected):
         if session is None:
             raise _error("the episode is over", ACCESS_DENIED)
         if _OF_THE_CLIENT.fullmatch(sql):
-            return await super().handle_query(sql, attrs)
+            try:
+                return await super().handle_query(sql, attrs)
+            except MysqlError as error:
+                if error.code != ErrorCode.UNKNOWN_SYSTEM_VARIABLE:
+                    raise  # others are the database's own
         try:
             result, _ = await session.execute(sql)
         except Refused as refused:

@@ -210,7 +210,7 @@ def environment(task: dict[str, Any], file: str) -> dict[str, str]:
     Args:
         file: where the task is written, for variables that are too long.
     """
-    here = ",".join(filter(None, ["127.0.0.1", os.environ.get("no_proxy")]))
+    here = ",".join(filter(None, ["127.0.0.1", *map(os.environ.get, ("no_proxy", "NO_PROXY"))]))
     told = json.dumps(task, ensure_ascii=False)
     Path(file).write_text(told, encoding="utf-8")
     variables = {
