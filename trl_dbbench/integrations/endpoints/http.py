@@ -93,10 +93,8 @@ class _Failure(Exception):
         return self.text
 
 
-def _failure_of(state: tenacity.RetryCallState) -> _Failure:
-    failure = state.outcome and state.outcome.exception()
-    assert isinstance(failure, _Failure)
-    return failure
+def _failure_of(state: Any) -> _Failure:
+    return state.outcome.exception()
 
 
 def _wait(state: tenacity.RetryCallState) -> float:
@@ -113,14 +111,7 @@ class _Adapted(Exception):
 
 
 def read_key(variable: str | None) -> str | None:
-    """Return the API key, or `None` without one.
-
-    Args:
-        variable: the environment variable that holds it; if left out, `OPENAI_API_KEY`, which may be unset.
-
-    Raises:
-        ConfigError: if a variable is named and not set.
-    """
+    """Return the API key of this environment variable or of `OPENAI_API_KEY`, which alone may be unset."""
     key = os.environ.get(variable or KEY_VARIABLE, "").strip()
     if variable is not None and not key:
         raise ConfigError(f"--api-key-env: the environment variable {variable} is not set.")
@@ -130,11 +121,7 @@ def read_key(variable: str | None) -> str | None:
 
 
 def base_url(url: str) -> str:
-    """Return the address without `/chat/completions` and the like; `/v1` is added to a host alone.
-
-    Raises:
-        ConfigError: if it is not a server's address, or may hold a secret.
-    """
+    """Return the address without `/chat/completions` and the like; `/v1` is added to a host alone."""
     try:
         parts = urlsplit(url)
         address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -164,8 +151,7 @@ class Endpoint:
     """An OpenAI-compatible server and one of its models.
 
     Args:
-        url: as [`base_url`] takes it.
-        model: its name there.
+        url, model: as [`base_url`] takes it, and the model's name there.
         key: sent as a bearer token; in no log, error or record.
         template_kwargs: sent as `chat_template_kwargs`, which vLLM and SGLang pass on to the chat template.
         patience: seconds that a request is tried again for.
@@ -177,9 +163,6 @@ class Endpoint:
         gave_up: why nothing more is asked; `None` while it is.
         left_out: the settings, and fields of messages, that the server does not take.
         requests: how many were sent, repeated ones too.
-
-    Raises:
-        ConfigError: if `url` is not an address.
     """
 
     def __init__(
@@ -241,8 +224,7 @@ class Endpoint:
 
         Raises:
             TooLong: if the conversation does not fit the model.
-            EnvironmentFault: if the server gives none after all tries; `gave_up` is set if no other request
-                would get one.
+            EnvironmentFault: if none comes after all tries; `gave_up` is set if no other request gets one.
         """
         turns = sum(message["role"] == "assistant" for message in messages)
         allowed = max_tokens

@@ -151,10 +151,7 @@ class ServerError:
         return next(found, status)
 
     def tokens_left(self, allowed: int) -> int | None:
-        """Return how many tokens a turn may have where `allowed` are too many; `None` for another error.
-
-        0 if nothing is left.
-        """
+        """Return how many tokens a turn may have where `allowed` are too many; `None` for another error."""
         if (ceiling := self._number(*_CEILING)) is not None:
             return min(ceiling, allowed // 2) if ceiling >= allowed else ceiling
         about = self.is_too_long or _ABOUT_MAX_TOKENS.search(self.message)
@@ -173,10 +170,7 @@ class ServerError:
         return max(0, left) if left < allowed - 1 else allowed // 2
 
     def unwanted(self, body: dict[str, Any]) -> str | None:
-        """Return the setting, or the field of a message, that the server does not take.
-
-        `None` for another error.
-        """
+        """Return the setting, or the field of a message, that the server does not take, if it says so."""
         if _WANTED.search(self.message) or self.wants_more_tokens:
             return None
         told = _UNKNOWN.search(self.message) or _BAD_VALUE.search(self.message)
@@ -232,11 +226,7 @@ def without_fields(messages: Sequence[Message], names: Collection[str]) -> list[
 
 
 def json_of(response: httpx2.Response) -> Any:
-    """Return a response's JSON, as it can be sent back: without half surrogate pairs, NaN and infinity.
-
-    Raises:
-        ValueError: if it is not JSON.
-    """
+    """Return a response's JSON, as it can be sent back: without half surrogate pairs, NaN and infinity."""
     text = json.dumps(response.json(), ensure_ascii=False).encode("utf-8", "replace")
     return json.loads(text, parse_constant=lambda _: None)
 
@@ -336,5 +326,4 @@ _HINTS = {
 
 
 def refusal_hint(said: str) -> str:
-    """Return what to try where a server refuses every request in the same way; mostly empty."""
     return next((hint for pattern, hint in _HINTS.items() if re.search(pattern, said, re.I)), "")
