@@ -44,11 +44,7 @@ _NUMBER = re.compile(r"^\d+ \(\w+\): ")
 
 
 class Databases:
-    """The server. Each episode's user is the first characters of its key, which is the password.
-
-    Args:
-        sessions: the open ones, by key.
-    """
+    """The server. Each episode's user is the first characters of its key, which is the password."""
 
     def __init__(self, sessions: Mapping[str, Session]):
         self._server = MysqlServer(lambda: _Connection(sessions), identity_provider=_Users(sessions))
@@ -127,11 +123,7 @@ def _columns(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> list[Result
 
 
 def _type_of(cells: Mapping[type, Any]) -> ColumnType:
-    """Return a column's type: numbers of several types have the widest one, other mixtures are text.
-
-    Args:
-        cells: one of each type.
-    """
+    """Return a column's type: numbers of several types have the widest one, other mixtures are text."""
     if len(cells) == 1 and Decimal not in cells:
         return infer_type(*cells.values())
     if cells and cells.keys() <= {int, float, Decimal}:

@@ -49,12 +49,7 @@ class Process:
 
 
 class Zygote:
-    """Starts and watches processes.
-
-    Args:
-        source: where lines come from; its end ends all.
-        sink: where lines go to.
-    """
+    """Starts and watches processes."""
 
     def __init__(self, start: Start, source: IO[bytes], sink: IO[str]):
         self._start, self._source, self._sink = start, source, sink
