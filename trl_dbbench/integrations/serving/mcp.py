@@ -206,7 +206,7 @@ async def serve_stdio(server: Server, desk: Desk, stop: Stop, drain_seconds: flo
 
     async def talk() -> None:
         # the SDK's own reader waits in a thread, which no signal would end
-        lines = cast("anyio.AsyncFile[str]", _Lines())
+        lines = cast("anyio.AsyncFile[str]", _lines())
         try:
             async with stdio_server(stdin=lines) as (read, write):
                 await server.run(read, write, server.create_initialization_options())
@@ -217,22 +217,20 @@ async def serve_stdio(server: Server, desk: Desk, stop: Stop, drain_seconds: flo
     await until_stopped(talking, desk, stop, drain_seconds, talking.cancel)
 
 
-class _Lines:
-    """The lines of standard input."""
-
-    async def __aiter__(self) -> AsyncIterator[str]:
-        number, parts = sys.stdin.fileno(), [b""]
-        while True:
-            with suppress(PermissionError):  # a file: there is nothing to wait for
-                await anyio.wait_readable(number)
-            block = os.read(number, READ_BYTES)
-            if not block:
-                return
-            *ended, rest = block.split(b"\n")
-            for line in ended:
-                yield b"".join([*parts, line]).decode("utf-8", "replace")
-                parts = []
-            parts.append(rest)
+async def _lines() -> AsyncIterator[str]:
+    """Yield the lines of standard input."""
+    number, parts = sys.stdin.fileno(), [b""]
+    while True:
+        with suppress(PermissionError):  # a file: there is nothing to wait for
+            await anyio.wait_readable(number)
+        block = os.read(number, READ_BYTES)
+        if not block:
+            return
+        *ended, rest = block.split(b"\n")
+        for line in ended:
+            yield b"".join([*parts, line]).decode("utf-8", "replace")
+            parts = []
+        parts.append(rest)
 
 
 async def serve_streamable_http(

@@ -23,8 +23,9 @@ from trl_dbbench.integrations.calls import OVER, Calls, Refused, play_calls
 from trl_dbbench.integrations.endpoints.messages import Call
 from trl_dbbench.integrations.verl.reward import PLAYED, failed, opened, standing
 from trl_dbbench.tasks import Task
+from trl_dbbench.utils.lookup import check_choice
 
-SETTINGS = {"type", "tool", "database", "protocol", "max_turns", "observation_characters"}
+SETTINGS = ("type", "tool", "database", "protocol", "max_turns", "observation_characters")
 
 
 _Playing = tuple[Calls, asyncio.Task[Episode]]
@@ -45,10 +46,8 @@ class DatabaseTool(BaseTool):
     """
 
     def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None) -> None:
-        if unknown := config.keys() - SETTINGS:
-            raise ConfigError(
-                f"a DatabaseTool knows no {min(unknown)!r}; it takes {', '.join(sorted(SETTINGS))}."
-            )
+        for name in config:
+            check_choice("setting of a DatabaseTool", name, SETTINGS)
         characters = config.get("observation_characters", 800) or None
         self._protocol = get_protocol(config.get("protocol", "tools"), characters)
         self._rules = Rules(max_turns=config.get("max_turns", Rules.max_turns))
@@ -99,8 +98,5 @@ class DatabaseTool(BaseTool):
 
 def _schema(protocol: AgentProtocol, name: str | None) -> OpenAIFunctionToolSchema:
     tools = {tool["function"]["name"]: tool for tool in protocol.tools or ()}
-    if name not in tools:
-        raise ConfigError(
-            f"the protocol {protocol.name!r} has no tool {name!r}; it has {', '.join(tools) or 'none'}."
-        )
+    check_choice(f"tool of the protocol {protocol.name!r}", name, tools)
     return OpenAIFunctionToolSchema.model_validate(tools[name])
