@@ -173,8 +173,7 @@ class VLLMBackend:
             `vllm_group_port`, `vllm_server_timeout` and `needs_rollout_logprobs` are read, too.
 
     Raises:
-        ConfigError: if the weights cannot be sent, or a server cannot be used as it was started.
-        EngineError: if no server answers; with full weights, if one does not.
+        ConfigError, EngineError: if a server cannot be used as it was started, or none answers.
     """
 
     collective = False  # the ranks' own models do not generate

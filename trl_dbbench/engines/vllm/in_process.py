@@ -169,15 +169,7 @@ def _failed(when: str, error: Exception) -> EngineError:
 
 
 class InProcessBackend:
-    """Generates with a vLLM engine in this process. See `engines.base.Backend`.
-
-    Args:
-        args: its `vllm_*` settings, by TRL's names. See `engines.base.EngineSettings`.
-        policy: a trainer's, or weights that vLLM is to load itself.
-
-    Raises:
-        ConfigError: if vLLM is not there, or cannot serve this policy with these settings.
-    """
+    """Generates with a vLLM engine in this process. See `engines.base.Backend` and `EngineSettings`."""
 
     collective = False  # the ranks' own models do not generate
     detached = False  # a rollout has this process to itself

@@ -161,8 +161,6 @@ class VLLMServers:
     The environment variable `VLLM_API_KEY`, which servers also read, is sent along where it is set.
 
     Args:
-        urls: the servers' addresses, such as `http://10.0.0.7:8000`.
-        eos_token_ids: ids that end a turn.
         adapters: a folder for the saved adapters, which only this object writes to and every server can read
             under the same path; `None` if there are none to save.
         full_weights: whether the caller sends full weights. A server that fails then stays out: nothing tells

@@ -49,10 +49,7 @@ class TrainedWeights:
 class Weights:
     """One way to bring weights to servers. All ranks call its methods together.
 
-    Attributes:
-        adapters: the folder for saved adapters; `None` where none are saved.
-        full: whether full weights are sent.
-        logprobs_of: sampling whose log-probabilities on the servers must be right, if they are trained on.
+    `adapters`, `full` and `logprobs_of` are for `VLLMServers`.
     """
 
     adapters: Path | None = None

@@ -56,7 +56,10 @@ class Stop:
         if self._loop is None:
             raise SystemExit(128 + number)
         with suppress(RuntimeError):  # the loop has been closed
-            self._loop.call_soon_threadsafe(lambda: (self.urged if self._asked.is_set() else self._asked).set())
+            self._loop.call_soon_threadsafe(self._note)
+
+    def _note(self) -> None:
+        (self.urged if self._asked.is_set() else self._asked).set()
 
 
 async def until_stopped(
