@@ -312,6 +312,7 @@ def test_unreadable_turns_are_counted(api: Api, play: Play) -> None:
         ("prompt is too long: 9000 tokens > 8192 maximum", None),
         ("`max_tokens` must be greater than `thinking.budget_tokens`.", None),
         ("max_tokens must be at least 1024", None),
+        ("max_tokens must be below 300", 256),
         ("Unsupported parameter: 'max_tokens' is not supported with this model.", None),
         ("temperature must be positive", None),
     ],

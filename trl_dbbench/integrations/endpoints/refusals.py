@@ -78,7 +78,8 @@ _CEILING = (
     rf"{_MAX_TOKENS} you requested exceeds the model limit of {_COUNT}",
 )
 _TOO_FEW = (
-    rf"{_MAX_TOKENS}\W.{{0,80}}(greater than (?!or equal to 1\b)|at least (?!1\b)|too (small|low)|below)"
+    rf"{_MAX_TOKENS}\W.{{0,40}}"
+    r"(greater than (?!or equal to 1\b)|at least (?!1\b)|too (small|low)|below minimum)"
 )
 """A turn was allowed fewer tokens than the server wants, as where thoughts have a budget of their own."""
 
