@@ -160,6 +160,14 @@ def client_gets(task: HarnessTask) -> str:
     return json.dumps(seen)
 
 
+def names_of_columns(task: HarnessTask) -> str:
+    """The names of the columns that a MySQL client gets for each statement of the question."""
+    from sqlalchemy import create_engine
+
+    with create_engine(task.database_url).connect() as connection:
+        return json.dumps([list(connection.exec_driver_sql(sql).keys()) for sql in json.loads(task.question)])
+
+
 def sql_gets(task: HarnessTask) -> str:
     """The same by `execute`: rows, their number, the limit and the error."""
     gets = [task.execute(sql) for sql in json.loads(task.question)]

@@ -436,16 +436,36 @@ def test_a_column_whose_first_cell_has_another_type(kind: str, tokenizer: PreTra
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "local"])
+def test_the_names_of_columns(kind: str, late_orders: Task, tokenizer: PreTrainedTokenizerBase) -> None:
+    """A client that reads rows by them, as a DictCursor does, finds those of MySQL."""
+    statements = [
+        *("SELECT SUM(late), max( id ) AS more, 'x' FROM orders", "SELECT *, upper( 'a' ), ID FROM orders"),
+        *("SHOW TABLES LIKE 'none_'", "DESCRIBE orders"),
+    ]
+    task = replace(late_orders, question=json.dumps(statements))
+    with opened(kind) as database:
+        episode = play_one("names_of_columns", task, [], tokenizer, database, "text")
+    assert episode.answer is not None, episode.output
+    assert json.loads(episode.answer.text) == [
+        ["SUM(late)", "more", "x"],
+        [*(column.name for column in late_orders.tables[0].columns), "upper( 'a' )", "ID"],
+        ["Tables_in_dbbench (none_)"],
+        ["Field", "Type", "Null", "Key", "Default", "Extra"],
+    ]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "local"])
 def test_statements_of_a_client_beside_the_agents(
     kind: str, late_orders: Task, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Statements that the client sends by itself get an answer. Several in one call are an error, as with MySQL."""
+    """Statements that the client sends by itself get an answer; of other variables the database does. Several in one
+    call are an error, as with MySQL."""
     statements = {
         "/* a-driver 8.2 */SELECT @@autocommit AS autocommit, @@session.sql_mode AS sql_mode": 1,
         "/* a-driver 8.2 */ SET NAMES utf8mb4": None,
         "START TRANSACTION;": None,
-        "SELECT @@group_concat_max_len > 0": 1,
-        "SET SESSION group_concat_max_len = 4": None,
+        "SET SESSION group_concat_max_len = 4": 1235 if kind == "sqlite" else None,
+        "SELECT @@group_concat_max_len": 1235 if kind == "sqlite" else [[4]],
         "SELECT DATABASE() IS NULL AS none, COUNT(*) FROM orders": [[0, 3]],
         "BEGIN; UPDATE orders SET late = 1; COMMIT;": 1064,
         "USE dbbench; SELECT COUNT(*) FROM orders": 1064,
@@ -457,7 +477,7 @@ def test_statements_of_a_client_beside_the_agents(
     assert episode.answer is not None, episode.output
     gets = json.loads(episode.answer.text)
     assert [
-        len(got) if want == 1 else got[0] if want == 1064 else got
+        len(got) if want == 1 else got[0] if isinstance(want, int) else got
         for got, want in zip(gets, statements.values(), strict=True)
     ] == list(statements.values()), gets
 

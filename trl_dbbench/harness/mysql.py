@@ -40,6 +40,8 @@ _OF_THE_CLIENT = re.compile(
 )
 """One statement that a client says for itself; after a comment, as Java's driver writes them."""
 
+_VARIABLE = re.compile(r"@@(?:(?:session|global|local)\.)?(\w+)", re.IGNORECASE)
+
 _NUMBER = re.compile(r"^\d+ \(\w+\): ")
 
 
@@ -89,12 +91,12 @@ class _Connection(Connected):
         session = self._sessions.get(_key_of(self._sessions, self.username) or "")
         if session is None:
             raise _error("the episode is over", ACCESS_DENIED)
-        if _OF_THE_CLIENT.fullmatch(sql):
+        if _OF_THE_CLIENT.fullmatch(sql) and all(name in self.variables for name in _VARIABLE.findall(sql)):
             try:
                 return await super().handle_query(sql, attrs)
             except MysqlError as error:
                 if error.code != ErrorCode.UNKNOWN_SYSTEM_VARIABLE:
-                    raise  # others are the database's own
+                    raise  # the database knows others
         try:
             result, _ = await session.execute(sql)
         except Refused as refused:
