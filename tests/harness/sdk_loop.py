@@ -160,6 +160,14 @@ def client_gets(task: HarnessTask) -> str:
     return json.dumps(seen)
 
 
+def names_of_columns(task: HarnessTask) -> str:
+    """The names of the columns that a MySQL client gets for each statement of the question."""
+    from sqlalchemy import create_engine
+
+    with create_engine(task.database_url).connect() as connection:
+        return json.dumps([list(connection.exec_driver_sql(sql).keys()) for sql in json.loads(task.question)])
+
+
 def sql_gets(task: HarnessTask) -> str:
     """The same by `execute`: rows, their number, the limit and the error."""
     gets = [task.execute(sql) for sql in json.loads(task.question)]
@@ -229,7 +237,7 @@ def chooses(task: HarnessTask) -> str:
 
 
 def odd_messages(task: HarnessTask) -> str:
-    """Content in parts, with an image and without; calls without arguments or with deep ones; no tokens."""
+    """Content in parts, with an image and without; calls without arguments or with deep ones; no tokens; functions."""
     client = OpenAI(base_url=task.base_url, api_key=task.api_key)
     parts = [{"type": "text", "text": "First."}, {"type": "text", "text": "Second."}]
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
@@ -251,6 +259,10 @@ def odd_messages(task: HarnessTask) -> str:
         {"messages": called({"arguments": "[" * 5_000 + "]" * 5_000})},
         {"messages": [{"role": "user", "content": [*parts, image]}]},
         {"messages": [{"role": "user", "content": "?"}], "max_tokens": 0},
+        {
+            "messages": [{"role": "user", "content": "?"}],
+            "extra_body": {"functions": [{"name": "f"}]},
+        },
     ):
         try:
             seen.append(client.chat.completions.create(model=task.model, **asked).choices[0].message.content)

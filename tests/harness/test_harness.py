@@ -216,6 +216,7 @@ def test_messages_that_are_shown_as_a_server_would_or_refused(
         *("one", "two", "three", "four"),
         "content must be a text or a list of texts: the model reads no images",
         "max_tokens must be a number of at least 1",
+        "functions is the old form of tools, and no model reads it; send tools",
     ], episode.output
     parts, empty, without, deep = (tokenizer.decode(request.ids) for request in engine.requests)
     assert "First.\nSecond." in parts
@@ -347,6 +348,28 @@ def test_a_task_too_long_for_a_variable(
     assert episode.answer == Answer("two?"), (episode.fault, episode.output)
 
 
+HALF = r"""
+curl -s "$OPENAI_BASE_URL/chat/completions" -H "authorization: bearer $OPENAI_API_KEY" \
+  -d '{"messages": [{"role": "user", "content": "cut here: \ud83c"}]}' |
+  python3 -c 'import json,sys; print(json.load(sys.stdin)["choices"][0]["message"]["content"])'
+echo "$NO_PROXY $no_proxy"
+"""
+
+
+def test_half_a_character_and_a_scheme_in_small_letters(
+    late_orders: Task,
+    tokenizer: PreTrainedTokenizerBase,
+    sqlite_database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A program that cuts a text between the halves of a character sends one; a proxy's exceptions are kept."""
+    monkeypatch.setenv("NO_PROXY", "search.example")
+    (episode,), engine = play(HALF, [late_orders], [["one"]], tokenizer, sqlite_database, "text")
+    assert "cut here: ?" in tokenizer.decode(engine.requests[0].ids)
+    both = "127.0.0.1,search.example"
+    assert episode.answer == Answer(f"one\n{both} {both}"), episode.output
+
+
 def test_an_agent_of_smolagents(
     late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
 ) -> None:
@@ -413,14 +436,36 @@ def test_a_column_whose_first_cell_has_another_type(kind: str, tokenizer: PreTra
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "local"])
+def test_the_names_of_columns(kind: str, late_orders: Task, tokenizer: PreTrainedTokenizerBase) -> None:
+    """A client that reads rows by them, as a DictCursor does, finds those of MySQL."""
+    statements = [
+        *("SELECT SUM(late), max( id ) AS more, 'x' FROM orders", "SELECT *, upper( 'a' ), ID FROM orders"),
+        *("SHOW TABLES LIKE 'none_'", "DESCRIBE orders"),
+    ]
+    task = replace(late_orders, question=json.dumps(statements))
+    with opened(kind) as database:
+        episode = play_one("names_of_columns", task, [], tokenizer, database, "text")
+    assert episode.answer is not None, episode.output
+    assert json.loads(episode.answer.text) == [
+        ["SUM(late)", "more", "x"],
+        [*(column.name for column in late_orders.tables[0].columns), "upper( 'a' )", "ID"],
+        ["Tables_in_dbbench (none_)"],
+        ["Field", "Type", "Null", "Key", "Default", "Extra"],
+    ]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "local"])
 def test_statements_of_a_client_beside_the_agents(
     kind: str, late_orders: Task, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Statements that the client sends by itself get an answer. Several in one call are an error, as with MySQL."""
+    """Statements that the client sends by itself get an answer; of other variables the database does. Several in one
+    call are an error, as with MySQL."""
     statements = {
         "/* a-driver 8.2 */SELECT @@autocommit AS autocommit, @@session.sql_mode AS sql_mode": 1,
         "/* a-driver 8.2 */ SET NAMES utf8mb4": None,
         "START TRANSACTION;": None,
+        "SET SESSION group_concat_max_len = 4": 1235 if kind == "sqlite" else None,
+        "SELECT @@group_concat_max_len": 1235 if kind == "sqlite" else [[4]],
         "SELECT DATABASE() IS NULL AS none, COUNT(*) FROM orders": [[0, 3]],
         "BEGIN; UPDATE orders SET late = 1; COMMIT;": 1064,
         "USE dbbench; SELECT COUNT(*) FROM orders": 1064,
@@ -432,7 +477,7 @@ def test_statements_of_a_client_beside_the_agents(
     assert episode.answer is not None, episode.output
     gets = json.loads(episode.answer.text)
     assert [
-        len(got) if want == 1 else got[0] if want == 1064 else got
+        len(got) if want == 1 else got[0] if isinstance(want, int) else got
         for got, want in zip(gets, statements.values(), strict=True)
     ] == list(statements.values()), gets
 

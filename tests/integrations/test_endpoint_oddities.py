@@ -13,7 +13,7 @@ import pytest
 from test_endpoints import LOOK, RIGHT, Api, Play, api, arguments, only, play, refused, said, turn_of
 from test_evaluation import CHANGE, QUESTION, with_gold, written
 
-from trl_dbbench.episode.protocol import Answer, Operation
+from trl_dbbench.episode.protocol import Answer, Invalid, Operation
 from trl_dbbench.episode.tool_calls import meant_tool
 from trl_dbbench.episode.types import Rules, Status, Usage
 from trl_dbbench.errors import ConfigError
@@ -307,7 +307,12 @@ def test_unreadable_turns_are_counted(api: Api, play: Play) -> None:
         ("Requests with max_tokens > 300 must have stream=true", 300),
         ("This model's maximum context length is 2048 tokens. However, your messages resulted in 2500 tokens.", 0),
         ("This model's maximum context length is 2048 tokens. However, you requested 512 output tokens and your prompt contains at least 1537 input tokens, for a total of at least 2049 tokens.", 256),
+        ("Range of max_tokens should be [1, 300]", 300),
+        ("Invalid request: Your request exceeded model token limit: 8192 (requested: 8300)", 404),
         ("prompt is too long: 9000 tokens > 8192 maximum", None),
+        ("`max_tokens` must be greater than `thinking.budget_tokens`.", None),
+        ("max_tokens must be at least 1024", None),
+        ("max_tokens must be below 300", 256),
         ("Unsupported parameter: 'max_tokens' is not supported with this model.", None),
         ("temperature must be positive", None),
     ],
@@ -478,8 +483,48 @@ def test_an_error_of_the_model_is_its_turn(api: Api, play: Play, error: dict, re
 
 
 @pytest.mark.parametrize(
+    ("status", "message", "read"),
+    [
+        (500, f"error parsing tool call: raw='{QUERY}]', err=invalid character ']' after top-level value", f"{QUERY}]"),
+        (500, "error parsing tool call: raw='ls\n', err=invalid character 'l' looking for beginning of value", "ls\n"),
+        (500, f"Failed to parse input at pos 3: <tool_call>{QUERY}", f"<tool_call>{QUERY}"),
+        (500, "Unexpected token 12606 while expecting start token 200006", ""),
+        (400, "unexpected tokens remaining in message header: ['commentary']", ""),
+        (200, "Unexpected token 12606 while expecting start token 200006", ""),
+    ],
+)  # fmt: skip
+def test_a_call_that_the_server_cannot_read_is_an_unreadable_turn(
+    api: Api, play: Play, status: int, message: str, read: str
+) -> None:
+    """Of Ollama, llama.cpp, vLLM with gpt-oss; asked again, a greedy model would write the same."""
+
+    def answer(body: dict, number: int) -> Any:
+        return with_calls(call("commit_final_answer", ANSWER)) if number else refused(status, message)
+
+    api.answer = answer
+    episode = only(play(protocol="tools", patience=600.0))
+    assert (episode.right, len(api.bodies)) == (True, 2)
+    assert (episode.turns[0].text, type(episode.turns[0].action)) == (read, Invalid)
+
+
+def test_a_turn_that_wants_more_tokens_is_not_asked_for_with_fewer(api: Api, play: Play) -> None:
+    message = "`max_tokens` must be greater than `thinking.budget_tokens`."
+    api.answer = lambda body, number: refused(400, message)
+    evaluation = play(*[QUESTION] * 5)
+    assert {each.status for each in evaluation.episodes} == {Status.ENVIRONMENT_FAULT}
+    assert {body["max_tokens"] for body in api.bodies} == {512}
+    assert "--max-turn-tokens" in (evaluation.stopped or "")
+
+
+@pytest.mark.parametrize(
     ("status", "message"),
     [
+        (400, "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 30720]"),
+        (400, "Prompt exceeds max length"),
+        (400, "The engine prompt length 5000 exceeds the max_model_len 4096. Please reduce prompt."),
+        (422, "`inputs` must have less than 4095 tokens. Given: 5000"),
+        (413, "Request body too large for gpt-4o model. Max size: 8000 tokens."),
+        (400, "Please reduce the length of the messages or completion. Current length is 9000 while limit is 8192"),
         (400, "The decoder prompt (length 5000) is longer than the maximum model length of 4096."),
         (500, "input length exceeds the context length"),
         (400, "The input token count (1200000) exceeds the maximum number of tokens allowed (1048575)."),
@@ -509,6 +554,7 @@ def test_conversations_that_are_too_long_in_other_words(
         ((405, "", {}), "GET /v1/models"),
         ((404, {"error": {"message": "No endpoints found that support tool use."}}, {}), "--protocol text"),
         ((501, "", {}), "GET /v1/models"),
+        ((500, {"error": {"code": 500, "message": "tools param requires --jinja flag"}}, {}), "--protocol text"),
     ],
 )  # fmt: skip
 def test_what_no_other_request_changes_ends_the_run_at_once(

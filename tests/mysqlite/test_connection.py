@@ -61,6 +61,38 @@ def test_what_mysql_refuses_has_its_number_and_message(sql: str, code: int, text
     assert refused.value.code == code and refused.value.text.startswith(text)
 
 
+@pytest.mark.parametrize(
+    ("sql", "names"),
+    [
+        ("SELECT SUM(a), max( b ) FROM t", ("SUM(a)", "max( b )")),
+        ("SELECT a+1 FROM t", ("a+1",)),
+        ("SELECT DISTINCT upper(b) FROM t", ("upper(b)",)),
+        ("SELECT SQL_NO_CACHE upper(b) FROM t", ("upper(b)",)),
+        ("SELECT `all`, sql_text FROM (SELECT 1 AS `all`, 2 AS sql_text) q", ("all", "sql_text")),
+        ("SELECT A, t.b, `a` AS `x y` FROM t", ("A", "b", "x y")),
+        ("SELECT 1.50, 'it''s', NULL, (1), (a), (a+1), - 1 FROM t", ("1.50", "it's", "NULL", "1", "a", "(a+1)", "- 1")),
+        ("SELECT a\n+ 1, /* c */ a+2 /* d */ FROM t", ("a\n+ 1", "a+2")),
+        ("(SELECT a + 1 FROM t)", ("a + 1",)),
+        ("TABLE t", ("a", "b")),
+        ("SELECT *, a*2 FROM t", ("a", "b", "a*2")),
+        ("SELECT t.*, u.* FROM t JOIN t u ON t.a = u.a", ("a", "b", "a", "b")),
+        ("WITH w AS (SELECT SUM(a) s FROM t) SELECT s, s+1 FROM w", ("s", "s+1")),
+        ("SELECT EXTRACT(YEAR FROM '2024-01-02'), IF(a,2,3) x FROM t LIMIT 1", ("EXTRACT(YEAR FROM '2024-01-02')", "x")),
+        ("SELECT COUNT(*) FROM t UNION ALL SELECT 2", ("COUNT(*)",)),
+        ("SHOW TABLES", ("Tables_in_dbbench",)),
+        ("SHOW FULL TABLES LIKE 'x%'", ("Tables_in_dbbench (x%)", "Table_type")),
+        ("SHOW DATABASES", ("Database",)),
+        ("DESCRIBE t", ("Field", "Type", "Null", "Key", "Default", "Extra")),
+        ("SHOW COLUMNS FROM t LIKE 'a'", ("Field", "Type", "Null", "Key", "Default", "Extra")),
+        ("SHOW CREATE TABLE t", ("Table", "Create Table")),
+    ],
+)  # fmt: skip
+def test_columns_have_the_names_that_mysql_gives_them(sql: str, names: tuple[str, ...]) -> None:
+    """Whatever an expression has become for SQLite."""
+    table = Table("t", [Column("a", "INT"), Column("b", "VARCHAR(9)")], [(1, "x")])
+    assert Connection([table]).execute(sql).columns == names
+
+
 def test_limits_cut_rows() -> None:
     result = Connection([ORDERS], Limits(rows=2)).execute("SELECT id FROM orders ORDER BY id")
     assert result.rows == [(1,), (2,)] and result.limit == "rows"

@@ -290,9 +290,9 @@ def test_an_adapter_goes_through_memory_where_those_of_all_ranks_fit(monkeypatch
 
 def test_the_revision_that_is_trained_is_the_one_that_plays(trainer_with):
     trainer = trainer_with(use_vllm=False, model_init_kwargs={"dtype": "float32"})
-    assert loading_options(TrainedPolicy(trainer)) == {}
+    assert loading_options(TrainedPolicy(trainer)) == {"dtype": "float32"}
     trainer.args.model_init_kwargs["revision"] = "v2"
-    assert loading_options(TrainedPolicy(trainer)) == {"revision": "v2"}
+    assert loading_options(TrainedPolicy(trainer)) == {"dtype": "float32", "revision": "v2"}
 
 
 # --- without a trainer ----------------------------------------------------------------------------

@@ -12,19 +12,15 @@ from trl_dbbench.episode.types import Completion, Request
 
 
 class Asked(NamedTuple):
-    """A request, and where its episode waits for the answer."""
+    """A request, and what its episode waits for."""
 
     request: Request
-    future: asyncio.Future[Completion]
-    loop: asyncio.AbstractEventLoop
+    turn: Future[Completion]
 
     def answer(self, completion: Completion) -> None:
         """Hand the turn to the episode; may be called in any thread."""
-        self.loop.call_soon_threadsafe(self._resolve, completion)
-
-    def _resolve(self, completion: Completion) -> None:
-        if not self.future.done():  # cancelled
-            self.future.set_result(completion)
+        if self.turn.set_running_or_notify_cancel():
+            self.turn.set_result(completion)
 
 
 class AskedEngine:
@@ -36,12 +32,11 @@ class AskedEngine:
         """Notified when an episode asks, or is done; held while `_waiting` is read or changed."""
 
     async def generate(self, request: Request) -> Completion:
-        loop = asyncio.get_running_loop()
-        asked = Asked(request, loop.create_future(), loop)
+        asked = Asked(request, Future())
         with self._changed:
             self._waiting.append(asked)
             self._changed.notify()
-        return await asked.future
+        return await asyncio.wrap_future(asked.turn)
 
     def _watch(self, episodes: Sequence[Future]) -> None:
         """Have it noticed when an episode is done."""

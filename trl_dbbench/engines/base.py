@@ -74,16 +74,11 @@ def engine_of(args: Any) -> str:
 
 
 def in_process_vllm(args: Any) -> bool:
-    """Return whether vLLM is to run in this process."""
     return engine_of(args) == "vllm" and not args.vllm_server_urls
 
 
 def servers_asked(get: Callable[[str], Any]) -> list[str] | None:
-    """Return the servers of settings: `vllm_server_urls`, or the one of TRL's `vllm_mode: server`.
-
-    Args:
-        get: returns a setting by its name.
-    """
+    """Return the servers of settings: `vllm_server_urls`, or the one of TRL's `vllm_mode: server`."""
     urls = get("vllm_server_urls")
     if urls is None and get("use_vllm") and get("vllm_mode") == "server":
         if not (get("vllm_server_base_url") or get("vllm_server_host")):
@@ -94,28 +89,23 @@ def servers_asked(get: Callable[[str], Any]) -> list[str] | None:
 
 
 def settings_asked(get: Callable[[str], Any]) -> EngineSettings:
-    """Return the choice of an engine in settings that are not checked yet; `get` is as in `servers_asked`."""
+    """Return the choice of an engine in settings that are not checked yet."""
     return EngineSettings(
         engine=get("engine"), use_vllm=bool(get("use_vllm")), vllm_server_urls=servers_asked(get)
     )
 
 
 def open_backend(args: Any, policy: Policy | ServedPolicy) -> Backend:
-    """Return the backend of the engine that `engine_of` says.
+    """Return the backend of the engine that `engine_of` names.
 
     Raises:
-        ConfigError: if the name is unknown, or the backend cannot serve this policy.
-        EngineError: if it needs servers and none answers.
+        ConfigError, EngineError: if there is none, it cannot serve this policy, or no server answers.
     """
     return look_up("engine", engine_of(args), BACKENDS)(args, policy)
 
 
 def server_addresses(urls: Sequence[str]) -> list[str]:
-    """The addresses of `vllm_server_urls`, without a slash at their end.
-
-    Raises:
-        ConfigError: if there is none, one is not a server's address, or one is named twice.
-    """
+    """Return the checked addresses of `vllm_server_urls`, without a slash at their end."""
     if not urls:
         raise ConfigError("vllm_server_urls is empty; name at least one server, or leave it out.")
     addresses = [str(url).rstrip("/") for url in urls]

@@ -141,11 +141,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 class Policy:
-    """A model in this process whose weights stay as they are.
+    """A model in this process, with an adapter or without, whose weights stay as they are.
 
     Args:
-        model: with an adapter or without.
-        tokenizer: says which tokens end a turn, and which one pads.
         precision: what the model computes in, where that is not the type of its weights.
     """
 
@@ -201,7 +199,6 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
-        """Where the model computes."""
         return next(self.model.parameters()).device
 
     def ready_to_generate(self) -> AbstractContextManager[PreTrainedModel]:

@@ -301,12 +301,7 @@ AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 
 class SharedPrompts:
-    """Scores the completions of a batch with each prompt computed once.
-
-    Args:
-        accelerator: unwraps models, and knows the precision.
-        compiled: models are compiled.
-    """
+    """Scores the completions of a batch with each prompt computed once."""
 
     def __init__(self, accelerator: Accelerator, *, compiled: bool = False):
         self._accelerator, self._compiled = accelerator, compiled

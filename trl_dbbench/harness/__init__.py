@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 def played_by(player: Player, harness: str, seconds: float = DEFAULT_SECONDS) -> Player:
-    """Return a player with the same settings whose episodes this program plays.
-
-    Raises:
-        ConfigError: if the extra `harness` is not installed, or the program cannot be imported.
-    """
+    """Return a player with the same settings whose episodes this program plays."""
     try:
         from trl_dbbench.harness.player import HarnessPlayer
     except ModuleNotFoundError as error:

@@ -9,14 +9,7 @@ from typing import Any
 
 
 def as_answer(given: Any, levels: int = 2) -> Any:
-    """Return a cell, a list of cells or a list of rows with cells as JSON holds them.
-
-    Args:
-        levels: how deep lists may be nested.
-
-    Raises:
-        TypeError: if it is anything else.
-    """
+    """Return a cell, a list of cells or of rows as JSON holds them; raise TypeError for anything else."""
     if hasattr(given, "tolist"):  # numbers and arrays of numpy
         given = given.tolist()
     if levels and isinstance(given, Sequence) and not isinstance(given, str | bytes | bytearray):
@@ -28,9 +21,6 @@ def as_json(cell: Any) -> Any:
     """Return a cell that JSON has no form of: a DECIMAL as a number, others as text.
 
     A DECIMAL with more digits than a float is text too. A TIME is text as MySQL prints it.
-
-    Raises:
-        TypeError: if a database gives no such cell.
     """
     if isinstance(cell, Decimal) and cell.is_finite():
         number = int(cell) if cell == int(cell) else float(cell)

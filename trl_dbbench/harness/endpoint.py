@@ -24,6 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from trl_dbbench.episode.tool_calls import well_formed
 from trl_dbbench.harness.answer import as_json
 from trl_dbbench.harness.mysql import Databases
 from trl_dbbench.harness.session import Failed, Refused, Said, Session
@@ -88,7 +89,8 @@ class Endpoint:
 
     async def _chat(self, request: Request) -> Response:
         session, body = await self._asked(request)
-        asked = _checked(body)
+        # half a surrogate pair, as of a text that was cut, is in no token
+        asked = _checked(json.loads(well_formed(json.dumps(body, ensure_ascii=False))))
         heard = [await session.reply(*asked) for _ in range(_count(body, session))]
         usage = {"prompt_tokens": heard[0][1], "completion_tokens": sum(s.turn.tokens for s, _ in heard)}
         usage["total_tokens"] = sum(usage.values())
@@ -111,8 +113,8 @@ class Endpoint:
 
     async def _asked(self, request: Request) -> tuple[Session, dict[str, Any]]:
         """Return whose call it is, and what it asks."""
-        key = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
-        session = self._sessions.get(key)
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        session = self._sessions.get(key.strip()) if scheme.lower() == "bearer" else None
         if session is None:
             raise HTTPException(401, "this key is none of an open episode; use the task's api_key")
         session.requests += 1
@@ -158,6 +160,8 @@ def _checked(body: dict[str, Any]) -> tuple[Any, ...]:
     )
     if not named:
         raise HTTPException(400, "tools must be a list of functions, each with a name")
+    if body.get("functions"):
+        raise HTTPException(400, "functions is the old form of tools, and no model reads it; send tools")
     stop = [stop] if isinstance(stop, str) else stop
     if not isinstance(stop, list) or not all(isinstance(text, str) for text in stop):
         raise HTTPException(400, "stop must be a text, or a list of texts")

@@ -15,7 +15,7 @@ from typing import Any
 
 from mysql_mimic import IdentityProvider, MysqlServer, NativePasswordAuthPlugin, ResultColumn, User
 from mysql_mimic import Session as Connected
-from mysql_mimic.errors import MysqlError
+from mysql_mimic.errors import ErrorCode, MysqlError
 from mysql_mimic.results import infer_type
 from mysql_mimic.types import ColumnType
 
@@ -40,15 +40,13 @@ _OF_THE_CLIENT = re.compile(
 )
 """One statement that a client says for itself; after a comment, as Java's driver writes them."""
 
+_VARIABLE = re.compile(r"@@(?:(?:session|global|local)\.)?(\w+)", re.IGNORECASE)
+
 _NUMBER = re.compile(r"^\d+ \(\w+\): ")
 
 
 class Databases:
-    """The server. Each episode's user is the first characters of its key, which is the password.
-
-    Args:
-        sessions: the open ones, by key.
-    """
+    """The server. Each episode's user is the first characters of its key, which is the password."""
 
     def __init__(self, sessions: Mapping[str, Session]):
         self._server = MysqlServer(lambda: _Connection(sessions), identity_provider=_Users(sessions))
@@ -93,8 +91,12 @@ class _Connection(Connected):
         session = self._sessions.get(_key_of(self._sessions, self.username) or "")
         if session is None:
             raise _error("the episode is over", ACCESS_DENIED)
-        if _OF_THE_CLIENT.fullmatch(sql):
-            return await super().handle_query(sql, attrs)
+        if _OF_THE_CLIENT.fullmatch(sql) and all(name in self.variables for name in _VARIABLE.findall(sql)):
+            try:
+                return await super().handle_query(sql, attrs)
+            except MysqlError as error:
+                if error.code != ErrorCode.UNKNOWN_SYSTEM_VARIABLE:
+                    raise  # the database knows others
         try:
             result, _ = await session.execute(sql)
         except Refused as refused:
@@ -123,11 +125,7 @@ def _columns(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> list[Result
 
 
 def _type_of(cells: Mapping[type, Any]) -> ColumnType:
-    """Return a column's type: numbers of several types have the widest one, other mixtures are text.
-
-    Args:
-        cells: one of each type.
-    """
+    """Return a column's type: numbers of several types have the widest one, other mixtures are text."""
     if len(cells) == 1 and Decimal not in cells:
         return infer_type(*cells.values())
     if cells and cells.keys() <= {int, float, Decimal}:

@@ -47,11 +47,7 @@ class Running:
         self._programs.ask({"id": self._name, "why": why})
 
     async def end(self, seconds: float) -> End | None:
-        """Wait for its end; `None` if it has not ended after these seconds.
-
-        Raises:
-            EnvironmentFault: if the process that starts the programs is dead.
-        """
+        """Wait for its end; `None` if it has not ended after these seconds."""
         waiting = asyncio.wrap_future(self._ended)
         with suppress(TimeoutError):
             return self._read(await asyncio.wait_for(asyncio.shield(waiting), seconds))
@@ -70,14 +66,7 @@ class Running:
 
 
 class Programs:
-    """The processes of a harness. They end with `close`, with this object, and with this process.
-
-    Args:
-        harness: the dotted path of a function, `file.py:name`, or a command line.
-
-    Raises:
-        ConfigError: if it cannot be imported.
-    """
+    """The processes of a harness. They end with `close`, with this object, and with this process."""
 
     def __init__(self, harness: str):
         self._numbers = itertools.count()

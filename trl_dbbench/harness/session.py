@@ -106,12 +106,7 @@ class Session:
     # --- SQL --------------------------------------------------------------------------------------
 
     async def execute(self, sql: str) -> tuple[QueryResult, str]:
-        """Execute a statement; return its result, and what the protocol would show of it.
-
-        Raises:
-            Refused: if the episode is over, or has executed too many.
-            Failed: if the database fails.
-        """
+        """Execute a statement; return its result, and what the protocol would show of it."""
         async with self._answering():
             most = STATEMENTS_PER_CALL * self.max_calls
             if self.closed or self._statements == most:
@@ -150,10 +145,6 @@ class Session:
 
         Args:
             calls: whether tool calls are read; else they stay in the text.
-
-        Raises:
-            Refused: if the episode is over, its limits are reached, or the messages cannot be rendered.
-            Failed: if the engine fails.
         """
         async with self._answering():
             number = len(self._said)

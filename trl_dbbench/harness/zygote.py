@@ -49,12 +49,7 @@ class Process:
 
 
 class Zygote:
-    """Starts and watches processes.
-
-    Args:
-        source: where lines come from; its end ends all.
-        sink: where lines go to.
-    """
+    """Starts and watches processes."""
 
     def __init__(self, start: Start, source: IO[bytes], sink: IO[str]):
         self._start, self._source, self._sink = start, source, sink
@@ -210,7 +205,7 @@ def environment(task: dict[str, Any], file: str) -> dict[str, str]:
     Args:
         file: where the task is written, for variables that are too long.
     """
-    here = ",".join(filter(None, ["127.0.0.1", os.environ.get("no_proxy")]))
+    here = ",".join(filter(None, ["127.0.0.1", *map(os.environ.get, ("no_proxy", "NO_PROXY"))]))
     told = json.dumps(task, ensure_ascii=False)
     Path(file).write_text(told, encoding="utf-8")
     variables = {

@@ -57,24 +57,27 @@ class Calls:
         self._fault: str | None = None
 
     def call(self, text: str) -> asyncio.Future[Turn | Episode]:
-        """Hand over the next turn.
-
-        Returns:
-            The turn with its observation, or the episode if the turn has ended it.
-        """
+        """Hand over the next turn; what comes is the turn, observed, or the episode if the turn ended it."""
         reply: asyncio.Future[Turn | Episode] = asyncio.get_running_loop().create_future()
         self._replies.append(reply)
         self._calls.put_nowait(text)
         return reply
 
     def leave(self, fault: str | None = None) -> None:
-        """End the episode before its next turn.
-
-        Args:
-            fault: why that is not the agent's doing, if it is not.
-        """
+        """End the episode before its next turn, by a `fault` if that is not the agent's doing."""
         self._left, self._fault = True, fault
         self._calls.put_nowait(None)
+
+    async def play(self, start: Start, database: Database, judge: Judge, rules: Rules) -> Episode:
+        """Play a task, see `episode.play`; the calls that wait at its end are not answered."""
+        return await play(
+            start,
+            dialogue=lambda episode: self,
+            protocol=self._protocol,
+            database=database,
+            judge=judge,
+            rules=rules,
+        )
 
     async def next_turn(self, number: int) -> Turn | None:
         try:
@@ -95,11 +98,7 @@ class Calls:
         return True
 
     def end(self, episode: Episode, late: str) -> None:
-        """Answer all waiting calls. The first one ended the episode, if a call ended it.
-
-        Args:
-            late: what is said to the others.
-        """
+        """Answer all waiting calls: the first, which ended the episode if a call did, and the late ones."""
         if self._replies and not (first := self._replies.popleft()).done():
             first.set_result(episode)
         self.refuse(Refused(late))
@@ -111,24 +110,15 @@ class Calls:
                 reply.set_exception(why)
 
 
-async def play_calls(
-    start: Start, calls: Calls, protocol: AgentProtocol, database: Database, judge: Judge, rules: Rules
-) -> Episode:
-    """Play a task, see `episode.play`, whose turns are these calls; answers all of them when it is over.
+async def play_calls(start: Start, calls: Calls, database: Database, judge: Judge, rules: Rules) -> Episode:
+    """Play a task whose turns are these calls; answer all of them when it is over.
 
     Raises:
         Exception: what has ended the episode, if neither the agent nor the database has, such as a mistake of
             a grader. The calls that wait are refused then.
     """
     try:
-        episode = await play(
-            start,
-            dialogue=lambda episode: calls,
-            protocol=protocol,
-            database=database,
-            judge=judge,
-            rules=rules,
-        )
+        episode = await calls.play(start, database, judge, rules)
     except BaseException as error:
         calls.refuse(Refused(f"The episode failed: {error!r}"))  # or they would wait for ever
         raise

@@ -50,33 +50,23 @@ class Environment:
         self._played: tuple[Calls, Future[Episode]] | None = None
 
     def reset(self, task: str, **row: Any) -> None:
-        """Begin an episode.
+        """Begin an episode; see `Judge.check_task` for tasks that cannot be judged here.
 
         Args:
-            task: as `to_dataset` puts it into its rows.
-            row: the other columns, which TRL hands over as well.
-
-        Raises:
-            TaskError, ConfigError: the task cannot be judged here; see `Judge.check_task`.
+            task, row: the columns of `to_dataset`, which TRL hands over.
         """
         self._end()
         start = Start(task_in(task), prompt_ids=[])
         self._judge.check_task(start.task, self._protocol)
         calls = self._portal.call(Calls, self._protocol)
         playing = self._portal.start_task_soon(
-            play_calls, start, calls, self._protocol, self._database, self._judge, self._rules
+            play_calls, start, calls, self._database, self._judge, self._rules
         )
         self._played = calls, playing
 
     @property
     def episode(self) -> Episode:
-        """The episode, which is over then.
-
-        Raises:
-            ConfigError: before the first `reset`.
-            Exception: what has ended the episode, if neither the agent nor the database has, such as
-                a mistake of a grader.
-        """
+        """The episode, which is over then. Raises what `play_calls` does, and ConfigError before `reset`."""
         self._end()
         return self._begun()[1].result()
 
@@ -165,9 +155,6 @@ def environments(
         protocol: `"tools"`, or `"tools_sql"` where answers are SQL.
         grader: judges the answers of all tasks; if left out, the one that each task names.
         max_turns: calls of an episode.
-
-    Raises:
-        ConfigError: if the protocol has no tools, or the grader is not known.
     """
     if protocol not in KINDS:
         raise ConfigError(

@@ -61,6 +61,17 @@ class Result(NamedTuple):
 _DONE = Result(affected=0)
 
 
+def _named(shown: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of a query's columns: those that are shown and, for a `*`, the database's own."""
+    if shown.count("*") > 1 or not shown:
+        return own
+    if "*" not in shown:
+        return shown
+    place = shown.index("*")
+    after = shown[place + 1 :]
+    return (*shown[:place], *own[place : len(own) - len(after)], *after)
+
+
 class Connection:
     """The given tables in memory, for the statements of one session. One thread at a time may use it.
 
@@ -185,11 +196,11 @@ class Connection:
         if known is None:
             self._declared.clear()
         if isinstance(tree, exp.Show):
-            return self._cut(tables.show(tree, self._schema))
+            return self._cut(*tables.show(tree, self._schema))
         if isinstance(tree, exp.Describe):
             if not isinstance(tree.this, exp.Table):
                 raise errors.unsupported("EXPLAIN")
-            return self._cut(self._schema.described(tables.own_name(tree.this)))
+            return self._cut(tables.OF_COLUMNS, self._schema.described(tables.own_name(tree.this)))
         assigned = self._assigned and not isinstance(tree, exp.Set)
         refuse_if(assigned and tree.find(exp.Parameter), "a variable that SET has set")
         if self._views:
@@ -231,7 +242,7 @@ class Connection:
             raise
         if not isinstance(tree, exp.Drop):
             self._known = known
-        return result
+        return result._replace(columns=_named(statement.shown, result.columns or ()) or None)
 
     def _check_reopened(self, statement: Statement) -> None:
         """Refuse to read a temporary table twice in a statement, which MySQL cannot."""
@@ -300,9 +311,9 @@ class Connection:
             found.close()
         return Result(rows, columns=tuple(column[0] for column in found.description or ()), limit=limit)
 
-    def _cut(self, rows: list[tuple]) -> Result:
+    def _cut(self, columns: tuple[str, ...], rows: list[tuple]) -> Result:
         kept, limit = self._take(rows)
-        return Result(kept, columns=tuple(map(str, range(len(kept[0])))) if kept else (), limit=limit)
+        return Result(kept, columns=columns, limit=limit)
 
     def _create(self, statement: Statement) -> Result:
         tree, read = cast(exp.Create, statement.tree.copy()), self._described(statement.tables)

@@ -5,6 +5,7 @@ SQLite does neither, so what MySQL would refuse is looked for in the statement's
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from sqlglot import exp
@@ -127,6 +128,53 @@ def _read(tree: exp.Expr) -> Iterator[exp.Table]:
         dual = table.name.lower() == "dual" and not table.this.args.get("quoted")
         if not (made or target or dual):
             yield table
+
+
+_BEFORE_COLUMNS = re.compile(
+    r"ALL|DISTINCT(ROW)?|HIGH_PRIORITY|STRAIGHT_JOIN|SQL_((SMALL|BIG|BUFFER)_RESULT|NO_CACHE|CALC_FOUND_ROWS)",
+    re.IGNORECASE,
+)
+_AFTER_COLUMNS = frozenset(
+    {
+        *(TokenType.FROM, TokenType.INTO, TokenType.WHERE, TokenType.GROUP_BY, TokenType.HAVING),
+        *(TokenType.WINDOW, TokenType.ORDER_BY, TokenType.LIMIT, TokenType.FOR, TokenType.SEMICOLON),
+        *(TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT),
+    }
+)
+
+
+def shown_names(tree: exp.Expr, text: str, tokens: Sequence[Token]) -> tuple[str, ...]:
+    """Return the names that MySQL gives a query's columns: aliases, or expressions as they are written.
+
+    `*` stands for any number of them. `text` and `tokens` are those of the statement.
+    """
+    select = tree
+    while isinstance(select, exp.SetOperation | exp.Subquery):
+        select = select.this
+    if not isinstance(select, exp.Select):
+        return ()
+    pieces: list[list[Token]] = []
+    depth = 0
+    for token in tokens:
+        kind = token.token_type
+        depth += (kind == TokenType.L_PAREN) - (kind == TokenType.R_PAREN)
+        if not pieces:
+            pieces += [[]] if kind == TokenType.SELECT and depth == 0 else []
+        elif depth == 0 and kind in _AFTER_COLUMNS:
+            break
+        elif depth == 0 and kind == TokenType.COMMA:
+            pieces.append([])
+        elif pieces[-1] or len(pieces) > 1 or not _BEFORE_COLUMNS.fullmatch(token.text):
+            pieces[-1].append(token)
+    if len(pieces) == len(select.expressions) and all(pieces):  # else they stand in brackets
+        written = [text[piece[0].start : piece[-1].end + 1] for piece in pieces]
+    else:
+        written = [*map(text_of, select.expressions)]
+    plain = (exp.Alias, exp.Column, exp.Star, exp.Literal)
+    return tuple(
+        each.alias_or_name if isinstance(each, plain) else text
+        for each, text in zip((each.unnest() for each in select.expressions), written, strict=True)
+    )
 
 
 def check_aliases(tree: exp.Expr) -> None:

@@ -31,6 +31,7 @@ class Statement:
         tree: must not be changed if the statement is short enough for the cache.
         tables: the names that must be those of tables or views, in the order of the tree.
         catalog: the information_schema tables that it reads.
+        shown: the names of a query's columns, see `names.shown_names`.
     """
 
     sql: str
@@ -38,6 +39,7 @@ class Statement:
     tree: exp.Expr
     tables: tuple[str, ...]
     catalog: frozenset[str]
+    shown: tuple[str, ...]
 
     def not_executed(self) -> StatementError:
         """Return the error for a text that is not a statement, or not one that is known here."""
@@ -89,7 +91,8 @@ def _look(sql: str) -> Statement:
     of_rows = isinstance(tree, exp.Query | exp.Insert | exp.Update | exp.Delete)
     for check in _CHECKS if of_query or of_rows else ():
         check(tree)
-    return Statement(sql, certain, tree, names.needed_tables(tree), frozenset(catalog))
+    shown = names.shown_names(tree, text, tokens)
+    return Statement(sql, certain, tree, names.needed_tables(tree), frozenset(catalog), shown)
 
 
 _CHECKS = (

@@ -441,28 +441,37 @@ def _bindable(cell: Any, column: Column) -> Any:
     return cell
 
 
-def show(tree: exp.Show, schema: Schema) -> list[tuple]:
-    """Return the rows of SHOW."""
+OF_COLUMNS = ("Field", "Type", "Null", "Key", "Default", "Extra")
+"""Names of the columns of DESCRIBE."""
+
+
+def show(tree: exp.Show, schema: Schema) -> tuple[tuple[str, ...], list[tuple]]:
+    """Return the names of the columns of SHOW, and its rows."""
     what, target = tree.name.upper(), tree.args.get("target")
     name = target.name if target is not None else ""
     full = tree.args.get("full")
     fail_if(tree.text("db") not in ("", SHOWN_DATABASE), 1049, f"Unknown database '{tree.text('db')}'")
     if what == "TABLES":
+        names: tuple[str, ...] = (f"Tables_in_{SHOWN_DATABASE}", "Table_type")[: 2 if full else 1]
         found: list[tuple] = [each if full else each[:1] for each in sorted(schema.listed())]
     elif what == "DATABASES":
-        found = [(name,) for name in _DATABASES]
+        names, found = ("Database",), [(name,) for name in _DATABASES]
     elif what == "COLUMNS":
         refuse_if(full, "SHOW FULL COLUMNS")
-        found = schema.described(name)
+        names, found = OF_COLUMNS, schema.described(name)
     elif what == "CREATE TABLE":
         refuse_if(schema.keys(name), "SHOW CREATE TABLE of a table with more keys")
         temporary = "TEMPORARY " * (name in schema.temporary())
+        names = ("Table", "Create Table")
         found = [(name, written_out(name, schema.described(name), temporary))]
     else:
         raise errors.unsupported(f"SHOW {what}")
     refuse_if(tree.args.get("where"), "SHOW ... WHERE")
-    pattern = tree.args.get("like")
-    return found if pattern is None else [row for row in found if like(row[0], pattern.name)]
+    if (pattern := tree.args.get("like")) is None:
+        return names, found
+    if what != "COLUMNS":
+        names = (f"{names[0]} ({pattern.name})", *names[1:])
+    return names, [row for row in found if like(row[0], pattern.name)]
 
 
 class Schema:

@@ -69,11 +69,7 @@ def mlp_size(text: PreTrainedConfig) -> int:
 
 
 def cache_bytes_per_token(config: PreTrainedConfig, value_bytes: int) -> int:
-    """Return the bytes of the keys and values of one token, in all layers.
-
-    Args:
-        value_bytes: of one number in the cache.
-    """
+    """Return the bytes of the keys and values of one token, in all layers; a number has `value_bytes`."""
     text = config.get_text_config()
     size = head_size(text)
     # multi-head latent attention has keys and values of its own sizes
@@ -103,9 +99,7 @@ class Costs:
     def of(cls, config: PreTrainedConfig, dtype: torch.dtype, *, shares: bool, keeps: bool = True) -> Costs:
         """Return those of a model that computes with numbers of this type.
 
-        Args:
-            config: of its text part.
-            keeps: whether the past is kept from turn to turn; if not, all of a turn's tokens are fed at once.
+        Unless it `keeps` its past from turn to turn, all of a turn's tokens are fed at once.
         """
         # the keys and values of a layer are repeated for the heads that share them
         groups = config.num_attention_heads / key_value_heads(config)
@@ -160,11 +154,7 @@ class Admission:
         self._first_row: dict[tuple[int, ...], int] = {}  # of each prompt
 
     def admit(self, waiting: Sequence[Request]) -> Collection[int]:
-        """Return the rows that are answered next: all that were before, and others as far as there is room.
-
-        Args:
-            waiting: requests of all episodes that have not ended.
-        """
+        """Return the rows that are answered next: all that were before, and others where there is room."""
         asked = {request.row for request in waiting}
         held = [first for row, first in self._held.items() if row in asked]
         new = sorted((each for each in waiting if each.row not in self._held), key=attrgetter("row"))

@@ -11,15 +11,7 @@ from trl_dbbench.engines.transformers.models import check_model
 
 
 class TransformersBackend:
-    """Generates with the model in this process. See `engines.base.Backend`.
-
-    Args:
-        max_concurrent_episodes: episodes of a rollout that play at a time; by default what fits into the
-            memory that is free.
-
-    Raises:
-        ConfigError: if the engine cannot run this model.
-    """
+    """Generates with the model in this process. See `engines.base.Backend` and `TransformersEngine`."""
 
     detached = False  # it is the model that is trained
 

@@ -83,11 +83,7 @@ class Piece(NamedTuple):
 
 
 class RowCache(Cache):
-    """All layers of some rows. `len()` of it is the number of layers, as transformers has it.
-
-    Args:
-        room: columns by which a full buffer grows.
-    """
+    """All layers of some rows, whose full buffers grow by `room` columns. `len()` is the number of layers."""
 
     layers: list[RowLayer]
 

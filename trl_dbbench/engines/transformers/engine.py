@@ -98,13 +98,10 @@ class _Row:
 
 
 class TransformersEngine(AskedEngine):
-    """An engine around a model.
+    """An engine around a causal language model, which is in eval mode while it generates.
 
     Args:
-        model: a causal language model; is put in eval mode while it generates, so that dropout is off in
-            rollouts.
         eos_token_ids: ids that end a turn.
-        pad_token_id: fills the left side of shorter rows.
         autocast: makes the context that the model computes in. PEFT's forward is not covered by
             accelerate's own wrapping, so without it LoRA rollouts run in another precision than training.
         device: that the model computes on, which is not where parameters lie that are offloaded. By default
@@ -197,7 +194,6 @@ class TransformersEngine(AskedEngine):
             return sorted(batch, key=lambda each: each.request.row)
 
     def _admitted(self, requests: Sequence[Request]) -> Collection[int]:
-        """Rows of the requests that are answered now."""
         if not requests:
             return ()
         if self._admission is None:
@@ -269,41 +265,29 @@ class TransformersEngine(AskedEngine):
         `start` (B, 1) is a row's first column, `shared` (B, 1) how many ids lie before it in a shared prompt.
         Unless they are `ragged`, all rows start in the first column.
         """
-        columns = ids.shape[1]
+        end = width - ids.shape[1]
         # ranks would have different numbers of parts, and a linear-attention layer's past cannot be added to
         whole = self._in_step or not self._keeps_cache
-        for part in ids.split(columns if whole else max(1, FED_TOKENS // len(ids)), dim=1):
-            columns -= part.shape[1]
-            logits = self._forward(part, start, width - columns, cache, shared, ragged)
-        return logits
-
-    def _forward(
-        self,
-        ids: torch.Tensor,
-        start: torch.Tensor,
-        width: int,
-        cache: Cache,
-        shared: torch.Tensor | None,
-        ragged: bool,
-    ) -> torch.Tensor:
-        columns = torch.arange(width, device=ids.device)
-        fed = columns[-ids.shape[1] :]
-        positions = (fed - start).clamp_(min=0)
-        if self._prompts is not None and shared is not None:
-            positions += shared
-            hidden = None
-            if len(fed) > 1 or ragged:
-                hidden = (columns < start)[:, None] | (columns > fed[:, None])  # (B, fed, width)
-                hidden = hidden.unsqueeze(1)
-            self._prompts.hide(hidden)
-        output = self.model(
-            input_ids=ids,
-            attention_mask=(columns >= start).long(),
-            position_ids=positions,
-            use_cache=True,
-            **{self._cache_argument: cache},
-            **self._last_only,
-        )
+        for part in ids.split(ids.shape[1] if whole else max(1, FED_TOKENS // len(ids)), dim=1):
+            end += part.shape[1]
+            columns = torch.arange(end, device=ids.device)
+            fed = columns[-part.shape[1] :]
+            positions = (fed - start).clamp_(min=0)
+            if self._prompts is not None and shared is not None:
+                positions += shared
+                hidden = None
+                if len(fed) > 1 or ragged:
+                    hidden = (columns < start)[:, None] | (columns > fed[:, None])  # (B, fed, end)
+                    hidden = hidden.unsqueeze(1)
+                self._prompts.hide(hidden)
+            output = self.model(
+                input_ids=part,
+                attention_mask=(columns >= start).long(),
+                position_ids=positions,
+                use_cache=True,
+                **{self._cache_argument: cache},
+                **self._last_only,
+            )
         return output.logits[:, -1]
 
     def _padded(self, rows: Sequence[Sequence[int]], width: int) -> torch.Tensor:

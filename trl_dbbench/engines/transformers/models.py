@@ -41,16 +41,10 @@ def _kind(model: Any) -> type[nn.Module]:
 
 
 def check_model(model: nn.Module | type[nn.Module]) -> None:
-    """Find a model that cannot be generated with.
+    """Raise ConfigError for a model, or the class of one, that cannot be generated with.
 
     The engine hands each forward pass the past as keys and values. State-space models (Mamba, RWKV, xLSTM)
     keep a state of their own instead; they would pass over it and see the last token alone.
-
-    Args:
-        model: a model, with an adapter or without, or the class of one.
-
-    Raises:
-        ConfigError: if it takes no such past, or its adapter is one of prompt learning.
     """
     for adapter in getattr(model, "peft_config", {}).values():
         check_adapter(adapter)
@@ -71,14 +65,11 @@ def _has_state_only(kind: type[nn.Module]) -> bool:
 
 
 def check_adapter(config: PeftConfig | None) -> None:
-    """Find an adapter that cannot be trained as it is sampled, or loaded as it was saved.
+    """Raise ConfigError for an adapter that cannot be trained as it is sampled, or loaded as it was saved.
 
     The virtual tokens of prompt learning are put before whatever a forward pass is fed, and a rollout feeds
     an episode in parts. `pissa_niter_*` takes a random part of the base's weights out of it, again whenever
     the adapter is loaded.
-
-    Raises:
-        ConfigError: if it is one.
     """
     if config is not None and config.is_prompt_learning:
         raise ConfigError(

@@ -51,11 +51,7 @@ def can_share(config: PreTrainedConfig) -> bool:
 
 
 class SharedPrefix:
-    """The past of U prompts, and which rows of a batch go on from which.
-
-    Args:
-        prompts: the ids of each, and where their keys and values lie.
-    """
+    """The past of U prompts, given where their keys and values lie, and which rows go on from which."""
 
     def __init__(self, prompts: Mapping[tuple[int, ...], Piece], device: torch.device):
         width = max([1, *map(len, prompts)])  # W

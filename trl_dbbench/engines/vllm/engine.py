@@ -13,10 +13,11 @@ import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import Any
 
 import httpx2
 
@@ -56,7 +57,6 @@ class VLLMEngine:
     """An engine of one rollout. Others may go on at the same servers meanwhile, with other weights.
 
     Args:
-        servers: those that answer, and how they are asked.
         adapter: with which they are to generate; they have loaded it.
         first: the place of the server that gets the first prompt. Ranks start with different ones.
     """
@@ -72,10 +72,7 @@ class VLLMEngine:
         self._homes: dict[tuple[int, ...], Server] = {}  # prompt -> the server of its episodes
 
     async def generate(self, request: Request) -> Completion:
-        """Return a turn from the episode's server, or from another one where that fails.
-
-        EngineError if no server answers, ConfigError if one refuses the request.
-        """
+        """Return a turn from the episode's server, or from another one where that fails."""
         waits = wait_times(self.servers.patience)
         while True:
             server = self._home(request)
@@ -156,7 +153,7 @@ class VLLMEngine:
         return home
 
     async def _try_all_again(self, seconds: float) -> None:
-        """Wait, then makes ready what can be: once for all the episodes that have no server."""
+        """Wait, then make ready what can be: once for all the episodes that have no server."""
 
         async def play_round() -> None:
             self.servers.announce(seconds)
@@ -168,21 +165,15 @@ class VLLMEngine:
         await asyncio.shield(self._round)
 
 
-T = TypeVar("T")
-
-
 class VLLMBackend:
     """Generates on servers; see `engines.base.Backend`. Connects at once, to find early what cannot work.
 
     Args:
         args: its `vllm_server_urls` are the servers. For a policy that is trained, `output_dir`,
             `vllm_group_port`, `vllm_server_timeout` and `needs_rollout_logprobs` are read, too.
-        policy: its weights.
 
     Raises:
-        ConfigError: if the policy's weights cannot be sent to servers, or a server cannot be used as it was
-            started.
-        EngineError: if no server answers; with full weights, if one does not.
+        ConfigError, EngineError: if a server cannot be used as it was started, or none answers.
     """
 
     collective = False  # the ranks' own models do not generate
@@ -208,8 +199,8 @@ class VLLMBackend:
             logprobs_of=self._weights.logprobs_of,
             patience=getattr(args, "vllm_server_timeout", PATIENCE_SECONDS),
         )
-        self._on_main_process(self._servers.connect)
-        self._weights.open(self._servers, self._on_main_process)
+        self._servers.on_main(self._servers.connect)
+        self._weights.open(self._servers)
         if Ranks().is_main:
             self._compare_models()
 
@@ -221,7 +212,7 @@ class VLLMBackend:
     @contextmanager
     def engine(self) -> Iterator[VLLMEngine]:
         """The engine, with the weights as they are now on the servers. What fails is raised on all ranks."""
-        self._weights.bring(self._servers, self._on_main_process)
+        self._weights.bring(self._servers)
         ranks = Ranks()
         first = ranks.number * len(self._servers.servers) // ranks.count  # so that they share all servers
         with self._servers.holding() as adapter:
@@ -230,48 +221,28 @@ class VLLMBackend:
     def close(self) -> None:
         self._servers.close()
 
-    def _on_main_process(self, action: Callable[[], T]) -> T:
-        """Return what `action` returns there, on all ranks, as what it raises."""
-        ranks = Ranks()
-        outcome: Any = None
-        if ranks.is_main:
-            try:
-                result = action()
-                outcome = result, self._servers.servers, self._servers.adapter
-            except Exception as error:  # whatever it is: the other ranks would wait for ever
-                outcome = error
-        told = ranks.from_main(outcome)
-        if isinstance(told, Exception):
-            raise told
-        result, *known = told
-        if not ranks.is_main:
-            self._servers.join(*known)
-        return result
-
     def _compare_models(self) -> None:
         """Warn of servers that serve another model than the policy, or compute it otherwise."""
         longrope = self._policy.longrope_context
-        for server in self._servers.servers:
-            if server.up and server.root != self._policy.name_or_path:
+        for server in filter(attrgetter("up"), self._servers.servers):
+            if server.root != self._policy.name_or_path:
                 logger.warning(
                     "vLLM server %s serves %s, the policy is %s; make sure that they are the same model.",
-                    server.url,
-                    server.root,
-                    self._policy.name_or_path,
+                    *(server.url, server.root, self._policy.name_or_path),
                 )
-            if server.up and self._policy.config_changes:
+            if self._policy.config_changes:
                 logger.warning(
                     "The model's config was changed (model_init_kwargs), and vLLM server %s reads its own: "
                     "start it with --hf-overrides '%s', unless it was.",
                     *(server.url, json.dumps(self._policy.config_changes)),
                 )
-            if server.up and longrope is not None and (server.context or 0) > longrope:
+            if longrope is not None and (server.context or 0) > longrope:
                 logger.warning(
                     "vLLM server %s has a context of %d tokens, and beyond %d it computes all positions by "
                     "longrope's other factors: it plays another model. Start it with --max-model-len %d.",
                     *(server.url, server.context, longrope, longrope),
                 )
-            if server.up and self._policy.computes_in.dtype != AUTO.dtype:
+            if self._policy.computes_in.dtype != AUTO.dtype:
                 self._compare_precision(server, self._policy.computes_in)
 
     def _compare_precision(self, server: Server, own: Precision) -> None:
@@ -281,17 +252,11 @@ class VLLMBackend:
             logger.warning(
                 "vLLM server %s does not say what it computes in, the policy computes in %s; start it with%s "
                 "(and with VLLM_SERVER_DEV_MODE=1, then it says).",
-                server.url,
-                own,
-                quantized,
+                *(server.url, own, quantized),
             )
         elif told is not None and not told.agrees_with(own):
             logger.warning(
                 "vLLM server %s computes in %s, the policy in %s: it samples from another model than is "
                 "trained. Start it with --dtype %s%s.",
-                server.url,
-                told,
-                own,
-                own.dtype,
-                quantized,
+                *(server.url, told, own, own.dtype, quantized),
             )

@@ -29,7 +29,7 @@ import torch
 from trl_dbbench.engines.asked import Asked, AskedEngine, bug_in
 from trl_dbbench.engines.policy import Policy, ServedPolicy
 from trl_dbbench.engines.vllm.loaded import AdapterWeights, FullWeights, WeightsOfDisk
-from trl_dbbench.engines.vllm.servers import policys_logprobs
+from trl_dbbench.engines.vllm.servers import policys_logprobs, settings_of
 from trl_dbbench.engines.vllm.weights import way_of
 from trl_dbbench.episode.types import Completion, Request
 from trl_dbbench.errors import ConfigError, DBBenchError, EngineError, RankError, one_line
@@ -52,9 +52,7 @@ class InProcessEngine(AskedEngine):
     """An engine of one rollout. See `episode.types.Engine`.
 
     Args:
-        llm: vLLM's `LLM`.
-        eos_token_ids: ids that end a turn.
-        adapter: vLLM's request of the LoRA adapter to generate with.
+        llm, adapter: vLLM's `LLM`, and its request of the LoRA adapter to generate with.
         processed: whether log-probabilities are those after temperature.
         group: the ranks that share the engine, if several do.
     """
@@ -130,19 +128,8 @@ class InProcessEngine(AskedEngine):
         from vllm.inputs import tokens_input
         from vllm.sampling_params import RequestOutputKind
 
-        sampling = request.sampling
-        params = SamplingParams(
-            max_tokens=request.max_new_tokens,
-            temperature=0.0 if sampling.greedy else sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            seed=request.seed,
-            logprobs=0,  # of the chosen token alone
-            ignore_eos=True,  # the model's own idea of it; ours follows
-            stop_token_ids=self._eos_token_ids,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
+        settings = settings_of(request, self._eos_token_ids)
+        params = SamplingParams(**settings, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
         id = f"{rank}-{request.row}-{request.turn}"
         try:
             self._engine.add_request(id, tokens_input(list(request.ids)), params, lora_request=self._adapter)
@@ -164,9 +151,8 @@ class InProcessEngine(AskedEngine):
             return
         request, written = asked.request, output.outputs[0]
         ids = list(written.token_ids)
-        if policys_logprobs(request.sampling, self._processed):
-            logprobs = [known[id].logprob for known, id in zip(written.logprobs, ids, strict=True)]
-        else:
+        logprobs = [known[id].logprob for known, id in zip(written.logprobs, ids, strict=True)]
+        if not policys_logprobs(request.sampling, self._processed):
             logprobs = [math.nan] * len(ids)
         self.prompt_tokens += len(request.ids)
         self.cached_tokens += output.num_cached_tokens or 0
@@ -183,15 +169,7 @@ def _failed(when: str, error: Exception) -> EngineError:
 
 
 class InProcessBackend:
-    """Generates with a vLLM engine in this process. See `engines.base.Backend`.
-
-    Args:
-        args: its `vllm_*` settings, by TRL's names. See `engines.base.EngineSettings`.
-        policy: a trainer's, or weights that vLLM is to load itself.
-
-    Raises:
-        ConfigError: if vLLM is not there, or cannot serve this policy with these settings.
-    """
+    """Generates with a vLLM engine in this process. See `engines.base.Backend` and `EngineSettings`."""
 
     collective = False  # the ranks' own models do not generate
     detached = False  # a rollout has this process to itself
@@ -204,9 +182,8 @@ class InProcessBackend:
             )
         self._policy = policy
         self._weights = way_of(policy, "use_vllm", WeightsOfDisk, FullWeights, AdapterWeights)(policy, args)
-        sampling = self._weights.sampling
-        self._processed = sampling is not None and sampling.temperature != 1
-        trained_on = sampling if self._weights.logprobs_used else None
+        self._processed = self._weights.temperature != 1
+        trained_on = self._weights.logprobs_of
         if trained_on and not policys_logprobs(trained_on, self._processed):
             raise ConfigError(
                 "vLLM does not give the policy's log-probabilities where top_p or top_k restrict the draw "
@@ -232,7 +209,6 @@ class InProcessBackend:
         lengths = filter(None, (args.vllm_max_model_length, self._policy.longrope_context))
         options: dict[str, Any] = {
             "model": self._policy.name_or_path,
-            "dtype": self._weights.dtype,
             "gpu_memory_utilization": args.vllm_gpu_memory_utilization,
             "max_model_len": min(lengths, default=-1),  # -1: what memory has room for
             "tensor_parallel_size": args.vllm_tensor_parallel_size,

@@ -18,7 +18,7 @@ from peft import PeftConfig
 from trl.generation.vllm_generation import VLLMGeneration
 
 from trl_dbbench.engines.policy import ServedPolicy, TrainedPolicy
-from trl_dbbench.engines.vllm.weights import check_lora
+from trl_dbbench.engines.vllm.weights import TrainedWeights, check_lora
 from trl_dbbench.episode.types import Sampling
 from trl_dbbench.errors import ConfigError, one_line
 
@@ -32,28 +32,22 @@ class LoadedWeights:
     """One way to bring weights to the engine.
 
     Attributes:
-        dtype: what vLLM computes in, as it names it.
         options: of vLLM's `LLM`, beside those that all ways share.
-        sampling: the policy's, whose log-probabilities are wanted; `None` if it is not trained.
-        logprobs_used: whether something is trained on them.
+        temperature: the policy's.
+        logprobs_of: sampling whose log-probabilities are trained on, if they are.
         sleep_level: vLLM's: 1 keeps the weights in main memory, 2 forgets them.
     """
 
-    dtype: str
     options: dict[str, Any]
-    sampling: Sampling | None = None
-    logprobs_used = False
+    temperature = 1.0
+    logprobs_of: Sampling | None = None
     sleep_level = 1
 
     def open(self, llm: Any) -> None:
         """Once, when the engine is there."""
 
     def bring(self, llm: Any) -> Any:
-        """Give the engine the current weights, before each rollout.
-
-        Returns:
-            vLLM's request of the adapter, if there is one.
-        """
+        """Give the engine the current weights; return vLLM's request of the adapter, if there is one."""
         raise NotImplementedError
 
 
@@ -64,24 +58,21 @@ def place_for(size: int) -> Path | None:
     return IN_MEMORY if usable and shutil.disk_usage(IN_MEMORY).free > 2 * size * ranks else None
 
 
-class AdapterWeights(LoadedWeights):
+class AdapterWeights(TrainedWeights, LoadedWeights):
     """The LoRA adapter that is trained."""
 
     def __init__(self, policy: TrainedPolicy, args: Any):
-        self.dtype = policy.computes_in.dtype
-        self.sampling = policy.sampling
-        self.logprobs_used = args.needs_rollout_logprobs
+        super().__init__(policy, args)
+        self.temperature = policy.sampling.temperature
         self.options = lora_options([policy.model.active_peft_config], ["the adapter that is trained"])
         self.options |= loading_options(policy)
         if getattr(policy.model, "is_loaded_in_8bit", False):
             raise ConfigError("vLLM cannot load a model in 8 bits: set load_in_4bit, or leave use_vllm out.")
-        self._policy = policy
-        self._version: Any = None
         self._request: Any = None
         self._count = 0
 
     def bring(self, llm: Any) -> Any:
-        if self._policy.version == self._version:
+        if not self.have_changed():
             return self._request
         trained = [weight for weight in self._policy.model.parameters() if weight.requires_grad]
         place = place_for(sum(weight.nbytes for weight in trained))
@@ -89,38 +80,31 @@ class AdapterWeights(LoadedWeights):
         with tempfile.TemporaryDirectory(prefix="trl-dbbench-", dir=place) as folder:
             saved = self._policy.save_adapter(Path(folder))
             self._request = _loaded(llm, f"policy-{self._count}", self._count, saved)
-        self._version = self._policy.version
         return self._request
 
 
-class FullWeights(LoadedWeights):
+class FullWeights(TrainedWeights, LoadedWeights):
     """All weights of the model that is trained."""
 
     sleep_level = 2
 
     def __init__(self, policy: TrainedPolicy, args: Any):
+        super().__init__(policy, args)
         if policy.device.type == "cpu":
             raise ConfigError(
                 "vLLM's CPU build cannot take new weights once it has laid out those that it loaded. Train "
                 "an adapter (use_peft: true), or leave use_vllm out."
             )
-        self.dtype = policy.computes_in.dtype
+        self.temperature = policy.sampling.temperature
         self.options = loading_options(policy)
-        self.sampling = policy.sampling
-        self.logprobs_used = args.needs_rollout_logprobs
-        self._policy = policy
-        self._version: Any = None
-        self._sleeps = bool(args.vllm_enable_sleep_mode)
 
     def open(self, llm: Any) -> None:
         self._sync = _Sync(self._policy, llm)
 
     def bring(self, llm: Any) -> None:
-        # asleep it has forgotten them
-        if self._sleeps or self._policy.version != self._version:
+        if self.have_changed() or self._args.vllm_enable_sleep_mode:  # asleep it has forgotten them
             self._sync.model = self._policy.trainer.model  # FSDP wraps it when the training begins
             self._sync.sync_weights()
-        self._version = self._policy.version
 
 
 class _Sync(VLLMGeneration):
@@ -139,7 +123,6 @@ class WeightsOfDisk(LoadedWeights):
     """A model that vLLM loads itself, with an adapter or without; see `ServedPolicy`."""
 
     def __init__(self, policy: ServedPolicy, args: Any):
-        self.dtype = policy.computes_in.dtype
         self.options = loading_options(policy)
         self._adapters = [str(adapter) for adapter in policy.adapters]
         if self._adapters:
@@ -157,14 +140,7 @@ class WeightsOfDisk(LoadedWeights):
 
 
 def lora_options(configs: list[PeftConfig], names: list[str]) -> dict[str, Any]:
-    """Return vLLM's options for these adapters, one of which generates at a time.
-
-    Args:
-        names: of the adapters, for an error.
-
-    Raises:
-        ConfigError: if vLLM does not take one.
-    """
+    """Return vLLM's options for these adapters, one of which generates at a time."""
     for config, name in zip(configs, names, strict=True):
         check_lora(config, name, "use_vllm")
     rank = max(rank for config in configs for rank in (config.r, *(config.rank_pattern or {}).values()))
@@ -176,7 +152,8 @@ def lora_options(configs: list[PeftConfig], names: list[str]) -> dict[str, Any]:
 
 def loading_options(policy: TrainedPolicy | ServedPolicy) -> dict[str, Any]:
     """Return vLLM's options to load the policy's own model as the policy has it."""
-    options = {"revision": policy.revision, "hf_overrides": policy.config_changes}
+    options: dict[str, Any] = {"revision": policy.revision, "hf_overrides": policy.config_changes}
+    options["dtype"] = policy.computes_in.dtype
     if policy.computes_in.quantization == "bitsandbytes":  # of others the model's own config.json says it
         options["quantization"] = "bitsandbytes"
     return {name: value for name, value in options.items() if value}

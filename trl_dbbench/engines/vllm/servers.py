@@ -18,15 +18,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 
 from trl_dbbench.engines.policy import Precision
 from trl_dbbench.episode.types import Request, Sampling
 from trl_dbbench.errors import ConfigError, EngineError
+from trl_dbbench.utils.ranks import Ranks
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class ServerFailure(Exception):
@@ -97,17 +100,28 @@ def read_turn(server: Server, response: httpx2.Response) -> tuple[list[int], lis
     return ids, logprobs
 
 
+def settings_of(request: Request, eos_token_ids: Sequence[int]) -> dict[str, Any]:
+    """Return the settings of a turn, by the names of vLLM's `SamplingParams` and of its API."""
+    sampling = request.sampling
+    return {
+        "max_tokens": request.max_new_tokens,
+        "temperature": 0.0 if sampling.greedy else sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "seed": request.seed,
+        "logprobs": 0,  # of the chosen token alone
+        "ignore_eos": True,  # the model's own idea of it; ours follows
+        "stop_token_ids": list(eos_token_ids),
+    }
+
+
 PROCESSED_MIN_TEMPERATURE = 0.01
 """vLLM takes any lower temperature for this one."""
 
 
 def policys_logprobs(sampling: Sampling, processed: bool) -> bool:
     """Return whether vLLM's log-probabilities are the policy's: of the logits / temperature, whatever top-p
-    and top-k.
-
-    Args:
-        processed: whether it gives those after temperature, top-p and top-k (`processed_logprobs`), and not
-            those of temperature 1 (`raw_logprobs`).
+    and top-k. For `processed`, see `Server`.
     """
     if processed and not sampling.greedy:
         unrestricted = sampling.top_p == 1 and sampling.top_k == 0
@@ -116,7 +130,6 @@ def policys_logprobs(sampling: Sampling, processed: bool) -> bool:
 
 
 def message_of(response: httpx2.Response) -> str:
-    """The error message of a response."""
     try:
         body = response.json()
         return body["error"]["message"] if "error" in body else str(body["detail"])
@@ -143,13 +156,11 @@ READY_TIMEOUT = httpx2.Timeout(READY_SECONDS, connect=CONNECT_SECONDS)
 
 
 class VLLMServers:
-    """The servers of a run, as the main process sees them; other ranks `join` it.
+    """The servers of a run, as the main process sees them; other ranks learn of them by `on_main`.
 
     The environment variable `VLLM_API_KEY`, which servers also read, is sent along where it is set.
 
     Args:
-        urls: the servers' addresses, such as `http://10.0.0.7:8000`.
-        eos_token_ids: ids that end a turn.
         adapters: a folder for the saved adapters, which only this object writes to and every server can read
             under the same path; `None` if there are none to save.
         full_weights: whether the caller sends full weights. A server that fails then stays out: nothing tells
@@ -189,8 +200,7 @@ class VLLMServers:
         """Make every server ready that can be, and wait for one if none can.
 
         Raises:
-            EngineError: if none answers.
-            ConfigError: if a server answers and cannot be used as it was started.
+            EngineError, ConfigError: if none answers, or one cannot be used as it was started.
         """
         for seconds in wait_times(self.patience):
             self.announce(seconds)
@@ -202,9 +212,20 @@ class VLLMServers:
                 break
         raise self.given_up()
 
-    def join(self, servers: Sequence[Server], adapter: Adapter | None) -> None:
-        """Take over what the main process knows."""
-        self.servers, self.adapter = list(servers), adapter
+    def on_main(self, action: Callable[[], T]) -> T:
+        """Return on all ranks what an action on the main process returns, or raise its error."""
+        ranks = Ranks()
+        outcome: Any = None
+        if ranks.is_main:
+            try:
+                outcome = action(), self.servers, self.adapter
+            except Exception as error:  # whatever it is: the other ranks would wait for ever
+                outcome = error
+        told = ranks.from_main(outcome)
+        if isinstance(told, Exception):
+            raise told
+        result, self.servers, self.adapter = told
+        return result
 
     def load_adapter(self, save: Callable[[Path], Path]) -> None:
         """Save an adapter and bring it to the servers in place of the last one; raises as `connect` does.
@@ -361,36 +382,17 @@ class VLLMServers:
             raise ServerFailure(describe(error)) from error
 
     def body(self, model: str, request: Request) -> dict[str, Any]:
-        """The request for a turn, for `/v1/completions`.
-
-        All settings are named: for others the server takes what the model's generation_config.json says.
-        """
-        sampling = request.sampling
-        return {
-            "model": model,
-            "prompt": list(request.ids),
-            "max_tokens": request.max_new_tokens,
-            "temperature": 0.0 if sampling.greedy else sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
-            "seed": request.seed,
-            "logprobs": 0,  # of the chosen token alone
-            "return_token_ids": True,
-            "ignore_eos": True,  # the model's own idea of it; ours follows
-            "stop_token_ids": self._eos_token_ids,
-        }
+        """Return the request for a turn, for `/v1/completions`."""
+        # for what is not named, the server takes what the model's generation_config.json says
+        named = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+        asked = {"model": model, "prompt": list(request.ids), "return_token_ids": True}
+        return asked | named | settings_of(request, self._eos_token_ids)
 
     def announce(self, seconds: float) -> None:
-        """Say that servers are waited for."""
         if seconds:
             logger.warning("No vLLM server answers; trying again in %g seconds.", seconds)
 
     def given_up(self) -> EngineError:
-        """The error where no server answered for too long."""
         urls = ", ".join(server.url for server in self.servers)
         what = "answers any more" if self.all_lost else f"answered for {self.patience:g} seconds"
         return EngineError(

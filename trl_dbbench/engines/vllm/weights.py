@@ -31,27 +31,35 @@ W = TypeVar("W")
 Way = Callable[[Any, Any], W]
 """A class of weights, made from a policy and the settings."""
 
-OnMainProcess = Callable[[Callable[[], Any]], Any]
-"""Runs an action on the main process; all ranks get what it returns or raises."""
+
+class TrainedWeights:
+    """Weights that each update changes, for servers or this process."""
+
+    def __init__(self, policy: TrainedPolicy, args: Any):
+        self._policy, self._args = policy, args
+        self.logprobs_of = policy.sampling if args.needs_rollout_logprobs else None
+        self._brought: Any = None
+
+    def have_changed(self) -> bool:
+        """Return whether the weights are others than when this was last asked."""
+        before, self._brought = self._brought, self._policy.version
+        return before != self._brought
 
 
 class Weights:
     """One way to bring weights to servers. All ranks call its methods together.
 
-    Attributes:
-        adapters: the folder for saved adapters; `None` where none are saved.
-        full: whether full weights are sent.
-        logprobs_of: sampling whose log-probabilities on the servers must be right, if they are trained on.
+    `adapters`, `full` and `logprobs_of` are for `VLLMServers`.
     """
 
     adapters: Path | None = None
     full = False
     logprobs_of: Sampling | None = None
 
-    def open(self, servers: VLLMServers, on_main_process: OnMainProcess) -> None:
+    def open(self, servers: VLLMServers) -> None:
         """Once, when the servers are connected."""
 
-    def bring(self, servers: VLLMServers, on_main_process: OnMainProcess) -> None:
+    def bring(self, servers: VLLMServers) -> None:
         """Before each rollout: the servers have the current weights when it returns."""
         raise NotImplementedError
 
@@ -63,9 +71,6 @@ def way_of(
 
     Args:
         setting: the one that asks for vLLM, for an error.
-
-    Raises:
-        ConfigError: if vLLM cannot take the weights.
     """
     if isinstance(policy, ServedPolicy):
         return served
@@ -102,8 +107,7 @@ def check_lora(config: PeftConfig, name: str, setting: str, unread: Sequence[str
     """Raise ConfigError for an adapter that vLLM does not take, or would compute otherwise.
 
     Args:
-        name: of the adapter, for the error.
-        setting: the one that asks for vLLM.
+        name, setting: the adapter's, and the one that asks for vLLM, for the error.
         unread: settings that this vLLM does not know.
     """
     if config.peft_type != PeftType.LORA:
@@ -124,63 +128,46 @@ class ServedWeights(Weights):
                 config = PeftConfig.from_pretrained(policy.adapter)
                 check_lora(config, str(policy.adapter), "vllm_server_urls", NOT_ON_SERVERS)
 
-    def open(self, servers: VLLMServers, on_main_process: OnMainProcess) -> None:
+    def open(self, servers: VLLMServers) -> None:
         if (adapter := self._adapter) is not None:
-            on_main_process(lambda: servers.use_adapter(adapter))
+            servers.on_main(lambda: servers.use_adapter(adapter))
 
-    def bring(self, servers: VLLMServers, on_main_process: OnMainProcess) -> None:
-        on_main_process(servers.connect)
+    def bring(self, servers: VLLMServers) -> None:
+        servers.on_main(servers.connect)
 
 
-class AdapterWeights(Weights):
+class AdapterWeights(TrainedWeights, Weights):
     """A LoRA adapter is saved into `output_dir`, and loaded from there by the servers."""
 
     def __init__(self, policy: TrainedPolicy, args: Any):
+        super().__init__(policy, args)
         config = policy.model.active_peft_config
         check_lora(config, "the adapter that is trained", "vllm_server_urls", NOT_ON_SERVERS)
         self.adapters = Path(args.output_dir) / ADAPTERS_FOLDER
-        self.logprobs_of = policy.sampling if args.needs_rollout_logprobs else None
-        self._policy = policy
-        self._sent: Any = None
 
-    def bring(self, servers: VLLMServers, on_main_process: OnMainProcess) -> None:
-        def load() -> None:
-            version = self._policy.version
-            if version != self._sent:
-                servers.load_adapter(self._policy.save_adapter)
-            else:
-                servers.connect()
-            self._sent = version
-
-        on_main_process(load)
+    def bring(self, servers: VLLMServers) -> None:
+        servers.on_main(
+            lambda: (
+                servers.load_adapter(self._policy.save_adapter) if self.have_changed() else servers.connect()
+            )
+        )
 
 
-class FullWeights(Weights):
+class FullWeights(TrainedWeights, Weights):
     """TRL's client sends them, one server after the other."""
 
     full = True
 
-    def __init__(self, policy: TrainedPolicy, args: Any):
-        self.logprobs_of = policy.sampling if args.needs_rollout_logprobs else None
-        self._policy = policy
-        self._args = args
-        self._sent: Any = None
+    def open(self, servers: VLLMServers) -> None:
         self._senders: list[_Sender] = []
-
-    def open(self, servers: VLLMServers, on_main_process: OnMainProcess) -> None:
         for number, server in enumerate(servers.servers):
             with together():
                 self._senders.append(self._sender(server.url, self._args.vllm_group_port + number))
-        on_main_process(servers.connect)  # those that the senders have waited for
+        servers.on_main(servers.connect)  # those that the senders have waited for
 
-    def bring(self, servers: VLLMServers, on_main_process: OnMainProcess) -> None:
-        def is_old() -> bool:
-            servers.connect()
-            version, sent = self._policy.version, self._sent
-            self._sent = version
-            return version != sent
-
-        if on_main_process(is_old):
+    def bring(self, servers: VLLMServers) -> None:
+        servers.on_main(servers.connect)
+        if servers.on_main(self.have_changed):
             for server, sender in zip(servers.servers, self._senders, strict=True):
                 if server.up:
                     with together():  # no rank generates before the main process has sent all

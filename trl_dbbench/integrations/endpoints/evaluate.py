@@ -83,7 +83,6 @@ class EndpointPlayer:
     """A player of episodes on an endpoint; `player.Player` is for models whose tokens we see.
 
     Args:
-        judge: says whether an episode ended right.
         rules: their `context` is not used; the endpoint says itself what does not fit.
         system_prompt: replaces the protocol's own.
         concurrency: episodes that run side by side, each with one request at a time.
@@ -109,8 +108,19 @@ class EndpointPlayer:
         """
         for task in {id(task): task for task, _ in tasks}.values():
             self.judge.check_task(task, self.protocol)
+        waiting = deque(enumerate(tasks))
+
+        async def work() -> None:
+            while waiting and self.endpoint.gave_up is None and self.database.gave_up is None:
+                place, (task, sampling) = waiting.popleft()
+                keep(place, await self.play(task, sampling))
+
+        async def work_together() -> None:
+            async with self.endpoint.connected():
+                await asyncio.gather(*(work() for _ in range(self.concurrency)))
+
         with start_blocking_portal() as portal:
-            portal.call(self._play_all, deque(enumerate(tasks)), keep)
+            portal.call(work_together)
 
     async def play(self, task: Task, sampling: Sampling) -> Episode:
         """Play one episode, within `Endpoint.connected`; see `episode.play`."""
@@ -126,15 +136,6 @@ class EndpointPlayer:
         episode.endpoint = str(self.endpoint)
         return episode
 
-    async def _play_all(self, waiting: deque[tuple[int, tuple[Task, Sampling]]], keep: Keep) -> None:
-        async def work() -> None:
-            while waiting and self.endpoint.gave_up is None and self.database.gave_up is None:
-                place, (task, sampling) = waiting.popleft()
-                keep(place, await self.play(task, sampling))
-
-        async with self.endpoint.connected():
-            await asyncio.gather(*(work() for _ in range(self.concurrency)))
-
 
 @dataclass(frozen=True)
 class EndpointEvaluation(Evaluation):
@@ -147,7 +148,6 @@ class EndpointEvaluation(Evaluation):
         stopped: why it ended early.
         usages: what the endpoint counted of each turn.
         samples: the episodes that were drawn beside the greedy ones.
-        tasks: what was to be played.
     """
 
     endpoint: str = ""
@@ -218,14 +218,11 @@ def evaluate_endpoint(
     progress: bool = True,
 ) -> EndpointEvaluation:
     """Play every task once, greedily, then the samples of a plan, and judge them. An interrupted run keeps
-    what was played.
+    what was played. Raises what `EndpointPlayer.play_all` does.
 
     Args:
         plan: the samples of each task.
         journal: keeps each episode; those that it has already are not played.
-
-    Raises:
-        TaskError, ConfigError: if a task's episodes could not be judged; before anything is asked.
     """
     journal = journal or Journal()
     endpoint, wanted = player.endpoint, _wanted(tasks, plan)

@@ -24,7 +24,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
@@ -93,10 +93,8 @@ class _Failure(Exception):
         return self.text
 
 
-def _failure_of(state: tenacity.RetryCallState) -> _Failure:
-    failure = state.outcome and state.outcome.exception()
-    assert isinstance(failure, _Failure)
-    return failure
+def _failure_of(state: Any) -> _Failure:
+    return state.outcome.exception()
 
 
 def _wait(state: tenacity.RetryCallState) -> float:
@@ -113,14 +111,7 @@ class _Adapted(Exception):
 
 
 def read_key(variable: str | None) -> str | None:
-    """Return the API key, or `None` without one.
-
-    Args:
-        variable: the environment variable that holds it; if left out, `OPENAI_API_KEY`, which may be unset.
-
-    Raises:
-        ConfigError: if a variable is named and not set.
-    """
+    """Return the API key of this environment variable or of `OPENAI_API_KEY`, which alone may be unset."""
     key = os.environ.get(variable or KEY_VARIABLE, "").strip()
     if variable is not None and not key:
         raise ConfigError(f"--api-key-env: the environment variable {variable} is not set.")
@@ -130,11 +121,7 @@ def read_key(variable: str | None) -> str | None:
 
 
 def base_url(url: str) -> str:
-    """Return the address without `/chat/completions` and the like; `/v1` is added to a host alone.
-
-    Raises:
-        ConfigError: if it is not a server's address, or may hold a secret.
-    """
+    """Return the address without `/chat/completions` and the like; `/v1` is added to a host alone."""
     try:
         parts = urlsplit(url)
         address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -164,8 +151,7 @@ class Endpoint:
     """An OpenAI-compatible server and one of its models.
 
     Args:
-        url: as [`base_url`] takes it.
-        model: its name there.
+        url, model: as [`base_url`] takes it, and the model's name there.
         key: sent as a bearer token; in no log, error or record.
         template_kwargs: sent as `chat_template_kwargs`, which vLLM and SGLang pass on to the chat template.
         patience: seconds that a request is tried again for.
@@ -177,9 +163,6 @@ class Endpoint:
         gave_up: why nothing more is asked; `None` while it is.
         left_out: the settings, and fields of messages, that the server does not take.
         requests: how many were sent, repeated ones too.
-
-    Raises:
-        ConfigError: if `url` is not an address.
     """
 
     def __init__(
@@ -241,8 +224,7 @@ class Endpoint:
 
         Raises:
             TooLong: if the conversation does not fit the model.
-            EnvironmentFault: if the server gives none after all tries; `gave_up` is set if no other request
-                would get one.
+            EnvironmentFault: if none comes after all tries; `gave_up` is set if no other request gets one.
         """
         turns = sum(message["role"] == "assistant" for message in messages)
         allowed = max_tokens
@@ -321,14 +303,11 @@ class Endpoint:
             raise _Failure(f"the connection broke ({self._said(error)})") from None
         self._heard = True
         if not response.is_success:
-            refusal = error_of(response)
-            if refusal.reply is not None:
-                return refusal.reply
-            self._refused(response.status_code, refusal, response, body)
+            return self._refused(response.status_code, error_of(response), response, body)
         try:
             told = json_of(response)
             if (hidden := hidden_error(told)) is not None:
-                self._refused(*hidden, response, body)
+                return self._refused(*hidden, response, body)
             return read_reply(told)
         except (ValueError, RecursionError) as error:  # a JSON decoder's too
             what, is_json = described(response)
@@ -342,8 +321,10 @@ class Endpoint:
 
     def _refused(
         self, status: int, error: ServerError, response: httpx2.Response, body: dict[str, Any]
-    ) -> NoReturn:
-        """Raise what an error means."""
+    ) -> Reply:
+        """Return the turn that an error complains of, or raise what it means."""
+        if error.reply is not None:
+            return error.reply
         message = self._scrubbed(error.message)[:500].rstrip(". ")
         said = f"status {status}: {message}" if message else f"status {status}"
         if status in (400, 413, 422, 500) or "context_length" in error.code:

@@ -130,10 +130,7 @@ class Reply:
         return not isinstance(protocol.parse(self.thoughts), Invalid)
 
     def message(self, protocol: AgentProtocol) -> Message:
-        """Return the turn as the next request tells it.
-
-        That is as the server sent it, with fields that only the server knows, such as `reasoning_content`.
-        """
+        """Return the turn as the server sent it, with fields of its own such as `reasoning_content`."""
         told = {key: value for key, value in self.sent.items() if value is not None and key not in _READ}
         message: Message = {"role": "assistant", **told, "content": self.sent.get("content") or None}
         if self.calls and self.calls[0].old:
@@ -164,11 +161,7 @@ class Reply:
 
 
 def read_reply(body: Any) -> Reply:
-    """Return the reply in a response's JSON.
-
-    Raises:
-        ValueError: if there is none: a proxy's page, an error under status 200, an empty list.
-    """
+    """Return the reply in a response's JSON; raise ValueError if there is none, as in a proxy's page."""
     try:
         # Gemini's of a turn that it has blocked
         empty = body["choices"] == [] and "usage" in body
@@ -203,7 +196,7 @@ def _call(number: int, call: Message) -> Call:
     function = call.get("function") or call
     arguments = next((function[name] for name in _ARGUMENTS if name in function), None)
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    sent = {key: value for key, value in call.items() if key not in ("name", *_ARGUMENTS)}
+    sent = {key: value for key, value in call.items() if not (value is None or key in ("name", *_ARGUMENTS))}
     # nine digits, as Mistral's servers want them
     return Call(str(call.get("id") or f"{number:09d}"), str(function.get("name") or ""), text, sent)
 

@@ -6,7 +6,7 @@
 | `'max_tokens' is too large`, without numbers that help | half as many may do |
 | `prompt is too long`, `context_length_exceeded` | the conversation does not fit |
 | `Unsupported parameter: 'seed'`, `property 'reasoning' is unsupported` | that setting or field is left out |
-| `Could not finish the message because max_tokens`, `tool_use_failed` | what the model wrote is its turn |
+| `Could not finish the message because max_tokens`, `error parsing tool call` | what it wrote is the turn |
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ _OURS = {
 """Fields that belong to the API; others were sent by the server and are only sent back."""
 
 _TOO_LONG = re.compile(
-    r"context.?(length|window|size)|maximum context|too many (input )?tokens|(prompt|input) is too long"
-    r"|exceed\w* (the )?(model'?s? )?(maximum |max )?(context|sequence length)"
-    r"|maximum (number of )?input tokens|maximum prompt length|input token count"
-    r"|longer than the max\w* model length",
+    r"context.?(length|window|size)|maximum context|too many (input )?tokens|range of input length"
+    r"|\b(prompt|inputs?|messages|sequence|body)\W+((length|tokens?|count|is|are|must|have|\d+)\W+)*"
+    r"(too (long|large)|exceed|longer than|less than \d)"
+    r"|exceed\w* (the )?(model'?s? )?(maximum |max )?(context|sequence length|token limit)"
+    r"|maximum (number of )?input tokens|maximum prompt length|reduce the length of the (messages|prompt)",
     re.IGNORECASE,
 )
 _MAX_TOKENS = r"max(?:imum)?[_ ]?(?:completion|new|output)?[_ ]?tokens"
@@ -58,6 +59,7 @@ _CONTEXT = (
     rf"{_COUNT} maximum context length",
     rf"\d > {_COUNT}",
     rf"n_ctx\W{{1,4}}{_COUNT}",
+    rf"token limit: {_COUNT}",
 )
 _INPUT = (
     rf"{_COUNT} (?:tokens )?(?:input|prompt) tokens",
@@ -66,15 +68,21 @@ _INPUT = (
     rf"{_COUNT} `inputs`",
     rf"limit: {_COUNT} \+",
 )
-_REQUESTED = rf"(?:requested|total of) (?:about )?{_COUNT} tokens"
+_REQUESTED = (rf"(?:requested|total of) (?:about )?{_COUNT} tokens", rf"requested: {_COUNT}")
 _CEILING = (
     rf"at most {_COUNT} (?:completion|output) tokens",
-    rf"range of \W?{_MAX_TOKENS}\W? is \[\d+, ?{_COUNT}\]",
+    rf"range of \W?{_MAX_TOKENS}\W? (?:is|should be) \[\d+, ?{_COUNT}\]",
     rf"{_MAX_TOKENS}\W{{0,3}} (?:must be|should be|is) (?:less than or equal to|at most) \W?{_COUNT}",
     rf"{_MAX_TOKENS}: \d+ > {_COUNT}",
     rf"{_MAX_TOKENS} > {_COUNT} must",
     rf"{_MAX_TOKENS} you requested exceeds the model limit of {_COUNT}",
 )
+_TOO_FEW = (
+    rf"{_MAX_TOKENS}\W.{{0,40}}"
+    r"(greater than (?!or equal to 1\b)|at least (?!1\b)|too (small|low)|below minimum)"
+)
+"""A turn was allowed fewer tokens than the server wants, as where thoughts have a budget of their own."""
+
 _UNKNOWN = re.compile(
     r"unsupported|not (currently )?(supported?|allowed|permitted|accepted|recognized)|does not support"
     r"|cannot both|please remove"
@@ -87,7 +95,8 @@ _BAD_VALUE = re.compile(
     re.IGNORECASE,
 )
 _MEANT = {
-    404: r"\bmodel\b.{0,80}\b(not (found|exist)|unknown)|not a valid model|(unknown|no such) model",
+    404: r"\bmodel\b.{0,80}\b(not (found|exist)|unknown)|not a valid model|(unknown|no such) model"
+    r"|requires? --jinja",
     401: r"(invalid|incorrect|missing|no) api.?key|api.?key (not valid|is invalid|required)",
     402: r"credit balance|insufficient (balance|credit|quota)",
 }
@@ -95,6 +104,13 @@ _MEANT = {
 
 _CUT_OFF = re.compile(r"could not finish the message because max_tokens", re.IGNORECASE)
 """OpenAI's words where thoughts took all tokens of a turn."""
+
+_NO_CALL = re.compile(
+    r"(?:error parsing tool call: raw='|failed to parse input at pos \d+: ?)(?P<text>.*?)(?:', err=.*)?\Z"
+    r"|while expecting start token|tokens remaining in message header",
+    re.IGNORECASE | re.DOTALL,
+)
+"""A turn that Ollama, llama.cpp or gpt-oss's parser (vLLM, SGLang) cannot read as a call."""
 
 _WANTED = re.compile(r"missing|required|must be (passed|provided|included)", re.IGNORECASE)
 
@@ -114,6 +130,8 @@ class ServerError:
         """The model's turn, if it is that which the server complains of."""
         if self.written is not None:
             return Reply(self.written)
+        if unread := _NO_CALL.search(self.message):
+            return Reply(unread["text"] or "")
         return Reply("", finish="length") if _CUT_OFF.search(self.message) else None
 
     @property
@@ -121,24 +139,26 @@ class ServerError:
         """Whether the conversation is too long for the model."""
         return "context_length" in self.code or bool(_TOO_LONG.search(self.message))
 
+    @property
+    def wants_more_tokens(self) -> bool:
+        """Whether a turn was allowed too few."""
+        return bool(re.search(_TOO_FEW, self.message, re.IGNORECASE))
+
     def meant_status(self, status: int) -> int:
         """Return the status that belongs to the error, where a server gives all of them another one."""
-        if status not in (400, 403, 422):
+        if status not in (400, 403, 422) and "--jinja" not in self.message:  # llama.cpp's, as 500
             return status
         found = (meant for meant, pattern in _MEANT.items() if re.search(pattern, self.message, re.I))
         return next(found, status)
 
     def tokens_left(self, allowed: int) -> int | None:
-        """Return how many tokens a turn may have where `allowed` are too many; `None` for another error.
-
-        0 if nothing is left.
-        """
+        """Return how many tokens a turn may have where `allowed` are too many; `None` for another error."""
         if (ceiling := self._number(*_CEILING)) is not None:
             return min(ceiling, allowed // 2) if ceiling >= allowed else ceiling
         about = self.is_too_long or _ABOUT_MAX_TOKENS.search(self.message)
-        if not about or self.code.startswith("unsupported"):
+        if not about or self.code.startswith("unsupported") or self.wants_more_tokens:
             return None
-        context, requested = self._number(*_CONTEXT), self._number(_REQUESTED)
+        context, requested = self._number(*_CONTEXT), self._number(*_REQUESTED)
         left = None
         if context is not None and (given := self._number(*_INPUT)) is not None:
             left = context - given
@@ -151,11 +171,8 @@ class ServerError:
         return max(0, left) if left < allowed - 1 else allowed // 2
 
     def unwanted(self, body: dict[str, Any]) -> str | None:
-        """Return the setting, or the field of a message, that the server does not take.
-
-        `None` for another error.
-        """
-        if _WANTED.search(self.message):
+        """Return the setting, or the field of a message, that the server does not take, if it says so."""
+        if _WANTED.search(self.message) or self.wants_more_tokens:
             return None
         told = _UNKNOWN.search(self.message) or _BAD_VALUE.search(self.message)
         if not (told or self.code.startswith("unsupported")):
@@ -210,11 +227,7 @@ def without_fields(messages: Sequence[Message], names: Collection[str]) -> list[
 
 
 def json_of(response: httpx2.Response) -> Any:
-    """Return a response's JSON, as it can be sent back: without half surrogate pairs, NaN and infinity.
-
-    Raises:
-        ValueError: if it is not JSON.
-    """
+    """Return a response's JSON, as it can be sent back: without half surrogate pairs, NaN and infinity."""
     text = json.dumps(response.json(), ensure_ascii=False).encode("utf-8", "replace")
     return json.loads(text, parse_constant=lambda _: None)
 
@@ -305,6 +318,7 @@ def described(response: httpx2.Response) -> tuple[str, bool]:
 
 
 _HINTS = {
+    _TOO_FEW: " Give a turn more tokens by --max-turn-tokens.",
     r"\btool|function": " If this model or server has no tools, play with --protocol text (or text_sql).",
     r"system (role|message|prompt)|role.{0,20}system": (
         " If this model has no system role, its server's chat template has to allow one."
@@ -313,5 +327,4 @@ _HINTS = {
 
 
 def refusal_hint(said: str) -> str:
-    """Return what to try where a server refuses every request in the same way; mostly empty."""
     return next((hint for pattern, hint in _HINTS.items() if re.search(pattern, said, re.I)), "")

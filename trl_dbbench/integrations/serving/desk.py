@@ -26,7 +26,6 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from trl_dbbench.database import Database
 from trl_dbbench.episode.judge import Judge
-from trl_dbbench.episode.play import play
 from trl_dbbench.episode.protocol import AgentProtocol
 from trl_dbbench.episode.types import Episode, Rules, Sampling, Start, Status, Turn
 from trl_dbbench.errors import StorageError
@@ -93,12 +92,10 @@ class Desk:
 
     Args:
         tasks: handed out in this order, each once; by its id a task can be played again.
-        database: where the statements run. The caller closes it.
-        judge: says whether an episode ended right.
         rules: only `max_turns` counts.
         idle_seconds: time without a call after which an episode ends, as not right.
         folder: keeps the episodes; `None` keeps none. Tasks played there are handed out by their ids only.
-        reward: what episodes are worth, if that is wanted; it comes into their `rewards`.
+        reward: puts what an episode is worth into its `rewards`.
         most_open: episodes that are played at once.
 
     Raises:
@@ -131,7 +128,6 @@ class Desk:
 
     @property
     def open(self) -> int:
-        """Episodes that are being played."""
         return len(self._open)
 
     @property
@@ -145,14 +141,10 @@ class Desk:
         return not self.closing and not self.database.silent
 
     def start(self, task_id: str, client: str) -> Opening:
-        """Begin an episode.
+        """Begin an episode of this task or, if `task_id` is empty, of the next one; or refuse.
 
         Args:
-            task_id: of the task to be played; if empty, it is the next one.
             client: who plays, for the record.
-
-        Raises:
-            Refused: if there is no such task, or none is left, or too many episodes are open.
         """
         if self.closing:
             raise Refused("The server is stopping.")
@@ -169,17 +161,7 @@ class Desk:
         return Opening(name, task)
 
     async def call(self, name: str, text: str) -> Turn | Episode:
-        """Play the next turn of an episode.
-
-        Args:
-            text: the turn, as the protocol reads it.
-
-        Returns:
-            The turn with its observation, or the episode if the turn has ended it.
-
-        Raises:
-            Refused: if there is no such episode, or it has ended.
-        """
+        """Play the next turn of an episode, as `Calls.call`; or refuse."""
         if name in self._ended:
             raise Refused(self._ended[name])
         if name not in self._open:
@@ -199,11 +181,7 @@ class Desk:
             await asyncio.wait([task for _, task in self._open.values()], timeout=seconds)
 
     async def close(self, fault: str | None = None) -> None:
-        """End all episodes as soon as their running statements end. Nothing of them is left.
-
-        Args:
-            fault: why that is not the agents' doing, if it is not.
-        """
+        """End all episodes as soon as their running statements end, by a `fault` if it is not the agents'."""
         self.closing = True
         playing = list(self._open.values())
         for talk, _ in playing:
@@ -224,14 +202,8 @@ class Desk:
     async def _play(self, name: str, task: Task, talk: Calls, client: str) -> None:
         outcome: Episode | Refused
         try:
-            episode = outcome = await play(
-                Start(task, [], Sampling()),
-                dialogue=lambda episode: talk,
-                protocol=self.protocol,
-                database=self.database,
-                judge=self.judge,
-                rules=self.rules,
-            )
+            start = Start(task, [], Sampling())
+            episode = outcome = await talk.play(start, self.database, self.judge, self.rules)
             episode.endpoint = client
             if self.reward is not None:
                 await self.database.in_thread(self.reward, episode)

@@ -25,16 +25,10 @@ DECIDING = ("protocol", "observation_characters", "max_turns", "dialect", "limit
 
 
 class Folder:
-    """Adds episodes to a folder. Thread-safe.
+    """Adds episodes to a folder that is new, empty, or of the same settings. Thread-safe.
 
     `played` has the digests of the tasks that had an episode when the folder was opened; void episodes do
     not count.
-
-    Args:
-        path: a new or empty folder, or one of episodes that were served with the same settings.
-
-    Raises:
-        ConfigError: if the folder holds something else, or cannot be written.
     """
 
     def __init__(self, path: Path, settings: RunSettings) -> None:
@@ -65,11 +59,7 @@ class Folder:
         }
 
     def add(self, episode: Episode) -> None:
-        """Add an episode, and its task if the folder does not have that.
-
-        Raises:
-            StorageError: if it cannot be written.
-        """
+        """Add an episode, and its task if the folder does not have that; raise StorageError if it cannot."""
         line = json.dumps(episode_record(episode, "eval", 0), ensure_ascii=False)
         try:
             with self._alone() as episodes:

@@ -164,11 +164,7 @@ class Address:
 
     @classmethod
     def of(cls, text: str, token: str | None) -> Address:
-        """Read `HOST:PORT`, or a port of 127.0.0.1.
-
-        Raises:
-            ConfigError: if it is not an address, or other machines could reach it without a token.
-        """
+        """Read `HOST:PORT`, or a port of 127.0.0.1; refuse one that others reach without a token."""
         host, _, port = text.rpartition(":")
         host = host.strip("[]") or "127.0.0.1"
         if not (port.isascii() and port.isdigit() and int(port) < 65536):
@@ -185,7 +181,6 @@ class Address:
         return cls(host, int(port), token)
 
     def listen(self) -> socket.socket:
-        """Listen; raise ConfigError if the address is not free."""
         try:
             family = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0][0]
             return socket.create_server((self.host, self.port), family=family)
@@ -232,7 +227,6 @@ class Gate:
             await PlainTextResponse(_TOO_LARGE, 413)(scope, receive, send)
 
     def _refusal(self, path: str, headers: Headers) -> tuple[int, str, dict[str, str]] | None:
-        """Return status, text and headers of a refusal; `None` for a request that may pass."""
         if path == HEALTH:
             return None
         if self._expected is not None:
@@ -306,14 +300,10 @@ def _is_told(record: logging.LogRecord) -> bool:
 async def serve_http(
     app: ASGIApp, desk: Desk, stop: Stop, drain_seconds: float, address: Address, *, name: str, path: str = ""
 ) -> None:
-    """Serve any number of clients until a signal comes.
+    """Serve any number of clients until a signal comes; then open episodes have `drain_seconds`.
 
     Args:
-        drain_seconds: time that open episodes may go on after a signal.
         name, path: what is served, and where clients find it, for the log.
-
-    Raises:
-        ConfigError: if the address is not free.
     """
     for handler in logging.getLogger().handlers:  # a logger's own filter would not see its children's lines
         handler.addFilter(_is_told)

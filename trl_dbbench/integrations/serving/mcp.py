@@ -74,11 +74,7 @@ _SUBMIT = {
 
 
 class Tools:
-    """The tools of a desk.
-
-    Args:
-        tell: `submit` says whether the answer was right. Else an agent learns only that it is recorded.
-    """
+    """The tools of a desk; `submit` can `tell` whether the answer was right."""
 
     def __init__(self, desk: Desk, *, tell: bool) -> None:
         self._desk, self._tell = desk, tell
@@ -92,34 +88,31 @@ class Tools:
 
     def server(self) -> Server:
         """Return a server with these tools, for any number of connections."""
+
+        async def listed(context: Any, params: Any) -> ListToolsResult:
+            return ListToolsResult(tools=self._tools)
+
         return Server(
             "trl-dbbench",
             version=version("trl-dbbench"),
             instructions=INSTRUCTIONS,
-            on_list_tools=self._list,
+            on_list_tools=listed,
             on_call_tool=self._call,
         )
-
-    async def _list(self, context: Any, params: Any) -> ListToolsResult:
-        return ListToolsResult(tools=self._tools)
 
     async def _call(self, context: Any, params: Any) -> CallToolResult:
         known = any(params.name == each.name for each in self._tools)
         try:
             with counted(params.name if known else "unknown") as call:
-                result = await self._carried_out(params.name, params.arguments or {}, _client(context))
+                given = self._checked(params.name, params.arguments or {})
+                if params.name == "start_task":
+                    result = self._start(given.get("task_id", ""), _client(context))
+                else:
+                    result = await (self._execute if params.name == "execute_sql" else self._submit)(**given)
                 call.outcome = "error" if result.is_error else "ok"
                 return result
         except Refused as refusal:
             return _said(str(refusal), error=True)
-
-    async def _carried_out(self, name: str, arguments: dict[str, Any], client: str) -> CallToolResult:
-        given = self._checked(name, arguments)
-        if name == "start_task":
-            return self._start(given.get("task_id", ""), client)
-        if name == "execute_sql":
-            return await self._execute(given["episode"], given["sql"])
-        return await self._submit(given["episode"], given["answer"])
 
     def _checked(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
         """Return a call's arguments, checked against the tool's schema.
@@ -162,8 +155,8 @@ class Tools:
         text = json.dumps(told, ensure_ascii=False)
         return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=told)
 
-    async def _execute(self, name: str, sql: str) -> CallToolResult:
-        came = await self._desk.call(name, written("execute_sql", query=sql))
+    async def _execute(self, episode: str, sql: str) -> CallToolResult:
+        came = await self._desk.call(episode, written("execute_sql", query=sql))
         if isinstance(came, Episode):
             if came.status == Status.TURN_LIMIT:
                 return _said(
@@ -175,9 +168,9 @@ class Tools:
         failed = came.result is None or came.result.error is not None
         return _said(came.observation or "", error=failed)
 
-    async def _submit(self, name: str, answer: str | list[Any]) -> CallToolResult:
+    async def _submit(self, episode: str, answer: str | list[Any]) -> CallToolResult:
         tool, argument = ENDINGS[self._protocol]
-        came = await self._desk.call(name, written(tool, **{argument: answer}))
+        came = await self._desk.call(episode, written(tool, **{argument: answer}))
         if not isinstance(came, Episode) or came.status != Status.ANSWERED:
             return _said(ended(came) if isinstance(came, Episode) else came.observation or "", error=True)
         if not self._tell:
@@ -196,7 +189,6 @@ def _said(text: str, *, error: bool = False) -> CallToolResult:
 
 
 def _client(context: Any) -> str:
-    """Return the client's name, or a general one if it gave none."""
     params = context.session.client_params
     if params is None:
         return "an MCP client"
@@ -210,15 +202,11 @@ READ_BYTES = 65_536
 
 
 async def serve_stdio(server: Server, desk: Desk, stop: Stop, drain_seconds: float) -> None:
-    """Serve the one client that has started this process, until it leaves or a signal comes.
-
-    Args:
-        drain_seconds: time that open episodes may go on after a signal.
-    """
+    """Serve the one client that has started this process, until it leaves or a signal comes."""
 
     async def talk() -> None:
         # the SDK's own reader waits in a thread, which no signal would end
-        lines = cast("anyio.AsyncFile[str]", _Lines())
+        lines = cast("anyio.AsyncFile[str]", _lines())
         try:
             async with stdio_server(stdin=lines) as (read, write):
                 await server.run(read, write, server.create_initialization_options())
@@ -229,22 +217,20 @@ async def serve_stdio(server: Server, desk: Desk, stop: Stop, drain_seconds: flo
     await until_stopped(talking, desk, stop, drain_seconds, talking.cancel)
 
 
-class _Lines:
-    """The lines of standard input."""
-
-    async def __aiter__(self) -> AsyncIterator[str]:
-        number, parts = sys.stdin.fileno(), [b""]
-        while True:
-            with suppress(PermissionError):  # a file: there is nothing to wait for
-                await anyio.wait_readable(number)
-            block = os.read(number, READ_BYTES)
-            if not block:
-                return
-            *ended, rest = block.split(b"\n")
-            for line in ended:
-                yield b"".join([*parts, line]).decode("utf-8", "replace")
-                parts = []
-            parts.append(rest)
+async def _lines() -> AsyncIterator[str]:
+    """Yield the lines of standard input."""
+    number, parts = sys.stdin.fileno(), [b""]
+    while True:
+        with suppress(PermissionError):  # a file: there is nothing to wait for
+            await anyio.wait_readable(number)
+        block = os.read(number, READ_BYTES)
+        if not block:
+            return
+        *ended, rest = block.split(b"\n")
+        for line in ended:
+            yield b"".join([*parts, line]).decode("utf-8", "replace")
+            parts = []
+        parts.append(rest)
 
 
 async def serve_streamable_http(

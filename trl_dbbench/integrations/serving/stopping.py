@@ -33,7 +33,9 @@ class Stop:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._asked, self._urged = asyncio.Event(), asyncio.Event()
+        self._asked = asyncio.Event()
+        self.urged = asyncio.Event()
+        """A second signal says that it is urgent."""
 
     @contextmanager
     def taken(self) -> Iterator[Stop]:
@@ -50,18 +52,14 @@ class Stop:
         self._loop = asyncio.get_running_loop()
         await self._asked.wait()
 
-    async def wait_again(self) -> None:
-        """Returns when a second signal says that it is urgent."""
-        await self._urged.wait()
-
-    def _note(self) -> None:
-        (self._urged if self._asked.is_set() else self._asked).set()
-
     def _came(self, number: int, frame: FrameType | None) -> None:
         if self._loop is None:
             raise SystemExit(128 + number)
         with suppress(RuntimeError):  # the loop has been closed
             self._loop.call_soon_threadsafe(self._note)
+
+    def _note(self) -> None:
+        (self.urged if self._asked.is_set() else self._asked).set()
 
 
 async def until_stopped(
@@ -76,7 +74,7 @@ async def until_stopped(
             desk.open,
             drain_seconds,
         )
-        ways = [serving, *map(asyncio.create_task, (desk.drain(drain_seconds), stop.wait_again()))]
+        ways = [serving, *map(asyncio.create_task, (desk.drain(drain_seconds), stop.urged.wait()))]
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         for each in ways[1:]:
             each.cancel()

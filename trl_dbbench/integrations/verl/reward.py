@@ -10,7 +10,6 @@ import asyncio
 import atexit
 import threading
 from collections.abc import Mapping
-from inspect import signature
 from typing import Any
 
 from trl_dbbench.database import Database, open_database
@@ -25,9 +24,6 @@ from trl_dbbench.tasks.formats.verl import DATA_SOURCE
 
 PLAYED = "dbbench"
 """Key in an agent loop's `extra_fields` that holds an episode's state; see `standing`."""
-
-OF_VERL = {"reward_router_address", "reward_model_tokenizer"}
-"""Arguments that verl passes to every reward function while a reward model runs."""
 
 _judges: dict[str, tuple[Database, Judge]] = {}
 _opening = threading.Lock()
@@ -46,38 +42,29 @@ def compute_score(
     wrong: float = OutcomeReward.wrong,
     turn_limit: float = OutcomeReward.turn_limit,
     invalid_action: float = OutcomeReward.invalid_action,
-    **others: Any,
+    reward_router_address: object = None,
+    reward_model_tokenizer: object = None,
 ) -> dict[str, float]:
     """Return an episode's reward by how it ended; see `OutcomeReward`.
 
     Args:
         solution_str: what the model wrote, read if no tool of ours was called.
-        ground_truth: is not needed: `extra_info` has the whole task.
+        ground_truth: not needed: `extra_info` has the whole task.
         database: as in the tools' configuration.
         protocol: of `solution_str`; left out, the one that the row's prompt was written for.
         fault: what an episode is worth whose database failed. If left out, that ends the training: verl
             cannot leave an episode out, and any number would be a reward for nothing the model did.
-        **others: those of `OF_VERL`, which are not needed.
+        reward_router_address, reward_model_tokenizer: of verl's reward model, if one runs; not needed.
 
     Returns:
         `score`; `acc`, which is 1 if the answer is right; and `void`, which is 1 if the database failed, so
         that `acc` counts void episodes as wrong.
 
     Raises:
-        ConfigError: if `trl-dbbench convert` did not write the row, no database is named, or `reward_kwargs`
-            has another name.
+        ConfigError: if `trl-dbbench convert` did not write the row, or no database is named.
         TaskError: if answers to the task cannot be judged in this protocol.
         EnvironmentFault: if the database failed.
     """
-    if unknown := others.keys() - OF_VERL:
-        known = [
-            name
-            for name, each in signature(compute_score).parameters.items()
-            if each.kind is each.KEYWORD_ONLY
-        ]
-        raise ConfigError(
-            f"reward_kwargs: compute_score knows no {min(unknown)!r}; it takes {', '.join(known)}."
-        )
     if data_source != DATA_SOURCE or not isinstance(extra_info.get("task"), str):
         raise ConfigError(
             f"this reward function is for rows of `trl-dbbench convert`; this one is of {data_source!r}."
@@ -108,11 +95,7 @@ def failed(fault: str) -> dict[str, Any]:
 
 
 def opened(database: str | None) -> tuple[Database, Judge]:
-    """Return this process's database and its judge, open until the process ends.
-
-    Raises:
-        ConfigError: if none is named.
-    """
+    """Return this process's database and its judge, open until the process ends."""
     if database is None:
         raise ConfigError(
             "name the database, in reward_kwargs and in the tools' config: the URL of a server that all "
@@ -137,6 +120,6 @@ def _standing_of_a_turn(text: str, task: str, database: str | None, protocol: st
         calls = Calls(spoken)
         calls.call(text)
         start = Start(asked, [])
-        return await play_calls(start, calls, spoken, there, judge, Rules(max_turns=1))
+        return await play_calls(start, calls, there, judge, Rules(max_turns=1))
 
     return standing(asyncio.run(judged()))

@@ -11,7 +11,6 @@ import asyncio
 import json
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from verl.tools.base_tool import BaseTool
@@ -24,15 +23,12 @@ from trl_dbbench.integrations.calls import OVER, Calls, Refused, play_calls
 from trl_dbbench.integrations.endpoints.messages import Call
 from trl_dbbench.integrations.verl.reward import PLAYED, failed, opened, standing
 from trl_dbbench.tasks import Task
+from trl_dbbench.utils.lookup import check_choice
 
-SETTINGS = {"type", "tool", "database", "protocol", "max_turns", "observation_characters"}
+SETTINGS = ("type", "tool", "database", "protocol", "max_turns", "observation_characters")
 
 
-@dataclass
-class _Playing:
-    calls: Calls
-    episode: asyncio.Task[Episode]
-
+_Playing = tuple[Calls, asyncio.Task[Episode]]
 
 _PLAYING: weakref.WeakKeyDictionary[Any, _Playing] = weakref.WeakKeyDictionary()
 """`agent_data` -> its episode, which all tools of the trajectory share."""
@@ -47,16 +43,11 @@ class DatabaseTool(BaseTool):
         config: `tool`, its name; `database`; `protocol`, `tools` (default) or `tools_sql`; `max_turns`, the
             calls of an episode (default: 3); `observation_characters`, beyond which results are cut (default:
             800; 0 cuts nothing). All tools of a training have the same but for `tool`.
-
-    Raises:
-        ConfigError: if the protocol has no such tool, a setting is not known, or no database is named.
     """
 
     def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None) -> None:
-        if unknown := config.keys() - SETTINGS:
-            raise ConfigError(
-                f"a DatabaseTool knows no {min(unknown)!r}; it takes {', '.join(sorted(SETTINGS))}."
-            )
+        for name in config:
+            check_choice("setting of a DatabaseTool", name, SETTINGS)
         characters = config.get("observation_characters", 800) or None
         self._protocol = get_protocol(config.get("protocol", "tools"), characters)
         self._rules = Rules(max_turns=config.get("max_turns", Rules.max_turns))
@@ -68,16 +59,16 @@ class DatabaseTool(BaseTool):
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
         """Play a call: the trajectory's next turn. The reward of the episode is the reward function's."""
         try:
-            playing = _PLAYING.get(agent_data) or self._begin(agent_data)
-            if not playing.episode.done():
+            calls, playing = _PLAYING.get(agent_data) or self._begin(agent_data)
+            if not playing.done():
                 with suppress(Refused):  # another call has ended the episode meanwhile
                     # the model's arguments, which need not be an object
                     call = Call("", self.name, json.dumps(parameters, ensure_ascii=False))
-                    came = await playing.calls.call(call.text())
+                    came = await calls.call(call.text())
                     if isinstance(came, Turn):
                         agent_data.extra_fields[PLAYED] = standing(None)
                         return ToolResponse(text=came.observation), 0.0, {}
-            ended = await playing.episode
+            ended = await playing
         except Exception as error:
             # verl shows the error to the model, and goes on
             agent_data.extra_fields[PLAYED] = failed(f"the tool {self.name} failed: {error!r}")
@@ -95,21 +86,17 @@ class DatabaseTool(BaseTool):
         start = Start(Task.from_json(line), [])
         self._judge.check_task(start.task, self._protocol)
         calls = Calls(self._protocol)
-        playing = play_calls(start, calls, self._protocol, self._database, self._judge, self._rules)
-        episode = asyncio.create_task(playing)
+        episode = asyncio.create_task(play_calls(start, calls, self._database, self._judge, self._rules))
         _RUNNING.add(episode)
         episode.add_done_callback(_RUNNING.discard)
         loop = asyncio.get_running_loop()
         leaving = weakref.finalize(agent_data, lambda: loop.call_soon_threadsafe(calls.leave))
         leaving.atexit = False  # its loop is closed by then
-        _PLAYING[agent_data] = _Playing(calls, episode)
+        _PLAYING[agent_data] = calls, episode
         return _PLAYING[agent_data]
 
 
 def _schema(protocol: AgentProtocol, name: str | None) -> OpenAIFunctionToolSchema:
     tools = {tool["function"]["name"]: tool for tool in protocol.tools or ()}
-    if name not in tools:
-        raise ConfigError(
-            f"the protocol {protocol.name!r} has no tool {name!r}; it has {', '.join(tools) or 'none'}."
-        )
+    check_choice(f"tool of the protocol {protocol.name!r}", name, tools)
     return OpenAIFunctionToolSchema.model_validate(tools[name])

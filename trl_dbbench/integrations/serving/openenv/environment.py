@@ -48,11 +48,7 @@ _TAKEN = "task_id, index (with or without split), seed and episode_id"
 
 
 class DatabaseEnvironment(Environment[SQLAction, SQLObservation, SQLState]):
-    """One session; made by OpenEnv's server for each connection, and for each request that needs none.
-
-    Args:
-        loop: in which the desk plays.
-    """
+    """One session; made by OpenEnv's server for each connection, and for each request that needs none."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -105,9 +101,6 @@ class DatabaseEnvironment(Environment[SQLAction, SQLObservation, SQLState]):
             seed: chooses a task, always the same for the same seed.
             episode_id: what `state` calls the episode; it has a name of its own if left out.
             task_id, index: choose the task, by its id or its place in the split.
-
-        Raises:
-            Refused: if there is no such task, or none is named and all have been played.
         """
         self.close()
         if unknown:
@@ -136,14 +129,7 @@ class DatabaseEnvironment(Environment[SQLAction, SQLObservation, SQLState]):
     async def step_async(
         self, action: SQLAction, timeout_s: float | None = None, **unknown: Any
     ) -> SQLObservation:
-        """Play a call.
-
-        Args:
-            timeout_s: has no effect: the database limits the time of a statement.
-
-        Raises:
-            Refused: if no episode is open, or its database has failed.
-        """
+        """Play a call. `timeout_s` has no effect: the database limits the time of a statement."""
         opening = self._opening
         if opening is None:
             raise Refused("No episode is open: call reset.")
