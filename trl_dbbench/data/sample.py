@@ -183,7 +183,7 @@ def sample_into(
             records = [record_with_ids(episode, "train", 0) for episode in batch]
             sampled.add(records)
             if shots is not None:
-                shots.write(batch)
+                shots.write(records)
             kept.add(records)
             _write_progress(out, sampled)
     return sampled
