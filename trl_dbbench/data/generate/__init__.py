@@ -31,7 +31,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from trl_dbbench.data.generate import forms, plain, queries, relational, tables
-from trl_dbbench.data.generate.checks import gold_answer, gold_state
+from trl_dbbench.data.generate.checks import PATIENT, gold_answer, gold_state
 from trl_dbbench.data.generate.plans import all_plans
 from trl_dbbench.database import Database, open_database
 from trl_dbbench.errors import ConfigError
@@ -291,7 +291,7 @@ def _drawn(request: Request, part: str, num_tasks: int | None) -> Iterator[Task]
     rng = random.Random(f"{request.name}-{part}")
     seen: set[bytes] = set()
     targets = list(request.plans())
-    with open_database("sqlite") as database:
+    with open_database("sqlite", limits=PATIENT) as database:
         while num_tasks is None or len(seen) < num_tasks:
             if len(seen) % len(targets) == 0:  # each skill once, then each once more: none is left out
                 rng.shuffle(targets)

@@ -18,9 +18,12 @@ import sqlglot
 from sqlglot import exp
 
 from trl_dbbench.data.generate.slips import wrong_statements
-from trl_dbbench.database import Sandbox
+from trl_dbbench.database import Limits, Sandbox
 from trl_dbbench.grading.states import state_hash
 from trl_dbbench.tasks import Gold, Table
+
+PATIENT = Limits(seconds=60.0)
+"""Limits of drafts: a machine that is busy for seconds, which an agent's limit stops at, changes no task."""
 
 MOST_ROWS = 12
 """Rows of an answer; a longer one only tests patience."""

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from trl_dbbench.data.generate import TRIES, Request, find_level, tried
-from trl_dbbench.database import Limits
+from trl_dbbench.data.generate.checks import PATIENT
 from trl_dbbench.database.embedded.database import SQLiteDatabase
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.tasks import Task
@@ -68,7 +68,7 @@ class FreshTasks:
         rounds, place = divmod(draw, len(skills))
         target = random.Random(f"{request.name}-round-{rounds}").sample(skills, len(skills))[place]
         rng = random.Random(f"{request.name}-draw-{draw}")
-        with SQLiteDatabase(Limits()) as database:
+        with SQLiteDatabase(PATIENT) as database:
             for task in tried(rng, request, target, database):
                 return replace(task, id=f"{request.name}-draw-{draw}")
         raise ConfigError(f"no task of {target} is found in {TRIES:,} tries. Leave the skill out.")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from trl_dbbench.data.generate.checks import PATIENT
 from trl_dbbench.database import Database, open_database
 from trl_dbbench.database.server.tables import DEFAULT_SAMPLE, read_tables
 from trl_dbbench.errors import ConfigError, TaskError
@@ -34,7 +35,7 @@ _LIST = re.compile(r"^(ENUM|SET)\s*\((?:[^'()]|'[^']*')*\)", re.IGNORECASE)
 def usable(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
     """Return the tables as a database can make them, and a note for each left-out table and column."""
     kept, notes = [], list[str]()
-    with open_database("sqlite") as database:
+    with open_database("sqlite", limits=PATIENT) as database:
         for table in tables:
             try:
                 check_new_names(replace(table, columns=()))

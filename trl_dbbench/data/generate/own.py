@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from trl_dbbench.data.generate import LEVELS, draw_plan, plans_by_skill
+from trl_dbbench.data.generate.checks import PATIENT
 from trl_dbbench.data.generate.queries import draft
 from trl_dbbench.data.generate.tables import Item, Source, fold
 from trl_dbbench.database import open_database
@@ -96,7 +97,7 @@ class Drafts:
         seen: set[str] = set()
         waiting: list[str] = []
         number = 0
-        with open_database("sqlite") as database:
+        with open_database("sqlite", limits=PATIENT) as database:
             while number < self.num_tasks and plans:
                 if not waiting:  # each skill once, then each once more
                     waiting = rng.sample(list(plans), len(plans))
