@@ -24,7 +24,7 @@ from trl_dbbench.data.generate import generate_tasks
 from trl_dbbench.data.generate.slips import wrong_statements
 from trl_dbbench.database import Database
 from trl_dbbench.episode.validation import validate
-from trl_dbbench.tasks import Gold, Source, Task, load_tasks
+from trl_dbbench.tasks import Column, Gold, Source, Table, Task, load_tasks
 from trl_dbbench.utils.sql import only_statement
 
 sys.path.append(str(ROOT / "benchmarks"))
@@ -243,6 +243,16 @@ def test_the_slips_of_a_statement() -> None:
         "SELECT p.name FROM people AS p JOIN pets ON pets.owner = p.`city` WHERE p.age BETWEEN 30 AND 40",
     ]
     assert slips_of(question("?", "no SQL at all")) == []
+
+
+def test_a_columns_kind_is_that_of_its_type_not_of_words_in_it() -> None:
+    """`interested` has INT in it, and `declined` DEC."""
+    columns = (Column("name", "VARCHAR(20)"), Column("reply", "ENUM('interested','declined')"))
+    leads = Table("leads", columns, (("Ann", "declined"),))
+    sql = "SELECT name FROM leads WHERE reply = 'declined'"
+    assert "SELECT `reply` FROM leads WHERE reply = 'declined'" in slips_of(
+        question("?", sql, tables=(leads,))
+    )
 
 
 PETS = table(

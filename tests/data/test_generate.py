@@ -18,10 +18,12 @@ from worlds.tiny import tiny_vocabulary, tiny_words
 from trl_dbbench.cli import app
 from trl_dbbench.data.generate import CHUNK, LEVELS, generate_tasks
 from trl_dbbench.data.generate.checks import gold_answer, gold_state
+from trl_dbbench.data.generate.fresh import FreshTasks
 from trl_dbbench.data.generate.slips import wrong_statements
 from trl_dbbench.database import Database
 from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.mysqlite import guard
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
 from trl_dbbench.tasks.skills import SKILLS, skills_of
 
@@ -232,6 +234,15 @@ def test_no_task_twice(tasks: list[Task], tiny_tasks: list[Task]) -> None:
 
 
 @pytest.mark.slow
+def test_a_busy_machine_makes_the_same_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other programs hold it for 30 seconds of each statement, and an agent's limit is 5."""
+    tasks, limit = generate_tasks(6, seed=2), guard.time_limit
+    monkeypatch.setattr(guard, "time_limit", lambda seconds: limit(seconds - 30))
+    assert generate_tasks(6, seed=2) == tasks
+    fresh = FreshTasks.of("generate://plain?seed=2")
+    assert fresh.task(0).question
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "local"])
 def test_every_gold_is_right(tasks: list[Task], kind: str, request: pytest.FixtureRequest) -> None:
     database: Database = request.getfixturevalue(f"{kind}_database")

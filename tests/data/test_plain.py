@@ -8,8 +8,8 @@ import re
 import pytest
 
 from trl_dbbench.data.generate import LEVELS, generate_tasks, try_once
-from trl_dbbench.data.generate.plain import PLANS, Draft, PlainItem, draft, literal_text, make_plain
-from trl_dbbench.data.generate.tables import Source
+from trl_dbbench.data.generate.plain import PLANS, Draft, draft, literal_text, make_plain
+from trl_dbbench.data.generate.tables import Item, Source
 from trl_dbbench.database import Database
 from trl_dbbench.episode.validation import validate
 from trl_dbbench.tasks import Column, Table, Task
@@ -94,7 +94,7 @@ def test_the_request_names_the_column_of_a_value_that_stands_in_two() -> None:
     columns = {"Nr": (1, 2, 3, 4), "Product": ("tent", "rope", "lamp", "sled"), "Quantity": (3, 1, 4, 2)}
     roles = {"Nr": "id", "Product": "key", "Quantity": "count"}
     items = tuple(
-        PlainItem(name, roles[name], lambda rng: rng.choice(["stove", 9]), False, cells)
+        Item(name, roles[name], lambda rng: rng.choice(["stove", 9]), False, cells, as_written=True)
         for name, cells in columns.items()
     )
     table = Table("Orders", tuple(map(Column, columns)), tuple(zip(*columns.values(), strict=True)))

@@ -205,6 +205,18 @@ def test_an_answer_without_an_end_is_right_but_not_kept(
     assert (sampled.counts["overall"], sampled.kept, kept_in(tmp_path)) == ([1, 1], 0, [])
 
 
+def test_a_damaged_line_is_named_before_the_sampling_goes_on(
+    tmp_path: Path, sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    player = Player.of(tokenizer, sqlite_database, rules=RULES)
+    begun = (tmp_path, [count_task(2)], Plan(n=1), Trained("scripted", None, DEFAULTS), player)
+    sample_into(*begun, Scripted(tokenizer, {0: RIGHT}), progress=False)
+    log = tmp_path / "episodes.jsonl"
+    log.write_bytes(log.read_bytes().replace(b"answered", b"answ\xff\xfeed", 1))
+    with pytest.raises(ConfigError, match=r"episodes\.jsonl', line 1 is damaged .* new folder by --out"):
+        sample_into(*begun, Scripted(tokenizer, {0: RIGHT}), progress=False)
+
+
 def test_an_environment_that_fails_says_nothing(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     database = BrokenDatabase(at_start=False)
     player = Player.of(tokenizer, database, rules=RULES)

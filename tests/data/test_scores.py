@@ -86,6 +86,12 @@ EPISODE = {
         ("episodes.jsonl", json.dumps({"task_id": "who", "turns": [{"sql": "SELECT 9"}]}), {"who": ""}),
         (
             "episodes.jsonl",
+            f"{json.dumps(EPISODE)}\n{json.dumps({**EPISODE, 'turns': [], 'status': 'environment_fault'})}\n",
+            {"none": "SELECT 3"},
+        ),
+        ("episodes.jsonl", f"{json.dumps(EPISODE)}\n{json.dumps(EPISODE)[:50]}", {"none": "SELECT 3"}),
+        (
+            "episodes.jsonl",
             "\n".join(
                 json.dumps({**EPISODE, "task_id": key, "task_digest": digest})
                 for key, digest in (("none", TASKS[2].digest), ("who", "of a training task"), ("no-such", ""))
@@ -109,6 +115,8 @@ EPISODE = {
         "episodes",
         "answered",
         "cut",
+        "a void one later",
+        "of a killed run",
         "other tasks too",
         "by id",
         "BIRD",
@@ -140,9 +148,9 @@ def test_predictions_as_people_have_them(
         ),
         ("a.jsonl", '{"id": 1, "sql": "a"}\n{"id": "1", "sql": "b"}', "'1' stands twice, with 'a' and 'b'"),
         ("a.json", '{"who": ["SELECT 1"]}', "is not SQL"),
-        ("a.json", '{"9": "SELECT 1"}', "'9' is neither a task's id nor the place"),
+        ("a.json", '{"9": "SELECT 1"}', "'9' is not a task's id, and '9' not the place"),
         ("a.jsonl", '{"id": "who", "sql": 5}', "'5' is not SQL"),
-        ("a.json", '{"-1": "SELECT 1"}', "'-1' is neither a task's id nor the place of one of 3 tasks"),
+        ("a.json", '{"-1": "SELECT 1"}', "'-1' is not a task's id, and '-1' not the place of one of 3 tasks"),
         ("a.jsonl", "[" * 100_000, "RecursionError"),
         (
             "episodes.jsonl",
@@ -249,7 +257,7 @@ def test_predictions_for_other_databases_are_an_error(tmp_path: Path) -> None:
 
 def test_keys_that_are_ids_or_places_but_not_all_the_same(tmp_path: Path) -> None:
     tasks = [of_database("shop", tmp_path, id) for id in ("7", "8")]
-    with pytest.raises(TaskError, match="'7' is a task's id, and '1' only the place of one"):
+    with pytest.raises(TaskError, match="'1' is not a task's id, and '7' not the place of one of"):
         read(tmp_path, tasks, {"7": "x", "1": "y"})
 
 

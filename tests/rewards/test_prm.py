@@ -15,7 +15,7 @@ from training import episodes_in, make_trainer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_dbbench.data.reward_data import played_in, steps_of_files
-from trl_dbbench.data.step_labels import by_state_progress, label_steps, state_progress
+from trl_dbbench.data.step_labels import by_state_progress, label_steps
 from trl_dbbench.database import Database
 from trl_dbbench.episode.judge import Judge, Verdict
 from trl_dbbench.episode.player import Player
@@ -145,12 +145,20 @@ def test_labels_by_state_progress(tmp_path, sqlite_database, tokenizer):
         (delete_task(0), [wrong, look, answer("done")]),
     ]
     run = save_run(tmp_path, sqlite_database, tokenizer, scripts)
-    judge = Judge(sqlite_database)
-    (good, task), (bad, _) = saved_episodes(run, [])
-    assert state_progress(good, task, sqlite_database, judge) == pytest.approx([0, 1 / 3, 0])
-    assert state_progress(bad, task, sqlite_database, judge) == pytest.approx([-1 / 3, 0, 0])
-    assert by_state_progress(good, task, sqlite_database, judge) == [None, True, True]
-    assert by_state_progress(bad, task, sqlite_database, judge) == [False, None, False]
+    played = list(saved_episodes(run, []))
+    labels = by_state_progress(played, sqlite_database, Judge(sqlite_database))
+    assert labels == [[None, True, True], [False, None, False]]
+
+
+def test_a_statement_that_ended_the_server_is_not_executed_for_its_label(
+    tmp_path, sqlite_database, tokenizer
+):
+    """Executed again, it would end the server of all the others as well."""
+    wrong = sql("DELETE FROM fruits WHERE name = 'plum'")
+    episode = play_script(delete_task(0), [wrong, sql("SELECT 1"), wrong], tokenizer, sqlite_database)
+    episode.crash()
+    played = list(saved_episodes(save_episodes(tmp_path, sqlite_database, [episode]), []))
+    assert by_state_progress(played, sqlite_database, Judge(sqlite_database)) == [[None, None, False]]
 
 
 def continued(run: Path, database: Database, model: str, k: int) -> list[Labels | None]:
@@ -238,11 +246,12 @@ def test_steps_of_others(tmp_path, reader, tokenizer):
     assert [reader.labelled_steps(row)[1] for _, row in read] == [[True, False]] * 3
     assert tokenizer.decode(read[0][1]["input_ids"]) == f"How many?\nLook.{ASK} Two.{ASK}<|im_end|>"
 
-    file.write_text(json.dumps({"input": f"a{ASK} b{ASK}", "label": ["+"]}) + "\n")
-    with pytest.raises(
-        ConfigError, match=r"line 1: 'label' must have one of \['\+', '-'\] for each of the 2"
-    ):
-        list(steps_of_files([str(file)], reader, TOKENS))
+    for label in (["+"], [{"rating": 1}, {"rating": -1}], "a+ c-"):
+        file.write_text(json.dumps({"input": f"a{ASK} b{ASK}", "label": label}) + "\n")
+        with pytest.raises(
+            ConfigError, match=r"line 1: 'label' must have one of \['\+', '-'\] for each of the 2"
+        ):
+            list(steps_of_files([str(file)], reader, TOKENS))
 
 
 # --- from episodes to a model and back ----------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,6 +141,16 @@ def test_pairs_of_others_as_texts_and_as_messages(tmp_path, tokenizer):
     file.write_text('{"chosen": "a"}\n')
     with pytest.raises(ConfigError, match=r"pairs.jsonl, line 1: a pair needs 'chosen' and 'rejected'"):
         list(pairs_of_files([str(file)], Reader(tokenizer)))
+
+
+def test_without_an_end_token_a_text_is_as_it_stands(tmp_path, tokenizer):
+    """As those of BERT's family are; once it ended in the word None."""
+    file = tmp_path / "pairs.jsonl"
+    file.write_text(json.dumps({"prompt": "How many?", "chosen": " Two.", "rejected": " Three."}) + "\n")
+    endless = deepcopy(tokenizer)
+    endless.eos_token = None
+    [(_, ids)] = pairs_of_files([str(file)], Reader(endless))
+    assert [tokenizer.decode(each) for each in ids.values()] == ["How many? Two.", "How many? Three."]
 
 
 @pytest.mark.parametrize("prompt", ["How many?", [{"role": "user", "content": "How many?"}]])

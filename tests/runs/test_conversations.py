@@ -9,6 +9,7 @@ import pytest
 from fakes import play_script
 from saved_runs import FORGOT_WHERE, LOOK, answer, count_scripts, count_task, save_episodes, save_run, sql
 
+from trl_dbbench.data.reward_data import Rows
 from trl_dbbench.episode.protocol import COMMIT_FINAL_ANSWER, EXECUTE_SQL
 from trl_dbbench.rewards.steps import executes
 from trl_dbbench.runs.conversations import (
@@ -16,7 +17,6 @@ from trl_dbbench.runs.conversations import (
     preference_pairs,
     prompt_messages,
     saved_episodes,
-    split_by_task,
     step_labels,
     template_columns,
 )
@@ -135,7 +135,7 @@ def test_held_out_episodes_and_faults_are_no_data(tmp_path, sqlite_database, tok
     run = save_episodes(tmp_path, sqlite_database, [failed])
     notes: list[str] = []
     assert list(saved_episodes(run, notes)) == []
-    assert notes == [f"{run}: 1 void episode left out: the environment had failed."]
+    assert notes == [f"{run}: 1 episode left out: void, as the environment had failed."]
     save_run(run, sqlite_database, tokenizer, [(count_task(3), [LOOK, answer("[(3,)]")])], phase="eval")
     assert list(saved_episodes(run, [])) == []
     assert [record["task_id"] for record, _ in saved_episodes(run, [], phases=("eval",))] == ["late-3"]
@@ -159,9 +159,11 @@ def test_labels_by_outcome_and_by_a_recorded_step_reward(tmp_path, sqlite_databa
 
 
 def test_no_task_is_on_both_sides():
-    rows = [(f"task-{n % 10}", (f"task-{n % 10}", n)) for n in range(50)]
-    train, held_out = split_by_task(rows, share=0.3)
-    assert len(train) == 35 and len(held_out) == 15
-    assert {task for task, _ in train}.isdisjoint({task for task, _ in held_out})
-    assert split_by_task(rows, share=0.3) == (train, held_out)
-    assert split_by_task(rows[:1], share=0.5)[1] == [], "of a single task nothing can be held out"
+    rows = [(f"task-{n % 10}", {"ids": [n % 10, n]}) for n in range(50)]
+    halves = Rows.of(rows, 0.3, seed=0)
+    assert len(halves.train) == 35 and len(halves.held_out) == 15
+    assert {row["ids"][0] for row in halves.train}.isdisjoint({row["ids"][0] for row in halves.held_out})
+    assert halves.tasks == [f"task-{row['ids'][0]}" for row in halves.held_out]
+    assert Rows.of(rows, 0.3, seed=0) == halves
+    assert Rows.of(rows[:1], 0.5, seed=0).held_out == [], "of a single task nothing can be held out"
+    assert Rows.of(rows, 0.0, seed=0).held_out == Rows.of([], 0.5, seed=0).train == []

@@ -572,11 +572,11 @@ def test_a_model_of_another_chat_template_gets_ids_of_its_own(
         ("empty.jsonl", "'.*empty.jsonl' is empty. Give the folder of a run"),
         (
             "gone.jsonl",
-            "no episodes at '.*gone.jsonl'. Give the folder of a run, or a file of export --to sft.",
+            "no episodes at '.*gone.jsonl'. Give the folder of a run, or a file of trl-dbbench export --to sft.",
         ),
         (
             "kto.jsonl",
-            "'.*kto.jsonl', row 1 has no input_ids, labels. Give the folder of a run, or a file that",
+            "'.*kto.jsonl', row 1 has no input_ids, labels. Give the folder of a run, or a file of",
         ),
         ("", "' has no right episodes to learn from."),
     ],

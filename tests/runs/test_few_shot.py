@@ -30,17 +30,17 @@ from transformers import AutoTokenizer
 from trl_dbbench import ConfigError, DBBenchGRPOConfig, Player, Rules, Task, get_protocol, load_tasks
 from trl_dbbench.data.demonstrations import demonstrate
 from trl_dbbench.evaluation.evaluate import memory_of
-from trl_dbbench.runs.conversations import protocol_of
+from trl_dbbench.runs.conversations import prompt_messages, protocol_of, saved_episodes
 from trl_dbbench.runs.few_shot import (
     Memory,
     Shots,
     _check_not_its_own,
     good_episodes,
     load_memory,
-    prompts_of,
 )
 from trl_dbbench.runs.few_shot.choice import BM25
 from trl_dbbench.runs.few_shot.memory import Example
+from trl_dbbench.runs.records import PHASES
 from trl_dbbench.runs.replay import replay
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import find_trained
@@ -614,9 +614,10 @@ def test_all_samples_of_a_prompt_and_its_greedy_run_see_the_same(sqlite_database
 def test_a_runs_folder_tells_every_prompt(unbroken):
     """Rebuilt from episodes.jsonl, tasks.jsonl and shots.jsonl, token by token."""
     settings = RunSettings.of_file(Path(unbroken.args.output_dir) / "run.json")
-    rebuilt = [*prompts_of(unbroken.args.output_dir, get_protocol(settings.protocol), settings.system_prompt)]
-    assert len(rebuilt) == len(episodes_in(unbroken.args.output_dir)) > 0
-    for record, messages in rebuilt:
+    saved = [*saved_episodes(unbroken.args.output_dir, [], [*PHASES])]
+    assert len(saved) == len(episodes_in(unbroken.args.output_dir)) > 0
+    for record, task in saved:
+        messages = prompt_messages(record, task, settings)
         assert len(record["shots"]) == 3
         assert len(unbroken.player.chat.prompt_ids(messages)) == record["prompt_tokens"]
 

@@ -168,8 +168,9 @@ def export(
     ] = None,
 ) -> None:
     """Writes a run's episodes as a dataset that TRL's SFT, DPO, KTO and reward trainers take as it is."""
-    from trl_dbbench.runs.export import check_suffix, write_rows
+    from trl_dbbench.runs.export import check_suffix
     from trl_dbbench.runs.export import export as export_run
+    from trl_dbbench.tasks.entries import write_entries
 
     if to != "prm":
         opt.refuse(context, f"{to} has no labels of turns", "--label-by")
@@ -189,7 +190,7 @@ def export(
     )
     for note in notes:
         typer.echo(f"note: {note}")
-    write_rows(rows, path)
+    write_entries(path, rows)
     tasks = len({row["task_id"] for row in rows})
     typer.echo(f"{path}: {len(rows):,} rows of {tasks:,} tasks")
 

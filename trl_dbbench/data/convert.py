@@ -96,8 +96,7 @@ def convert(
             own, `.json` lifelong, `.parquet` verl.
         source_format: the format of `source`, also one of `READ_ONLY`; told by the names of its fields if
             left out.
-        tables: CSV files, each a table (see `read_csv_tables`).
-        csv: how the CSV files of tables and questions are read.
+        tables, csv: CSV files, each a table, and how they and the questions are read.
         split: of `source`, as in `load_tasks`, and verl's `extra_info.split`, where it is `train` if left
             out.
         protocol: `"text"` (default), `"tools"` or a dotted path, for verl's prompts.
@@ -105,8 +104,7 @@ def convert(
         skip: leaves out tasks that the target cannot hold, instead of an error.
 
     Raises:
-        ConfigError: if the target cannot be written, or a format is not known or not clear.
-        TaskError: if a task is wrong, or the target cannot hold one.
+        ConfigError, TaskError: if a file or a task is wrong, or the target cannot hold a task.
     """
     target = Path(target)
     format = _target_format(target, to)

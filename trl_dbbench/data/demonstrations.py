@@ -54,7 +54,7 @@ def demonstrate(
     """Play each task as the teacher does; the default teacher writes the gold SQL, then its result.
 
     Raises:
-        TaskError: if the teacher cannot do a task: it has no gold SQL, or that fails on this database.
+        TaskError: if the teacher cannot do a task.
     """
     teacher = teacher or gold_actions
     player = Player(chat, database, Judge(database), UNLIMITED)
@@ -79,11 +79,7 @@ def to_sft_dataset(episodes: Sequence[Episode], imitate_errors: bool = True) -> 
 
 
 def gold_actions(task: Task, protocol: AgentProtocol, database: Database) -> list[Operation | Answer]:
-    """Return the gold SQL, then the rows that it gives.
-
-    Raises:
-        TaskError: if there is none, or it fails on this database.
-    """
+    """Return the gold SQL, then the rows that it gives; raise TaskError if it has none, or it fails here."""
     if task.gold.sql is None:
         raise TaskError(f"task '{task.id}' has no gold SQL to demonstrate; add 'sql', or leave the task out.")
     sql = task.gold.sql

@@ -14,6 +14,9 @@ the same prompt or of the same first line of `input`, count as one task.
 from __future__ import annotations
 
 import json
+import random
+import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -32,7 +35,6 @@ from trl_dbbench.runs.conversations import (
     prompt_messages,
     protocol_of,
     saved_episodes,
-    split_by_task,
     written,
 )
 from trl_dbbench.runs.settings import RunSettings
@@ -56,11 +58,8 @@ OF_STEPS = (*OF_A_READER, "system_prompt", "max_turns", "grader", "history")
 
 
 def read_settings(runs: Sequence[str], shared: Sequence[str] = OF_A_READER) -> RunSettings | None:
-    """Return how the runs' episodes were played; `None` if there are no runs.
-
-    Raises:
-        ConfigError: if one is not a run's folder, or they differ in a setting that must be shared.
-    """
+    """Return how the runs' episodes were played, `None` without runs; raise ConfigError if they differ in a
+    setting that must be shared."""
     all_settings = [RunSettings.read(run) for run in runs]
     for run, settings in zip(runs[1:], all_settings[1:], strict=True):
         for name in shared:
@@ -79,11 +78,7 @@ def shown_by(settings: RunSettings | None) -> dict[str, Any]:
 
 
 def check_reader(reader: Reader, settings: RunSettings | None) -> None:
-    """Find a chat template that cannot show the episodes.
-
-    Raises:
-        ConfigError: if the reward model is to learn from episodes, and has no template that can.
-    """
+    """Raise ConfigError if a reward model is to learn from episodes that its chat template cannot show."""
     if settings is not None:
         own_template(reader.tokenizer, protocol_of(settings).tools)
         name, role = reader.tokenizer.name_or_path, protocol_of(settings).observation_role
@@ -105,11 +100,7 @@ def pairs_of_runs(
 
 
 def pairs_of_files(files: Sequence[str], reader: Reader) -> Iterator[Row]:
-    """Pairs that others wrote.
-
-    Raises:
-        ConfigError: if a file cannot be read, or a row is not a pair.
-    """
+    """Yield pairs that others wrote; raise ConfigError if a file cannot be read, or a row is not a pair."""
     for place, fields in _entries(files):
         if not {"chosen", "rejected"} <= fields.keys():
             raise ConfigError(
@@ -135,7 +126,7 @@ def _pair_row(reader: Reader, pair: dict[str, Any]) -> dict[str, list[int]]:
     for side in ("chosen", "rejected"):
         prompt, said = pair.get("prompt"), pair[side]
         if isinstance(said, str) and isinstance(prompt, str | None):
-            text, end = (prompt or "") + said, str(reader.tokenizer.eos_token)
+            text, end = (prompt or "") + said, str(reader.tokenizer.eos_token or "")
             ids[f"{side}_ids"] = reader.ids_of(text if text.endswith(end) else text + end)
         else:
             before, messages = _messages("prompt", prompt or [], "user"), _messages(side, said, "assistant")
@@ -145,11 +136,7 @@ def _pair_row(reader: Reader, pair: dict[str, Any]) -> dict[str, list[int]]:
 
 
 def _messages(field: str, said: Any, role: str) -> list[dict[str, Any]]:
-    """Return what a field says as messages; a text alone is one of this role.
-
-    Raises:
-        TaskError: if it is neither.
-    """
+    """Return what a field says as messages; a text alone is one of this role. Raise TaskError for neither."""
     if isinstance(said, str):
         return [{"role": role, "content": said}]
     if not isinstance(said, list) or not all(isinstance(each, dict) and "role" in each for each in said):
@@ -187,11 +174,8 @@ def steps_of_runs(
 
 
 def steps_of_files(files: Sequence[str], reader: StepReader, tokens: StepTokens) -> Iterator[Row]:
-    """Steps that others wrote.
-
-    Raises:
-        ConfigError: if a file cannot be read, or a row of it has not one label for each step.
-    """
+    """Yield steps that others wrote; raise ConfigError if a file cannot be read, or a row has not one label
+    for each step."""
     for place, fields in _entries(files):
         text = fields.get("input")
         if not isinstance(text, str) or "label" not in fields:
@@ -220,25 +204,13 @@ def steps_of_files(files: Sequence[str], reader: StepReader, tokens: StepTokens)
 def _labels(label: Any, parts: list[str], tokens: StepTokens) -> list[bool | None] | None:
     """True for good and False for bad for each step; `None` if they do not fit the input."""
     good, bad = tokens.reward_tokens
-    if isinstance(label, str):
-        label = _read_off(label, parts, (good, bad))
+    if isinstance(label, str):  # the input with the answers in the places of the placeholders
+        answer = f"({re.escape(good)}|{re.escape(bad)})"
+        read = re.match(answer.join(map(re.escape, parts)), label)
+        label = read and [*read.groups()]
     if not isinstance(label, list) or not label or len(label) != len(parts) - 1:
         return None
-    return None if {*label} - {good, bad} else [each == good for each in label]
-
-
-def _read_off(text: str, parts: list[str], answers: tuple[str, str]) -> list[str] | None:
-    """Return the answers that stand in a text where its parts meet."""
-    if not text.startswith(parts[0]):
-        return None
-    found, rest = [], text[len(parts[0]) :]
-    for part in parts[1:]:
-        said = [answer for answer in answers if rest.startswith(answer + part)]
-        if not said:
-            return None
-        found.append(said[0])
-        rest = rest[len(said[0] + part) :]
-    return found
+    return [each == good for each in label] if all(each in (good, bad) for each in label) else None
 
 
 def _entries(files: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -260,11 +232,7 @@ def _entries(files: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
 def fitting(rows: Iterable[Row], max_length: int | None, notes: list[str]) -> list[Row]:
     """Return the rows whose texts have at most `max_length` tokens; `notes` tell how many are left out."""
     rows = list(rows)
-    fit = [
-        (task, row)
-        for task, row in rows
-        if max_length is None or max(len(ids) for ids in row.values()) <= max_length
-    ]
+    fit = [each for each in rows if max_length is None or max(map(len, each[1].values())) <= max_length]
     if lost := len(rows) - len(fit):
         notes.append(f"{lost} of {len(rows)} rows are longer than max_length {max_length}, and left out.")
     return fit
@@ -280,7 +248,14 @@ class Rows:
 
     @classmethod
     def of(cls, rows: Sequence[Row], held_out_share: float, seed: int) -> Rows:
-        """Split by task; see `split_by_task`."""
-        named = ((task, (task, row)) for task, row in rows)
-        train, held_out = split_by_task(named, held_out_share, seed)
-        return cls([row for _, row in train], [row for _, row in held_out], [task for task, _ in held_out])
+        """Hold out the rows of a share of the tasks, 0 to 1; of one task at least if the share is above 0 and
+        there are two."""
+        of_task: defaultdict[str, list[Row]] = defaultdict(list)
+        for row in rows:
+            of_task[row[0]].append(row)
+        names = sorted(of_task)
+        random.Random(seed).shuffle(names)
+        count = min(max(1, round(held_out_share * len(names))), len(names) - 1) if held_out_share else 0
+        held_out = [row for task in of_task if task in names[:count] for row in of_task[task]]
+        train = [row for task in of_task if task not in names[:count] for _, row in of_task[task]]
+        return cls(train, [row for _, row in held_out], [task for task, _ in held_out])

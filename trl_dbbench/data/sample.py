@@ -30,11 +30,13 @@ from trl_dbbench.episode.plan import Plan
 from trl_dbbench.episode.player import Player
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.evaluation.evaluate import play_in_batches, settings_apart, shots_of, showing, within_context
+from trl_dbbench.runs.journal import other_settings
 from trl_dbbench.runs.records import (
     EPISODES_FILE,
     TASKS_FILE,
     Accuracy,
     EpisodeRecord,
+    checked_record,
     is_void,
     record_with_ids,
     said_in,
@@ -111,15 +113,8 @@ class Sampled:
 
 
 def check_not_held_out(tasks: Sequence[Task], run: Path | None, eval_tasks: Sequence[Task]) -> None:
-    """Raise if a task is both sampled and held out, whatever its id.
-
-    Args:
-        run: the run that trained the model: what it was evaluated on is held out.
-        eval_tasks: are held out as well.
-
-    Raises:
-        ConfigError: if there is one.
-    """
+    """Raise ConfigError if a task is both sampled and held out, whatever its id: in `eval_tasks`, or in the
+    evaluations of the run that trained the model."""
     held_out = [(eval_tasks, "--eval-tasks")]
     if run is not None:
         held_out.append((evaluated_tasks(run, []), f"the held-out tasks of '{run}'"))
@@ -151,13 +146,11 @@ def sample_into(
         out: a new folder, or one in which this plan was begun.
         tasks: a task that comes twice is played once.
         trained: what plays, for the record; its settings may ask for earlier episodes in the prompts.
-        player, backend: as in [`evaluate`].
 
     Raises:
-        ConfigError: if the folder holds something else, a prompt does not fit the model, or there are no
-            earlier episodes to show.
+        ConfigError: if the folder holds something else.
         StorageError: if the disk is full.
-        DatabaseError, EngineError: as in [`evaluate`].
+        ConfigError, DatabaseError, EngineError: as in `evaluate`.
     """
     tasks = list({task.digest: task for task in tasks}.values())
     player = within_context(player, backend)
@@ -183,7 +176,7 @@ def sample_into(
             records = [record_with_ids(episode, "train", 0) for episode in batch]
             sampled.add(records)
             if shots is not None:
-                shots.write(batch)
+                shots.write(records)
             kept.add(records)
             _write_progress(out, sampled)
     return sampled
@@ -225,12 +218,10 @@ def _begun(out: Path, asked: dict[str, Any], episodes: int) -> Sampled:
         sampled = Sampled(**json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"'{path}' cannot be read: {error}. Name a new folder by --out.") from None
-    others = [name for name in asked if asked[name] != sampled.asked.get(name)]
-    if others:
-        before = [f"{name} {json.dumps(sampled.asked.get(name))[:60]}" for name in others]
+    if others := other_settings(sampled.asked, asked):
         raise ConfigError(
-            f"'{out}' was begun with other settings: {', '.join(before)}. Give these to go on there, or name "
-            "a new folder by --out."
+            f"'{out}' was begun with other settings: {others}. Give these to go on there, or name a new "
+            "folder by --out."
         )
     return sampled
 
@@ -280,9 +271,14 @@ class _Kept:
             raise ConfigError(f"'{self._path}' is shorter than it was. Name a new folder by --out.")
         os.truncate(self._path, sampled.bytes)
         with self._path.open("rb") as lines:
-            for line in lines:
-                record = json.loads(line)
-                self._said.setdefault(record["task_digest"], set()).add(said_in(record))
+            for number, line in enumerate(lines, 1):
+                try:
+                    record = checked_record(json.loads(line))
+                    self._said.setdefault(record["task_digest"], set()).add(said_in(record))
+                except (ValueError, KeyError) as error:
+                    raise ConfigError(
+                        f"'{self._path}', line {number} is damaged ({error}). Name a new folder by --out."
+                    ) from None
 
     def add(self, batch: Sequence[EpisodeRecord]) -> None:
         lines = []

@@ -6,12 +6,15 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from trl_dbbench.database import Database, Limits
 from trl_dbbench.episode.gold import execute_untruncated
+from trl_dbbench.episode.types import Status
 from trl_dbbench.errors import ServerCrash, TaskError
 from trl_dbbench.grading import SQL_GRADERS, SQLGrader
 from trl_dbbench.grading.scorers import Result
@@ -49,14 +52,10 @@ def can_be_scored(task: Task) -> bool:
 
 
 def score_all(tasks: Sequence[Task], predictions: Mapping[str, str], database: Database) -> Iterator[Scores]:
-    """Score the predictions for questions, in the order of the tasks. A missing one is wrong.
-
-    Args:
-        predictions: SQL by the task's id.
+    """Score predictions, SQL by the task's id, in the order of the tasks. A missing one is wrong.
 
     Raises:
         TaskError: a task is a change, or has neither gold SQL nor gold results.
-        EnvironmentFault: the database failed.
     """
     for task in tasks:
         if not can_be_scored(task):
@@ -81,15 +80,12 @@ def _scored(task: Task, sql: str | None, database: Database) -> Scores:
 
 
 def _scored_on_one(task: Task, sql: str | None, database: Database) -> Scores:
-    gave: dict[str, tuple[Result | None, str]] = {}
-
+    @cache
     def result(statement: str) -> tuple[Result | None, str]:
-        if statement not in gave:
-            try:
-                gave[statement] = execute_untruncated(database, task, statement)
-            except ServerCrash as crash:
-                gave[statement] = None, str(crash)
-        return gave[statement]
+        try:
+            return execute_untruncated(database, task, statement)
+        except ServerCrash as crash:
+            return None, str(crash)
 
     unfit = None
     if sql is None or not sql.strip():
@@ -116,7 +112,8 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
     """Predicted SQL by task.
 
     - `.jsonl`: lines with `id` and `sql` (or a `.json` list of such), or the `episodes.jsonl` of a run whose
-      answers are SQL (of several episodes of a task the last one counts; other tasks' are passed over);
+      answers are SQL (the last episode of a task counts; void ones and those of other tasks are passed
+      over);
     - `.json`: an object of SQL by id, or by a task's place from 0, as BIRD's own files are, where a BIRD
       suffix is cut off, and 0 or null stands for no prediction;
     - anything else: a line of SQL for each task, in their order; a tab and what follows it is cut off.
@@ -131,7 +128,7 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
     try:
         text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".jsonl":
-            found = _of_entries([json.loads(line) for line in text.split("\n") if line.strip()], tasks)
+            found = _of_entries(_json_lines(text), tasks)
         elif path.suffix == ".json":
             told = json.loads(text, object_pairs_hook=_once)
             if isinstance(told, list) and not all(isinstance(each, dict) for each in told):
@@ -157,10 +154,21 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
     return _with_repeats(found, tasks)
 
 
+def _json_lines(text: str) -> list[Any]:
+    """Return the values of the lines. A run that was killed, or still plays, may end in the middle of one."""
+    *whole, last = text.split("\n")
+    entries = [json.loads(line) for line in whole if line.strip()]
+    with suppress(ValueError) if entries and "turns" in entries[-1] else nullcontext():
+        entries += [json.loads(last)] if last.strip() else []
+    return entries
+
+
 def _of_entries(entries: Sequence[dict[str, Any]], tasks: Sequence[Task]) -> dict[str, str]:
-    """Return SQL by id. Of a run's episodes only those of these tasks count: it has played others too."""
+    """Return SQL by id. Of a run's episodes only those of these tasks count, as it has played others too, and
+    no void ones."""
     digests = {task.digest for task in tasks}
     played = [each for each in entries if "turns" in each]
+    played = [each for each in played if each.get("status") != Status.ENVIRONMENT_FAULT]
     played = [each for each in played if each.get("task_digest") in digests] or played
     answers = [turn["answer"] for each in played for turn in each["turns"] if turn.get("answer")]
     if answers and not any(map(_READS.match, answers)):
@@ -179,11 +187,7 @@ def _of_episode(entry: dict[str, Any]) -> tuple[str, str]:
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a dictionary of pairs.
-
-    Raises:
-        ValueError: a key stands twice, with different values.
-    """
+    """Return a dictionary of pairs; raise ValueError if a key stands twice, with different values."""
     found = dict(pairs)
     for key, value in pairs:
         if value != found[key]:
@@ -208,14 +212,12 @@ def _of_object(entries: dict[str, str], tasks: Sequence[Task]) -> dict[str, str]
     """
     by_id = {task.id: task for task in tasks}
     by_place = {str(place): task for place, task in enumerate(tasks)}
-    if strange := sorted(entries.keys() - by_id.keys() - by_place.keys()):
-        raise LookupError(f"{strange[0]!r} is neither a task's id nor the place of one of {len(tasks)} tasks")
     readings = [names for names in (by_id, by_place) if entries.keys() <= names.keys()]
     if not readings:
-        only_id, only_place = (
-            next(key for key in entries if key not in names) for names in (by_place, by_id)
+        no_id, no_place = (next(key for key in entries if key not in names) for names in (by_id, by_place))
+        raise LookupError(
+            f"{no_id!r} is not a task's id, and {no_place!r} not the place of one of {len(tasks)} tasks"
         )
-        raise LookupError(f"{only_id!r} is a task's id, and {only_place!r} only the place of one")
     parts = {key: _parts(sql) for key, sql in entries.items()}
     wrong = [_misnamed(((names[key], part[1:]) for key, part in parts.items()), tasks) for names in readings]
     fitting = [names for names, misnamed in zip(readings, wrong, strict=True) if misnamed is None]

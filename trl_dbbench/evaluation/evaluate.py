@@ -198,7 +198,7 @@ def evaluate(
         journal.add(GREEDY, list(zip(places[len(played) :], records, strict=False)), shown)
         played.extend(batch)
         if shots is not None:
-            shots.learn_from(batch)
+            shots.learn_from(records, [episode.task for episode in batch])
     return Evaluation(played, journal.shots, journal.records(GREEDY))
 
 

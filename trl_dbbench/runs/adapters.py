@@ -81,12 +81,9 @@ def check_is_model(name_or_path: str, setting: str = "model_name_or_path") -> No
             return
         folder = Path(found).parent
     base = base_model_of(folder) or "its base model"
+    instead = f"To train it further set model_name_or_path: {base} and adapter_name_or_path: {name_or_path}"
     if setting == "--model":
         instead = f"Evaluate it by --adapter {name_or_path}"
-    else:
-        instead = (
-            f"To train it further set model_name_or_path: {base} and adapter_name_or_path: {name_or_path}"
-        )
     raise ConfigError(
         f"{setting}: '{name_or_path}' is an adapter (on '{base}'), not a model. {instead}, or make a model "
         f"of it: trl-dbbench merge --adapter {name_or_path} --out MODEL."
@@ -94,11 +91,8 @@ def check_is_model(name_or_path: str, setting: str = "model_name_or_path") -> No
 
 
 def check_switched_off(config: PeftConfig, args: Any) -> None:
-    """Raise ConfigError if a training needs the base model alone, and the adapter changes it.
-
-    Args:
-        args: a `DBBenchGRPOConfig`.
-    """
+    """Raise ConfigError if a training with these `DBBenchGRPOConfig` needs the base model alone, and the
+    adapter changes it."""
     needs_base = {
         "beta": args.beta > 0 and args.kl_reference != "rollout" and not args.reference_model_name_or_path,
         "advantage: prime": args.advantage == "prime",
@@ -121,13 +115,9 @@ def load_trainable(
     """Return a model with the adapter of `adapter_name_or_path`, which is trained further.
 
     Args:
-        model: the adapter's base model, or its name.
         args: a `DBBenchGRPOConfig`.
-        peft_config: settings of adapters. An adapter keeps its shape, so they must agree with it.
-        quantization_config: for a model by its name, as in `from_pretrained`.
-
-    Raises:
-        ConfigError: if it cannot be loaded, does not fit this base model, or has another shape.
+        peft_config: an adapter keeps its shape, so these must agree with it.
+        quantization_config: for a model by its name.
     """
     adapter = args.adapter_name_or_path
     check_switched_off(adapter_settings(adapter, peft_config), args)
@@ -142,12 +132,8 @@ def load_trainable(
 
 
 def with_adapter(base: PreTrainedModel, adapter: str, **kwargs: Any) -> PeftModel:
-    """Return a base model with its adapter; warn if it was trained on another one.
-
-    Raises:
-        ConfigError: if the adapter cannot be read, begins at random when it is loaded, or its model had
-            another shape or a resized vocabulary.
-    """
+    """Return a base model with its adapter; raise ConfigError if it does not fit, or begins at random when it
+    is loaded. Warn if it was trained on another model."""
     warn_of_another_base(adapter, base.config.name_or_path)
     try:
         adapted = PeftModel.from_pretrained(base, adapter, **kwargs)
@@ -163,14 +149,7 @@ def with_adapter(base: PreTrainedModel, adapter: str, **kwargs: Any) -> PeftMode
 
 
 def adapter_settings(adapter: str, given: PeftConfig | None) -> PeftConfig:
-    """Return the settings of an adapter that is trained further.
-
-    Args:
-        given: settings of adapters, which must agree with its shape.
-
-    Raises:
-        ConfigError: if the folder holds no adapter, or its shape differs from `given`.
-    """
+    """Return an adapter's settings; raise ConfigError if it is none, or has another shape than `given`."""
     try:
         known = PeftConfig.from_pretrained(adapter)
     except (OSError, ValueError) as error:

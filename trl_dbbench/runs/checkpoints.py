@@ -53,12 +53,8 @@ _LOGS = (EPISODES_FILE, TASKS_FILE, METRICS_FILE, SHOTS_FILE)
 def find_checkpoint(output_dir: str | Path, asked: str | bool | None) -> str | None:
     """Return the checkpoint to resume from; `None` starts from the beginning. All ranks must call it.
 
-    Args:
-        asked: the setting `resume_from_checkpoint`: `True` or `"true"` for the last complete checkpoint in
-            `output_dir`, if there is one; or a folder.
-
-    Raises:
-        ConfigError: if the folder is not a complete checkpoint, or ranks see different checkpoints.
+    `asked` is the setting `resume_from_checkpoint`: `True` or `"true"` for the last complete checkpoint in
+    `output_dir`, if there is one; or a folder. Raise ConfigError if it is not complete, or ranks see others.
     """
     if asked in (None, False, "", "false", "False"):
         return None
@@ -146,7 +142,7 @@ def flaw(folder: Path) -> str | None:
         return "was not written to its end"
     if (folder / UNFINISHED).exists():
         return "was not written to its end"
-    if is_of_another_run(folder):
+    if (folder.parent / SETTINGS_FILE).exists() and run_id_of(folder) != run_id_in(folder.parent):
         return f"is of another run than the {SETTINGS_FILE} beside it"
     try:
         sizes = json.loads((folder / SIZES).read_text(encoding="utf-8"))
@@ -187,25 +183,14 @@ def seal(folder: Path, run_id: str | None = None) -> None:
 
 @contextmanager
 def running_in(output_dir: str | Path) -> Iterator[None]:
-    """Lock a training's folder during the block, and explain a full disk. All ranks must enter it.
-
-    Raises:
-        ConfigError: if another run trains in the folder.
-        RankError: on the other ranks, in that case.
-        StorageError: if the disk is full.
-    """
+    """Lock a training's folder during the block, and explain a full disk. All ranks must enter it, and all
+    raise if another run trains there."""
     folder = Path(output_dir)
     with ExitStack() as held, telling_of_a_full_disk(folder):
         with together():
             if Ranks().is_main:
                 held.enter_context(locked(folder))
         yield
-
-
-def is_of_another_run(checkpoint: Path) -> bool:
-    """Return whether a checkpoint is not of the run whose settings lie beside it."""
-    beside = checkpoint.parent
-    return (beside / SETTINGS_FILE).exists() and run_id_of(checkpoint) != run_id_in(beside)
 
 
 def run_id_in(folder: Path) -> str | None:

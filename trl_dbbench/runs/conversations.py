@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import product
@@ -56,33 +56,24 @@ def saved_episodes(
     folder = Path(run)
     tasks = tasks_by_digest(folder / TASKS_FILE, notes)
     shown = shown_in(folder)
-    lost = without_shots = void = 0
+    lost: Counter[str] = Counter()
     for _, record in read_episodes(folder / EPISODES_FILE, notes, check_turns):
         if record["phase"] not in phases:
             continue
-        if is_void(record):
-            void += 1
-            continue
         task = tasks.get(str(record.get("task_digest")))
-        if task is None or not record["turns"]:
-            lost += 1
+        if is_void(record):
+            lost["void, as the environment had failed"] += 1
+        elif task is None or not record["turns"]:
+            lost["without turns or task"] += 1
         elif not all(id in shown for id in record.get("shots", ())):
-            without_shots += 1
+            lost[f"what the prompt showed is not in {SHOTS_FILE}"] += 1
         else:
             if "shots" in record:
                 record["shown"] = [shown[id] for id in record["shots"]]
             yield record, task
-    if void:
-        notes.append(
-            f"{folder}: {void:,} void episode{'s' * (void > 1)} left out: the environment had failed."
-        )
-    if without_shots:
-        notes.append(
-            f"{folder}: {without_shots} episode{'s' * (without_shots > 1)} left out: what the prompt showed "
-            f"is not in {SHOTS_FILE}."
-        )
-    if lost:
-        notes.append(f"{folder}: {lost} episode{'s' * (lost > 1)} without turns or task left out.")
+    notes += [
+        f"{folder}: {count:,} episode{'s' * (count > 1)} left out: {why}." for why, count in lost.items()
+    ]
 
 
 # --- as the policy read it ----------------------------------------------------------------------------
@@ -112,12 +103,9 @@ def completion_messages(record: EpisodeRecord, settings: RunSettings) -> list[Me
 def template_columns(settings: RunSettings) -> dict[str, Any]:
     """Return the columns by which TRL renders messages as the policy did: `tools` (JSON) and
     `chat_template_kwargs`, if the run had them."""
-    columns: dict[str, Any] = {}
-    if tools := protocol_of(settings).tools:
-        columns["tools"] = json.dumps(tools)
-    if settings.chat_template_kwargs:
-        columns["chat_template_kwargs"] = settings.chat_template_kwargs
-    return columns
+    tools = protocol_of(settings).tools
+    columns = {"tools": tools and json.dumps(tools), "chat_template_kwargs": settings.chat_template_kwargs}
+    return {name: value for name, value in columns.items() if value}
 
 
 def protocol_of(settings: RunSettings) -> AgentProtocol:
@@ -140,22 +128,19 @@ def preference_pairs(
     Episodes of a prompt with the same messages count once. A task gets at most `per_task` pairs, drawn at
     random; other tasks do not change its draw.
     """
-    said_by: dict[str, dict[bool, dict[str, list[Message]]]] = {}  # prompt, as JSON -> by verdict
-    prompts: dict[str, tuple[Task, dict[str, list[Message]]]] = {}  # task's digest -> its prompts
+    tasks: dict[str, Task] = {}
+    said_by: dict[str, dict[str, dict[bool, dict[str, None]]]] = {}  # by task, prompt and verdict, as JSON
     for record, task in episodes:
         prompt, said = prompt_messages(record, task, settings), completion_messages(record, settings)
-        key = json.dumps(prompt)
-        prompts.setdefault(task.digest, (task, {}))[1][key] = prompt
-        by_verdict = said_by.setdefault(f"{task.digest}/{key}", {True: {}, False: {}})
-        by_verdict[record["right"]][json.dumps(said)] = said
+        tasks.setdefault(task.digest, task)
+        of_prompt = said_by.setdefault(task.digest, {}).setdefault(json.dumps(prompt), {True: {}, False: {}})
+        of_prompt[record["right"]][json.dumps(said)] = None
     rows = []
-    for digest, (task, of_task) in prompts.items():
-        pairs = []
-        for key, prompt in of_task.items():
-            right, wrong = (said_by[f"{digest}/{key}"][verdict].values() for verdict in (True, False))
-            pairs += [(prompt, *pair) for pair in product(right, wrong)]
-        if len(pairs) > per_task:
-            pairs = random.Random(f"{seed}/{digest}").sample(pairs, per_task)
+    for digest, task in tasks.items():
+        found = [(key, *pair) for key, by in said_by[digest].items() for pair in product(by[True], by[False])]
+        if len(found) > per_task:
+            found = random.Random(f"{seed}/{digest}").sample(found, per_task)
+        pairs = [map(json.loads, pair) for pair in found]
         shared = {**template_columns(settings), "task_id": task.id}
         rows += [
             {"prompt": prompt, **shared, "chosen": right, "rejected": wrong} for prompt, right, wrong in pairs
@@ -167,10 +152,8 @@ def step_labels(record: EpisodeRecord, by: str = "outcome") -> Labels | None:
     """Label each turn as a good step or not, from the record alone; `None` if no turn has such a reward, as
     in greedy episodes.
 
-    Args:
-        by: `outcome` gives every turn the episode's outcome. The name of a recorded step reward labels turns
-            above 0 good and below 0 bad; at 0 or without a value a turn has no label, except the last,
-            which has the outcome.
+    By `outcome` every turn has the episode's outcome. By a recorded step reward, turns above 0 are good and
+    below 0 bad; at 0 or without a value a turn has no label, except the last, which has the outcome.
     """
     turns = record["turns"]
     if by == "outcome":
@@ -185,11 +168,7 @@ def step_labels(record: EpisodeRecord, by: str = "outcome") -> Labels | None:
 
 
 def labels_of_all(records: Iterable[EpisodeRecord], by: str) -> list[Labels | None]:
-    """Return the `step_labels` of each episode.
-
-    Raises:
-        ConfigError: if there are episodes, and none has labels.
-    """
+    """Return the `step_labels` of each episode; raise ConfigError if none has any."""
     labels = [step_labels(record, by) for record in records]
     if labels and all(each is None for each in labels):
         raise ConfigError(
@@ -203,23 +182,3 @@ def written(record: EpisodeRecord) -> list[bool]:
     """For each turn, whether the model wrote it; see `Episode.said`."""
     by_program = any(turn.get("action") == "reply" for turn in record["turns"])
     return [bool(turn["tokens"]) or not by_program for turn in record["turns"]]
-
-
-def split_by_task(
-    rows: Iterable[tuple[str, Any]], share: float, seed: int = 0
-) -> tuple[list[Any], list[Any]]:
-    """Split (name of the task, row) into training and held-out rows, with each task on one side only.
-
-    `share` is that of held-out tasks, 0 to 1; at least one is held out if it is above 0 and there are two.
-    """
-    of_task: defaultdict[str, list[Any]] = defaultdict(list)
-    for task, row in rows:
-        of_task[task].append(row)
-    names = sorted(of_task)
-    random.Random(seed).shuffle(names)
-    count = 0 if share == 0 or len(names) < 2 else min(max(1, round(share * len(names))), len(names) - 1)
-    held_out = {*names[:count]}
-    return (
-        [row for name, group in of_task.items() if name not in held_out for row in group],
-        [row for name, group in of_task.items() if name in held_out for row in group],
-    )

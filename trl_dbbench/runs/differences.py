@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,19 +139,18 @@ class Summary:
     def __init__(self) -> None:
         self.episodes = self.unplayed = self.differing = self.excused = 0
         self.whats: Counter[str] = Counter()  # of unexcused differences: episodes that have one
-        self.rewards: defaultdict[tuple[str, str], dict[str, list[float]]] = defaultdict(
-            lambda: {"was": [], "is": []}
-        )
-        """(phase, name) -> the saved and the new rewards"""
-        self.void: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """phase -> number of void episodes in the run and in the replay"""
+        self.rewards: defaultdict[tuple[str, str, str], list[float]] = defaultdict(list)
+        """(phase, name, `was` or `is`) -> the saved or the new rewards"""
+        self.void: Counter[tuple[str, str]] = Counter()
+        """(phase, `was` or `is`) -> number of void episodes in the run or in the replay"""
 
     def add(self, replayed: Replayed) -> None:
         self.episodes += 1
         was, now = is_void(replayed.saved), replayed.episode
         self.unplayed += now is None and not replayed.differences
         failed = now is not None and now.status == Status.ENVIRONMENT_FAULT
-        self.void[replayed.saved["phase"]].update({"was": int(was), "is": int(was or failed)})
+        phase = replayed.saved["phase"]
+        self.void.update({(phase, "was"): int(was), (phase, "is"): int(was or failed)})
         self.differing += replayed.differs
         self.excused += bool(replayed.differences) and not replayed.differs
         self.whats.update({each.what for each in replayed.differences if each.excuse is None})
@@ -159,7 +158,7 @@ class Summary:
             for when, rewards in (("was", replayed.saved["rewards"]), ("is", now.rewards)):
                 for name, value in rewards.items():
                     if isinstance(value, int | float):
-                        self.rewards[replayed.saved["phase"], name][when].append(value)
+                        self.rewards[phase, name, when].append(value)
 
     def __str__(self) -> str:
         played = self.episodes - self.unplayed
@@ -181,15 +180,15 @@ class Summary:
     def mean_rewards(self) -> str:
         """Return a line per phase and reward with its mean in the run and now."""
         return "\n".join(
-            f"mean {name}, {PHASES[phase]}: was {_mean(of['was'], self.void[phase]['was'])}, "
-            f"is {_mean(of['is'], self.void[phase]['is'])}"
-            for (phase, name), of in sorted(self.rewards.items())
+            f"mean {name}, {PHASES[phase]}: was {self._mean(phase, name, 'was')}, "
+            f"is {self._mean(phase, name, 'is')}"
+            for phase, name in sorted({(phase, name) for phase, name, _ in self.rewards})
         )
 
-
-def _mean(values: Sequence[float], void: int) -> str:
-    mean = f"{sum(values) / len(values):.4f} of {len(values)} episodes" if values else "none"
-    return f"{mean} ({void:,} void)" if void else mean
+    def _mean(self, phase: str, name: str, when: str) -> str:
+        values, void = self.rewards.get((phase, name, when)), self.void[phase, when]
+        mean = f"{sum(values) / len(values):.4f} of {len(values)} episodes" if values else "none"
+        return f"{mean} ({void:,} void)" if void else mean
 
 
 def _shown(was: Any, now: Any, characters: int = 120) -> tuple[str, str]:

@@ -14,7 +14,7 @@ Rows with messages also have `tools` and `chat_template_kwargs` if the policy's 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -37,11 +37,10 @@ from trl_dbbench.runs.conversations import (
     saved_episodes,
     template_columns,
 )
-from trl_dbbench.runs.records import PHASES, EpisodeRecord, Phase, said_in, worth_learning
+from trl_dbbench.runs.records import PHASES, Phase, said_in, worth_learning
 from trl_dbbench.runs.settings import RunSettings, opening_of
 from trl_dbbench.runs.tokens import chat_of, chat_with, with_tokens
 from trl_dbbench.tasks.entries import read_entries
-from trl_dbbench.utils.files import write_atomically
 from trl_dbbench.utils.lookup import check_choice
 
 Rows = list[dict[str, Any]]
@@ -66,27 +65,27 @@ def export(
     model: str | None = None,
     notes: list[str] | None = None,
 ) -> Rows:
-    """Return the rows of a dataset.
+    """Return the rows of a dataset of a run, or of a folder of `trl-dbbench sample`.
 
     Args:
-        run: the `output_dir` of a training run, or a folder of `trl-dbbench sample`.
         kind: see above.
-        phases: `train`, `greedy`, `eval`; `eval` has held-out tasks.
         max_per_task: most rows per task; for `kto`, most right and most wrong ones. Default: 8 pairs for
             `preference`, all rows otherwise.
         label_by: source of the labels of `prm`; see `step_labels`.
         model: folder or hub id of another model that will learn from `sft`; its tokenizer and chat template
             make the ids.
         notes: gets messages about unreadable or changed parts.
-
-    Raises:
-        ConfigError: if the run cannot be read, or has nothing of the kind.
     """
     check_choice("kind", kind, NEEDED)
     for phase in phases:
         check_choice("phase", phase, PHASES)
     notes = [] if notes is None else notes
     settings = RunSettings.read(run)
+    if settings.rewrites and kind in ("sft", "prm"):
+        raise ConfigError(
+            "a row has one sequence, and these episodes have several (history: template, compaction_tokens "
+            "or harness). Fine-tune on their folder: recipes/sft_dbbench.py --episodes FOLDER."
+        )
     if settings.harness:
         notes.append(
             "What the program (harness) asked the model is not saved: prompts are the protocol's, which the "
@@ -104,17 +103,6 @@ def export(
             f"--keep all` keeps wrong ones too. {' '.join(notes)}".rstrip()
         )
     return rows
-
-
-def write_rows(rows: Rows, path: Path) -> None:
-    """Write JSON lines or parquet, by the file's name; raise ConfigError if it cannot be written."""
-    check_suffix(path)
-    if path.suffix == ".parquet":
-        with write_atomically(path, "wb") as file:
-            Dataset.from_list(rows).to_parquet(file)
-    else:
-        with write_atomically(path) as file:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def check_suffix(path: Path) -> None:
@@ -143,35 +131,26 @@ class _Export:
     chat: ChatFormat | None
 
     def sft(self, episodes: Sequence[Played]) -> Rows:
-        chosen = self._first(to_learn_from(episodes), lambda record: ())
-        tokens = self._in_one_row(chosen)
+        chosen = self._first(to_learn_from(episodes))
+        tokens = with_tokens(chosen, self.settings, self.notes, self.chat)
         return [
             {**self._messages(played), **sft_row(episode)}
             for played, (_, episode) in zip(chosen, tokens, strict=True)
         ]
 
-    def _in_one_row(self, chosen: Sequence[Played]) -> Iterator[tuple[EpisodeRecord, Episode]]:
-        if self.settings.rewrites:
-            raise ConfigError(
-                "a row has one sequence, and these episodes have several (history: template, "
-                "compaction_tokens or harness). Fine-tune on their folder: recipes/sft_dbbench.py "
-                "--episodes FOLDER."
-            )
-        yield from with_tokens(chosen, self.settings, self.notes, self.chat)
-
     def preference(self, episodes: Sequence[Played]) -> Rows:
         return preference_pairs(episodes, self.settings, per_task=self.max_per_task or PAIRS_PER_TASK)
 
     def kto(self, episodes: Sequence[Played]) -> Rows:
-        chosen = self._first(episodes, lambda record: record["right"])
+        chosen = self._first(episodes, by_verdict=True)
         if len({record["right"] for record, _ in chosen}) < 2:
             return []
         return [{**self._messages(played), "label": played[0]["right"]} for played in chosen]
 
     def prm(self, episodes: Sequence[Played]) -> Rows:
-        chosen = self._first(episodes, lambda record: ())
+        chosen = self._first(episodes)
         chat = self.chat or chat_of(self.settings)
-        tokens = self._in_one_row(chosen)
+        tokens = with_tokens(chosen, self.settings, self.notes, self.chat)
         labels = labels_of_all((record for record, _ in chosen), self.label_by)
         return [
             {**_steps(episode, each, chat), "task_id": record["task_id"]}
@@ -188,11 +167,11 @@ class _Export:
             "task_id": task.id,
         }
 
-    def _first(self, episodes: Iterable[Played], kind: Callable[[EpisodeRecord], Any]) -> list[Played]:
-        """Return at most `max_per_task` episodes per task and kind."""
+    def _first(self, episodes: Iterable[Played], by_verdict: bool = False) -> list[Played]:
+        """Return at most `max_per_task` episodes per task, or per task and verdict."""
         groups: dict[Any, list[Played]] = {}
         for record, task in episodes:
-            groups.setdefault((task.digest, kind(record)), []).append((record, task))
+            groups.setdefault((task.digest, by_verdict and record["right"]), []).append((record, task))
         return [each for group in groups.values() for each in group[: self.max_per_task]]
 
 
@@ -244,11 +223,8 @@ def sft_dataset(
         source: a folder of `trl-dbbench sample` or of a training run, for its right sampled episodes; or a
             file of `trl-dbbench export --to sft`.
         tokenizer, eos_token_ids: those of the learning model. If they read a folder's ids differently, the
-            texts are tokenised again.
+            texts are tokenised again; a file's are refused.
         notes: gets messages about unreadable or changed parts.
-
-    Raises:
-        ConfigError: if there is nothing to learn from, or a file's ids belong to another tokenizer.
     """
     path = Path(source)
     if not path.is_dir():
@@ -285,20 +261,18 @@ def told_by_rows(source: str | Path) -> dict[str, Any]:
 
 
 def _read_sft(path: Path, tokenizer: PreTrainedTokenizerBase) -> Rows:
+    remedy = "Give the folder of a run, or a file of trl-dbbench export --to sft."
     if not path.is_file():
-        raise ConfigError(f"no episodes at '{path}'. Give the folder of a run, or a file of export --to sft.")
+        raise ConfigError(f"no episodes at '{path}'. {remedy}")
     try:
         rows = [dict(entry.fields) for entry in read_entries(path)]
     except TaskError as error:
-        raise ConfigError(str(error)) from None
+        raise ConfigError(f"{str(error).rstrip('.')}. {remedy}") from None
     if not rows:
-        raise ConfigError(f"'{path}' is empty. Give the folder of a run, or a file of export --to sft.")
+        raise ConfigError(f"'{path}' is empty. {remedy}")
     for number, row in enumerate(rows, 1):
         if missing := [name for name in (*SFT_COLUMNS, "completion") if name not in row]:
-            raise ConfigError(
-                f"'{path}', row {number} has no {', '.join(missing)}. Give the folder of a run, or a file "
-                "that trl-dbbench export --to sft wrote."
-            )
+            raise ConfigError(f"'{path}', row {number} has no {', '.join(missing)}. {remedy}")
         text = tokenizer.decode(row["input_ids"], clean_up_tokenization_spaces=False)
         said = [message["content"] for message in row["completion"] if message["role"] == "assistant"]
         if not all(each in text for each in said):

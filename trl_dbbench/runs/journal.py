@@ -48,11 +48,7 @@ class Journal:
         self._file: IO[str] | None = None
 
     def read(self) -> None:
-        """Take over the episodes of an earlier start.
-
-        Raises:
-            ConfigError: if the file cannot be read, or was begun with other settings.
-        """
+        """Take over the episodes of an earlier start; raise ConfigError if it had other settings."""
         assert self.path is not None
         try:
             lines = [*filter(None, whole_lines(self.path, cut=True))]
@@ -68,12 +64,10 @@ class Journal:
             raise ConfigError(
                 f"'{self.path}' cannot be read: {error}. Remove it, and the evaluation starts anew."
             ) from None
-        names = dict.fromkeys((*before, *self.asked))
-        if others := [name for name in names if self.asked.get(name) != before.get(name)]:
-            told = [f"{name} {json.dumps(before.get(name), ensure_ascii=False)[:60]}" for name in others]
+        if others := other_settings(before, self.asked):
             raise ConfigError(
-                f"--resume: '{self.path}' was begun with other settings: {', '.join(told)}. Give these to go "
-                "on with it, or name another file by --json."
+                f"--resume: '{self.path}' was begun with other settings: {others}. Give these to go on with "
+                "it, or name another file by --json."
             )
         self._begun = True
 
@@ -161,6 +155,12 @@ class Journal:
         self._file = file
 
 
+def other_settings(before: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+    """Return the settings of an earlier start that are others now, as text; empty if there are none."""
+    others = [name for name in dict.fromkeys((*before, *asked)) if asked.get(name) != before.get(name)]
+    return ", ".join(f"{name} {json.dumps(before.get(name), ensure_ascii=False)[:60]}" for name in others)
+
+
 def _episodes_in(path: Path) -> int:
     """Return how many episodes would be lost with a file: those that need not be played again."""
     entries = whole_lines(path)[1:]
@@ -171,11 +171,8 @@ def _episodes_in(path: Path) -> int:
 
 
 def open_journal(json_file: Path | None, asked: Mapping[str, Any], resume: bool) -> Journal:
-    """Return the journal of an evaluation that writes `json_file`.
-
-    Raises:
-        ConfigError: if it cannot go on, or an earlier one that was stopped would be lost.
-    """
+    """Return the journal of an evaluation that writes `json_file`; raise ConfigError if it cannot go on, or
+    what an earlier start has played would be lost."""
     if json_file is None:
         if resume:
             raise ConfigError("--resume needs --json, the file of the evaluation that was stopped.")

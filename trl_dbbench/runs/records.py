@@ -1,7 +1,7 @@
 """The record of an episode, as logs, reports, evaluations and replays have it.
 
 `episodes.jsonl` in a run's folder has one per line. `episode_record` makes it from a played `Episode`;
-`checked_record` reads it back, also from older versions.
+`checked_record` reads it back.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TurnRecord(TypedDict):
     limit: str | None
     """The limit that the statement hit (see `QueryResult`)."""
     error_code: NotRequired[int | None]
-    """The server's error number. Missing in version 0.1."""
+    """The server's error number."""
     affected: int | None
     tokens: int
     observation_tokens: int
@@ -120,7 +120,7 @@ class EpisodeRecord(TypedDict):
 
 def episode_record(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
     """Return the record of a played episode."""
-    record: EpisodeRecord = {
+    record = {
         "phase": phase,
         "step": step,
         "task_id": episode.task.id,
@@ -141,17 +141,10 @@ def episode_record(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
         "prompt_tokens": episode.prompt_tokens,
         "turns": [turn_record(turn) for turn in episode.turns],
     }
-    if episode.branch_tokens:
-        record["branch_tokens"] = episode.branch_tokens
-    if episode.output is not None:
-        record["output"] = episode.output
-    if episode.shots:
-        record["shots"] = list(episode.shots)
-    if episode.endpoint is not None:
-        record["endpoint"] = episode.endpoint
-    if episode.policy_step is not None:
-        record["policy_step"] = episode.policy_step
-    return record
+    optional = {name: getattr(episode, name) for name in ("output", "endpoint", "policy_step")}
+    optional |= {"branch_tokens": episode.branch_tokens or None, "shots": [*episode.shots] or None}
+    known = {name: value for name, value in optional.items() if value is not None}
+    return cast(EpisodeRecord, record | known)
 
 
 def record_with_ids(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
@@ -220,7 +213,6 @@ def turn_record(turn: Turn) -> TurnRecord:
 
 def failed_statement(turn: TurnRecord) -> bool:
     """Return whether the turn's statement ended in an error."""
-    # records of version 0.1 have no error_code
     return turn.get("error_code") is not None or turn.get("limit") in FAILING_LIMITS
 
 
@@ -380,17 +372,13 @@ class Accuracy:
         overall = self.share()
         low, high = overall.interval
         total = overall.judged + overall.void
-        groups = [group for group in self.counts if group != "overall"]
+        others = {*self.counts, *self.void} - {"overall"}
         return {
             "accuracy": overall.rate,
             "accuracy_low": low,
             "accuracy_high": high,
             "accuracy_void_wrong": overall.void_wrong,
             "void": overall.void / total if total else 0.0,
-            **{group: self.share(group).rate for group in groups},
-            **{
-                f"void_wrong/{group}": self.share(group).void_wrong
-                for group in self.void
-                if group != "overall"
-            },
+            **{group: self.share(group).rate for group in self.counts if group in others},
+            **{f"void_wrong/{group}": self.share(group).void_wrong for group in self.void if group in others},
         }

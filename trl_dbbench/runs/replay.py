@@ -66,12 +66,10 @@ def replay(
     values are the run's. A function gets all episodes of a phase and step together.
 
     Args:
-        run: the run's `output_dir`.
         settings: how its episodes were played; read from the run if left out.
-        reward_funcs: names for `load_reward_functions`, instead of the run's.
-        outcome: the values of the outcome reward, instead of the run's.
-        phase: `train`, `greedy` or `eval`; all if left out.
-        steps: only steps from the first number to before the second.
+        reward_funcs, outcome: names for `load_reward_functions`, and the values of the outcome reward,
+            instead of the run's.
+        phase, steps: only these; steps from the first number to before the second.
         workers: episodes played side by side.
         notes: gets messages about unreadable parts; complete at the end.
 

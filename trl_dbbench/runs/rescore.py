@@ -51,11 +51,7 @@ def rewards_of(
     database: Database,
     notes: list[str],
 ) -> list[Reward]:
-    """Return the named reward functions, or else those of the run's own that can be loaded.
-
-    Raises:
-        ConfigError: if a named one cannot be loaded.
-    """
+    """Return the named reward functions, or else those of the run's own that can be loaded."""
     values = outcome or outcome_of(settings)
     functions: list[RewardFunction] = []
     if names is not None:

@@ -8,29 +8,26 @@ get other ids; `notes` count the turns whose length is unchanged.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from operator import eq
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from trl_dbbench.database import QueryResult
 from trl_dbbench.engines.policy import ServedPolicy
 from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.types import Completion, Episode, Sampling, Status, Turn, no_ids
 from trl_dbbench.errors import ConfigError, one_line
 from trl_dbbench.runs.conversations import Played, prompt_messages, protocol_of
-from trl_dbbench.runs.records import EpisodeRecord, action_in
+from trl_dbbench.runs.records import EpisodeRecord, action_in, failed_statement
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Task
 
 
 def chat_of(settings: RunSettings, model: str | None = None) -> ChatFormat:
-    """Return the chat format of the run's episodes.
-
-    Args:
-        model: folder or hub id of another model, whose tokenizer and chat template are used instead.
-
-    Raises:
-        ConfigError: if the tokenizer cannot be loaded or used.
-    """
+    """Return the chat format of the run's episodes, or that of another model; raise ConfigError if its
+    tokenizer cannot be loaded."""
     name = model or settings.model
     if name is None:
         raise ConfigError("run.json does not say which model played. Name it by --model.")
@@ -66,10 +63,9 @@ def with_tokens(
             or if its chat template differs.
 
     Raises:
-        ConfigError: if a needed tokenizer cannot be loaded, an endpoint played an episode, or episodes are
-            several sequences.
+        ConfigError: if an endpoint played an episode, or texts of several sequences would be tokenised again.
     """
-    again = _Again()
+    again: Counter[str] = Counter()
     for record, task in played:
         if (endpoint := record.get("endpoint")) is not None:
             raise no_ids(task.id, endpoint)
@@ -86,10 +82,20 @@ def with_tokens(
             )
         else:
             chat = chat or chat_of(settings)
-            yield record, again.tokenised(record, task, settings, chat)
-    if again.episodes:
+            episode = _tokenised(record, task, settings, chat)
+            now = [(len(turn.completion.ids), len(turn.observation_ids)) for turn in episode.turns]
+            then = [(turn["tokens"], turn["observation_tokens"]) for turn in record["turns"]]
+            same_prompt = len(episode.prompt_ids) == record.get("prompt_tokens")
+            again.update(episodes=1, same_prompts=same_prompt, turns=len(now), same=sum(map(eq, now, then)))
+            yield record, episode
+    if again:
         assert chat is not None
-        notes.append(again.note(chat.tokenizer.name_or_path))
+        notes.append(
+            f"{again['episodes']} episodes have no token ids of this tokenizer and chat template: their "
+            f"texts were tokenised again with those of '{chat.tokenizer.name_or_path}'. As long as when they "
+            f"were played are {again['same_prompts']} of {again['episodes']} prompts, and {again['same']} of "
+            f"{again['turns']} turns with what follows them."
+        )
 
 
 def _kept(record: EpisodeRecord, task: Task) -> Episode | None:
@@ -97,17 +103,26 @@ def _kept(record: EpisodeRecord, task: Task) -> Episode | None:
     if "prompt_ids" not in record or not all("ids" in turn and "observation_ids" in turn for turn in turns):
         return None
     ids = [(turn["ids"], turn["observation_ids"]) for turn in turns]
-    return _episode(record, task, record["prompt_ids"], ids)
+    return episode_of(record, task, record["prompt_ids"], ids)
 
 
-def _episode(
+def episode_of(
     record: EpisodeRecord, task: Task, prompt_ids: list[int], ids: Iterable[tuple[list[int], list[int]]]
 ) -> Episode:
+    """Return a saved episode. Its results lack their rows, which no log has.
+
+    Args:
+        ids: those of each turn, and those between it and the next.
+    """
     episode = Episode(task, prompt_ids, Sampling(), status=Status(record["status"]))
-    for turn, (sampled, observation_ids) in zip(record["turns"], ids, strict=True):
+    for turn, (sampled, between) in zip(record["turns"], ids, strict=True):
         completion = Completion(sampled, turn.get("logprobs") or [math.nan] * len(sampled))
-        made = Turn(completion, turn["text"], action_in(turn), observation_ids=observation_ids)
-        made.follows = turn.get("follows")
+        made = Turn(completion, turn["text"], action_in(turn), observation_ids=between)
+        made.follows, made.observation = turn.get("follows"), turn.get("observation")
+        if "sql" in turn and made.observation is not None:
+            failed = failed_statement(turn)
+            error, code = (made.observation, turn.get("error_code")) if failed else (None, None)
+            made.result = QueryResult(None if failed else [], error, code, turn.get("limit"))
         episode.turns.append(made)
     return episode
 
@@ -132,40 +147,19 @@ def _lays_out(chat: ChatFormat, episode: Episode, record: EpisodeRecord, setting
     return chat.prompt_ids(prompt_messages(record, episode.task, settings)) == episode.prompt_ids
 
 
-class _Again:
-    """Tokenises texts again, and counts how many have as many tokens as they had."""
-
-    def __init__(self) -> None:
-        self.episodes = self.turns = self.same_prompts = self.same_turns = 0
-
-    def tokenised(
-        self, record: EpisodeRecord, task: Task, settings: RunSettings, chat: ChatFormat
-    ) -> Episode:
-        prompt_ids = chat.prompt_ids(prompt_messages(record, task, settings))
-        parts = []
-        for number, turn in enumerate(record["turns"], 1):
-            ids = chat.ids_of(turn["text"])
-            cut = turn["tokens"] >= settings.rules.max_turn_tokens
-            # an episode also runs out of tokens where what the database said no longer fits
-            full = record["status"] == Status.OUT_OF_TOKENS and turn.get("observation") is not None
-            if number == len(record["turns"]) and not full:
-                cut = record.get("truncated", cut)
-            if cut:
-                ids.pop()  # nothing ended it
-            ended = ids[-1] if ids and ids[-1] in chat.eos_token_ids else None
-            read = turn.get("observation") if turn["observation_tokens"] else None
-            after = [] if read is None else chat.observation_ids(read, end=ended)
-            parts.append((ids, after))
-            self.turns += 1
-            self.same_turns += (len(ids), len(after)) == (turn["tokens"], turn["observation_tokens"])
-        self.episodes += 1
-        self.same_prompts += len(prompt_ids) == record.get("prompt_tokens")
-        return _episode(record, task, prompt_ids, parts)
-
-    def note(self, name: str) -> str:
-        return (
-            f"{self.episodes} episodes have no token ids of this tokenizer and chat template: their texts "
-            f"were tokenised again with those of '{name}'. As long as when they were played are "
-            f"{self.same_prompts} of {self.episodes} prompts, and {self.same_turns} of {self.turns} turns "
-            "with what follows them."
-        )
+def _tokenised(record: EpisodeRecord, task: Task, settings: RunSettings, chat: ChatFormat) -> Episode:
+    prompt_ids = chat.prompt_ids(prompt_messages(record, task, settings))
+    parts = []
+    for number, turn in enumerate(record["turns"], 1):
+        ids = chat.ids_of(turn["text"])
+        cut = turn["tokens"] >= settings.rules.max_turn_tokens
+        # an episode also runs out of tokens where what the database said no longer fits
+        full = record["status"] == Status.OUT_OF_TOKENS and turn.get("observation") is not None
+        if number == len(record["turns"]) and not full:
+            cut = record.get("truncated", cut)
+        if cut:
+            ids.pop()  # nothing ended it
+        ended = ids[-1] if ids and ids[-1] in chat.eos_token_ids else None
+        read = turn.get("observation") if turn["observation_tokens"] else None
+        parts.append((ids, [] if read is None else chat.observation_ids(read, end=ended)))
+    return episode_of(record, task, prompt_ids, parts)

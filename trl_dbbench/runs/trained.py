@@ -45,8 +45,7 @@ class Trained:
     """A model to evaluate.
 
     Args:
-        model: a model's folder or hub id.
-        adapter: folder or hub id of a LoRA adapter on it.
+        model, adapter: folders or hub ids; a LoRA adapter on that model.
         settings: of its episodes.
         run: folder of the run that trained it, if known.
         step: updates before these weights, if they are a checkpoint's, or the best of the run's.
@@ -71,9 +70,6 @@ def find_trained(
         model: a model's folder or hub id; with an adapter, its base model.
         adapter: an adapter's folder or hub id. One in a run's folder is played with the run's settings.
         **options: fields of `RunSettings` to override, unless `None`.
-
-    Raises:
-        ConfigError: if these do not name one set of weights, or a run cannot be read.
     """
     if run is not None and adapter is not None:
         raise ConfigError("give RUN or --adapter, not both: RUN says itself what was trained.")

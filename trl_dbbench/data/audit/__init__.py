@@ -74,7 +74,6 @@ def audit(
         workers: tasks that are examined side by side.
 
     Raises:
-        ConfigError: if there is no such grader.
         EnvironmentFault: if a database fails.
     """
     override = None if grader is None else get_grader(grader)

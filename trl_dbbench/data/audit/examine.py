@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from typing import Any
 
 from sqlglot import exp
 
 from trl_dbbench.data.audit.slips import MAX_SLIPS, slips_of
 from trl_dbbench.database import Database, State
+from trl_dbbench.database.dialect import MYSQL
 from trl_dbbench.episode.gold import (
     changes_with_time,
     execute_untruncated,
@@ -48,7 +48,7 @@ def not_named(task: Task) -> list[str]:
         text
         for text, is_number in _values(task)
         if (is_number and _number(text) not in numbers and text not in said)
-        or (not is_number and not _says(said, text))
+        or not (is_number or text in said or all(word in said for word in re.findall(r"\w+", text)))
     ]
 
 
@@ -70,7 +70,8 @@ def not_used(task: Task) -> list[str]:
         for cell in row
         if isinstance(cell, str) and (len(cell) >= MIN_CHARACTERS or _folded(cell) in quoted)
     }
-    told = (cell for cell in cells - names if cell and not _NUMBER.fullmatch(cell) and _word(cell, said))
+    words = {cell for cell in cells - names if cell and not _NUMBER.fullmatch(cell)}
+    told = {cell for cell in words if re.search(rf"(?<!\w){re.escape(cell)}(?!\w)", said)}
     numbers = _numbers(used) | {float(digits) for name in names for digits in re.findall(r"\d+", name)}
     numbers |= {float(len(rows.expressions)) for rows in tree.find_all(exp.Values)}  # "Insert 3 rows: ..."
     return [
@@ -141,14 +142,6 @@ def _values(task: Task) -> Iterator[tuple[str, bool]]:
             yield _folded(text), is_number
 
 
-def _says(said: str, text: str) -> bool:
-    return text in said or all(word in said for word in re.findall(r"\w+", text))
-
-
-def _word(cell: str, said: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(cell)}(?!\w)", said) is not None
-
-
 def _folded(text: str) -> str:
     return " ".join(text.replace("\\n", " ").casefold().split())
 
@@ -185,13 +178,6 @@ OF_WORDING = ("not copied", "not named", "not used")
 DOUBTS = (*OF_WORDING, "not examined")
 """Kinds that are no faults."""
 
-_CHANGING = (
-    *(exp.Rand, exp.Randn, exp.Uuid, exp.CurrentDate, exp.CurrentTime, exp.CurrentTimestamp),
-    *(exp.Localtime, exp.Localtimestamp, exp.UtcDate, exp.UtcTime, exp.UtcTimestamp),
-)
-_CHANGING_NAMES = frozenset(
-    {"NOW", "SYSDATE", "UUID_SHORT", "RANDOM", "RANDOM_BYTES", "RANDOMBLOB", "CONNECTION_ID"}
-)
 _SQLITES_TIMES = frozenset({"DATE", "TIME", "DATETIME", "JULIANDAY", "UNIXEPOCH", "STRFTIME", "TIMEDIFF"})
 """Names of functions; sqlglot knows DATE of one argument and STRFTIME of two by classes of its own."""
 
@@ -212,25 +198,22 @@ class Finding:
         return self.kind not in DOUBTS
 
 
+@dataclass
 class Examined:
     """A task on a database: what its gold SQL and others end in, and whether that is right.
 
     Args:
-        task: with or without gold SQL.
-        database: where statements are executed.
         grader: judges questions instead of the task's own grader.
     """
 
-    def __init__(self, task: Task, database: Database, grader: Grader | SQLGrader | None = None):
-        self.task = task
-        self.database = database
-        self._override = grader
-        named = grader or (get_grader(task.grader) if task.grader is not None else None)
-        self._sql = named if isinstance(named, SQLGrader) else None
+    task: Task
+    database: Database
+    grader: Grader | SQLGrader | None = None
 
-    def elsewhere(self, task: Task, database: Database) -> Examined:
-        """Another task, or another database, by the same grader."""
-        return Examined(task, database, self._override)
+    @cached_property
+    def _sql(self) -> SQLGrader | None:
+        own = get_grader(self.task.grader) if self.task.grader is not None else None
+        return named if isinstance(named := self.grader or own, SQLGrader) else None
 
     @cached_property
     def gold(self) -> tuple[Ending | None, str]:
@@ -239,11 +222,7 @@ class Examined:
 
     def ending(self, sql: str) -> tuple[Ending | None, str]:
         """Return a statement's result on the task's tables as its grader has it executed, or `None` and why
-        there is none.
-
-        Raises:
-            EnvironmentFault: if the database fails.
-        """
+        there is none."""
         if self.task.is_question:
             return execute_untruncated(self.database, self.task, self._rewritten(sql))
         after = state_after(self.database, self.task, sql)
@@ -262,7 +241,7 @@ class Examined:
             gold = self.gold[0]
             assert self.task.gold.sql is not None
             return isinstance(gold, Result) and self._sql.right(ending, [gold], self.task.gold.sql)
-        override = self._override if isinstance(self._override, Grader) else None
+        override = self.grader if isinstance(self.grader, Grader) else None
         graders = answer_graders(self.task, override)
         return any(grader.judge(grader.answer(ending.rows), gold) for grader, gold in graders)
 
@@ -276,7 +255,7 @@ class Examined:
         """Return whether a statement that is right on the task's own database is so on those of its suite,
         too."""
         for task in islice(self.task.on_each_database(), 1, None):
-            other = self.elsewhere(task, self.database)
+            other = replace(self, task=task)
             ending, _ = other.ending(sql)
             if ending is None or not other.right(ending):
                 return False
@@ -355,14 +334,12 @@ def _of_gold(examined: Examined, gold: Ending) -> list[Finding]:
 
 
 def _changing(task: Task) -> str | None:
-    """Return the function by which the gold SQL depends on chance or the time of day."""
+    """Return the function by which the gold SQL depends on chance, the time of day or the server."""
     tree = only_statement(task.gold.sql or "", task.dialect)
-    for node in tree.walk() if tree is not None else ():
-        named = isinstance(node, exp.Anonymous) and (
-            node.name.upper() in _CHANGING_NAMES
-            or (node.name.upper() == "UNIX_TIMESTAMP" and not node.expressions)
-        )
-        if isinstance(node, _CHANGING) or named or (task.dialect == "sqlite" and _is_of_now(node)):
+    for node in tree.find_all(exp.Func) if tree is not None else ():
+        name = node.name.upper() if isinstance(node, exp.Anonymous) else node.sql_name()
+        varies = MYSQL.varies(f"{name}()") and not (name == "UNIX_TIMESTAMP" and node.expressions)
+        if varies or (task.dialect == "sqlite" and _is_of_now(node)):
             return node.sql(dialect=task.dialect)
     return None
 
@@ -393,29 +370,23 @@ def is_empty(examined: Examined, ending: Ending) -> bool:
 def _is_open(examined: Examined) -> bool:
     """Return whether the gold SQL ends wrong on the same tables with their rows in another order. Rows of a
     file stay where they are."""
-    for tables in _orders(examined.task):
-        ending, _ = examined.elsewhere(replace(examined.task, tables=tables), examined.database).gold
+    task, rng = examined.task, random.Random(examined.task.id)
+    if task.source is not None or all(len(table.rows) < 2 for table in task.tables):
+        return False
+    turned = [replace(table, rows=table.rows[::-1]) for table in task.tables]
+    shuffled = [replace(each, rows=tuple(rng.sample(each.rows, len(each.rows)))) for each in task.tables]
+    for tables in map(tuple, (turned, shuffled)):
+        ending, _ = replace(examined, task=replace(task, tables=tables)).gold
         if ending is None or not examined.right(ending):
             return True
     return False
-
-
-def _orders(task: Task) -> list[tuple[Any, ...]]:
-    if task.source is not None or all(len(table.rows) < 2 for table in task.tables):
-        return []
-    rng = random.Random(task.id)
-    reversed_, shuffled = [], []
-    for table in task.tables:
-        reversed_.append(replace(table, rows=table.rows[::-1]))
-        shuffled.append(replace(table, rows=tuple(rng.sample(table.rows, len(table.rows)))))
-    return [tuple(reversed_), tuple(shuffled)]
 
 
 def _on_others(first: Examined, gold: Ending, databases: Sequence[Database]) -> list[Finding]:
     """Return where else the gold SQL does not run, or gives something else."""
     found = []
     for database in databases:
-        ending, problem = first.elsewhere(first.task, database).gold
+        ending, problem = replace(first, database=database).gold
         if ending is None:
             found.append(Finding("fails", f"{database.dialect.product}: {problem}"))
         elif not first.right(ending):

@@ -21,11 +21,7 @@ OUTCOMES = {
 
 
 def write_page(audited: Sequence[Audited], title: str, out: str | Path) -> Path:
-    """Write the page: how many tasks have what, then each of them that has anything.
-
-    Raises:
-        ConfigError: if `out` cannot be written.
-    """
+    """Write the page: how many tasks have what, then each of them that has anything."""
     outcomes, kinds = counts(audited)
     shown = [each for each in audited if each.findings][:MAX_ENTRIES]
     return render(

@@ -59,16 +59,10 @@ def repaired(
     task: Task, databases: Sequence[Database], grader: Grader | SQLGrader | None = None
 ) -> tuple[Task, list[Change]] | None:
     """Return the task with tables on which no slip passes, and how they were changed; `None` if none were
-    found.
+    found. On all databases it has nothing wrong.
 
     What tables look like they promise is kept: a column without equal cells at the start of a table, and
     columns named id, stay so. Where that leaves no way, only declared keys and columns named id do.
-
-    Args:
-        databases: see `examine`; on all of them the result has nothing wrong.
-
-    Raises:
-        EnvironmentFault: if a database fails.
     """
     if task.source is not None or task.gold.sql is None:
         return None
@@ -118,7 +112,7 @@ def _with_change(examined: Examined, change: Change) -> Examined | None:
     column does not hold what the change puts in."""
     task = examined.task
     tables = tuple(_changed(table, change) if table.name == change.table else table for table in task.tables)
-    changed = examined.elsewhere(replace(task, tables=tables), examined.database)
+    changed = replace(examined, task=replace(task, tables=tables))
     try:
         ending, _ = changed.gold
     except TaskError:

@@ -15,7 +15,8 @@ from itertools import chain
 from sqlglot import exp
 
 from trl_dbbench.data.generate.slips import BOUNDS, Slip, each_changed, move_bound, wrong_statements
-from trl_dbbench.tasks import Table, Task
+from trl_dbbench.tasks import Column, Table, Task
+from trl_dbbench.tasks.column_types import kind_of_type
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS, only_statement
 
 MAX_SLIPS = 80
@@ -24,8 +25,8 @@ MAX_SLIPS = 80
 OTHER_COLUMNS = 3
 """Other columns tried in the place of each column."""
 
-_NUMBERS = ("INT", "DEC", "NUM", "REAL", "FLOA", "DOUB", "BOOL", "BIT")
-_DATES = ("DATE", "TIME", "YEAR")
+_KINDS = {"whole": "number", "exact": "number", "float": "number", "date": "date", "time": "date"}
+"""Kinds of columns that are taken for each other; all others are texts."""
 
 
 def slips_of(task: Task) -> list[str]:
@@ -99,6 +100,10 @@ def _columns_of(tree: exp.Expr, tables: Sequence[Table]) -> dict[str, list[str]]
     """For each column, in lower case, others of its table and kind that may be taken for it."""
     used = {table.name.lower() for table in tree.find_all(exp.Table)}
     found: dict[str, list[str]] = {}
+
+    def kind(column: Column) -> str:
+        return _KINDS.get(kind_of_type(column.type), "text")
+
     for table in tables:
         if table.name.lower() not in used:
             continue
@@ -106,17 +111,10 @@ def _columns_of(tree: exp.Expr, tables: Sequence[Table]) -> dict[str, list[str]]
             others = [
                 other.name
                 for other in table.columns
-                if other.name != column.name and _kind(other.type) == _kind(column.type)
+                if other.name != column.name and kind(other) == kind(column)
             ]
             found.setdefault(column.name.lower(), []).extend(others)
     return found
-
-
-def _kind(type: str) -> str:
-    start = type.strip().upper()
-    if any(word in start for word in _DATES):
-        return "date"
-    return "number" if any(word in start for word in _NUMBERS) else "text"
 
 
 # --- slips that make no difference ---------------------------------------------------------------------

@@ -31,7 +31,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from trl_dbbench.data.generate import forms, plain, queries, relational, tables
-from trl_dbbench.data.generate.checks import gold_answer, gold_state
+from trl_dbbench.data.generate.checks import PATIENT, gold_answer, gold_state
 from trl_dbbench.data.generate.plans import all_plans
 from trl_dbbench.database import Database, open_database
 from trl_dbbench.errors import ConfigError
@@ -110,11 +110,7 @@ LEVELS: dict[str, Level] = {
 
 
 def find_level(name: str) -> Level:
-    """Return the level of this name, or the one that the function of this dotted path returns.
-
-    Raises:
-        ConfigError: if there is none.
-    """
+    """Return the level of this name, or the one that the function of this dotted path returns."""
     makers: dict[str, Callable[[], Level]] = {level: partial(LEVELS.__getitem__, level) for level in LEVELS}
     return look_up("level", name, makers)()
 
@@ -132,8 +128,6 @@ def generate_tasks(
     """Tasks whose gold has been executed; each names the skills that its gold SQL has.
 
     Args:
-        num_tasks: how many, at least 1.
-        seed: the same seed and settings give the same tasks.
         skills: what the tasks are about, in turn; a task may combine several of these, and has others only
             where it cannot do without (`limit_only` needs `select` and an order). All of the level by
             default.
@@ -278,8 +272,7 @@ def _chunks(request: Request, num_tasks: int, workers: int) -> Iterator[Iterable
     """Yield the tasks of each chunk. A chunk has its own random generator, so any process may make it."""
     sizes = [min(CHUNK, num_tasks - start) for start in range(0, num_tasks, CHUNK)]
     if workers == 1 or len(sizes) == 1:
-        for number, size in enumerate(sizes):
-            yield _drawn(request, str(number), size)
+        yield from map(partial(_drawn, request), map(str, range(len(sizes))), sizes)
         return
     # spawned, not forked: the caller may have threads
     with ProcessPoolExecutor(min(workers, len(sizes)), get_context("spawn")) as pool:
@@ -295,20 +288,17 @@ def _chunk(request: Request, number: int, size: int) -> list[Task]:
 
 def _drawn(request: Request, part: str, num_tasks: int | None) -> Iterator[Task]:
     """Yield `num_tasks` different tasks, or tasks without end."""
-    level, plans = find_level(request.level), request.plans()
     rng = random.Random(f"{request.name}-{part}")
     seen: set[bytes] = set()
-    targets = list(plans)
-    with open_database("sqlite") as database:
+    targets = list(request.plans())
+    with open_database("sqlite", limits=PATIENT) as database:
         while num_tasks is None or len(seen) < num_tasks:
             if len(seen) % len(targets) == 0:  # each skill once, then each once more: none is left out
                 rng.shuffle(targets)
             target = targets[len(seen) % len(targets)]
-            for _ in range(TRIES):
-                task = try_once(rng, level, draw_plan(rng, plans[target]), request.split, database)
-                if task is not None and _identity(task) not in seen:
-                    break
-            else:
+            made = tried(rng, request, target, database)
+            task = next((task for task in made if _identity(task) not in seen), None)
+            if task is None:
                 raise ConfigError(
                     f"after {len(seen)} tasks there is no new one of {target}. Ask for fewer tasks."
                 )
@@ -318,6 +308,15 @@ def _drawn(request: Request, part: str, num_tasks: int | None) -> Iterator[Task]
 
 def _identity(task: Task) -> bytes:
     return _checksum(task.question, *map(_key, task.tables))
+
+
+def tried(rng: random.Random, request: Request, skill: str, database: Database) -> Iterator[Task]:
+    """Yield the tasks of a skill that `TRIES` tables give."""
+    level, plans = find_level(request.level), request.plans()[skill]
+    for _ in range(TRIES):
+        task = try_once(rng, level, draw_plan(rng, plans), request.split, database)
+        if task is not None:
+            yield task
 
 
 def draw_plan(rng: random.Random, sizes: dict[int, list[list[Any]]]) -> Any:

@@ -18,9 +18,12 @@ import sqlglot
 from sqlglot import exp
 
 from trl_dbbench.data.generate.slips import wrong_statements
-from trl_dbbench.database import Sandbox
+from trl_dbbench.database import Limits, Sandbox
 from trl_dbbench.grading.states import state_hash
 from trl_dbbench.tasks import Gold, Table
+
+PATIENT = Limits(seconds=60.0)
+"""Limits of drafts: a machine that is busy for seconds, which an agent's limit stops at, changes no task."""
 
 MOST_ROWS = 12
 """Rows of an answer; a longer one only tests patience."""
@@ -32,11 +35,8 @@ _SORTABLE = re.compile(r"[A-Za-z0-9 ]+")
 
 
 def gold_answer(sandbox: Sandbox, sql: str, tables: Sequence[Table] = ()) -> Gold | None:
-    """Return the answer of a question's SQL, or `None` if it does not make a fair task.
-
-    Args:
-        tables: the tables of a question over several, where more slips are possible (`slips.py`).
-    """
+    """Return the answer of a question's SQL, or `None` if it does not make a fair task. Over several `tables`
+    more slips are possible (`slips.py`)."""
     rows = sandbox.execute(sql).rows
     if not rows or len(rows) > MOST_ROWS or all(cell is None for row in rows for cell in row):
         return None
@@ -111,11 +111,9 @@ def _ordered_by(tree: exp.Expr, order: exp.Order) -> exp.Expr:
     assert query is not None
     kept = {name: query.args[name] for name in _ROWS_OF if query.args.get(name)}
     kept["from_"] = query.args.get("from_") or exp.From(this=query.this)
-    if isinstance(owner, exp.Window):
-        keys = [each.copy() for each in owner.args.get("partition_by") or ()] + _keys(query, order)
-    else:
-        keys = _keys(query, order)
+    if owner is query:
         kept["order"] = order
+    keys = [each.copy() for each in owner.args.get("partition_by") or ()] + _keys(query, order)
     if with_ := tree.args.get("with_"):
         kept["with_"] = with_
     # copies: a node that hangs from a new query is lost to its own

@@ -148,11 +148,8 @@ def _on_amount(rng: random.Random, item: Item, prefix: str, value: Any) -> Words
 
 
 def _scalar(d: Draft, derived: bool = False) -> Words | None:
-    """Return a number against the average, the highest or the lowest.
-
-    Args:
-        derived: with the subquery inside FROM: MySQL changes no table that a plain subquery reads.
-    """
+    """Return a number against the average, the highest or the lowest; `derived`, with the subquery inside
+    FROM, as MySQL changes no table that a plain subquery reads."""
     item = d.item(*NUMBERS)
     if item is None:
         return None
@@ -245,14 +242,12 @@ _TABLE_ALIASES = ("t", "src", "x", "tab", "base")
 
 @dataclass(frozen=True)
 class Term:
-    """A term of ORDER BY: its SQL, name, column role, and its value for each remaining row or group."""
+    """A term of ORDER BY: its SQL, name, column role, and its value for each row of the table, or group."""
 
     sql: str
     label: str
     role: str
-    values: tuple[Any, ...]
-    cells: tuple[Any, ...]
-    """For a column its cells in all rows, for a group's term `values` again."""
+    cells: Sequence[Any]
 
 
 @dataclass(frozen=True)
@@ -381,12 +376,12 @@ class Draft(Choices):
             f"Return {size} after an offset of {skipped}.",
         )
 
-    def order(self, choices: list[list[Term]]) -> tuple[str, str] | None:
-        """` ORDER BY ...` and its sentence, by one of `choices` that leaves nothing open; `None` if none
-        does."""
+    def order(self, choices: list[list[Term]], left: Sequence[int]) -> tuple[str, str] | None:
+        """` ORDER BY ...` and its sentence, by one of `choices` that decides between the rows or groups that
+        are `left`; `None` if none does."""
         if not self.plan.order:
             return "", ""
-        choices = [terms for terms in choices if _decides(terms)]
+        choices = [terms for terms in choices if _decides(terms, left)]
         if not choices:
             return None
         terms = self.rng.choice(choices)
@@ -409,29 +404,18 @@ class Draft(Choices):
     def row_order(self) -> tuple[str, str] | None:
         """Return an order of the rows that are left; `None` if no columns tell them apart."""
         terms = [
-            Term(
-                self.prefix + item.sql,
-                f"the {item.label}",
-                item.role,
-                tuple(item.cells[row] for row in self.kept),
-                item.cells,
-            )
+            Term(self.prefix + item.sql, f"the {item.label}", item.role, item.cells)
             for item in self.source.items
             if item.role != "note" and sortable(item)
         ]
         if self.plan.order == ORDERS[0]:
-            return self.order([[term] for term in terms])
-        return self.order([[a, b] for a in terms for b in terms if a is not b])
+            return self.order([[term] for term in terms], self.kept)
+        return self.order([[a, b] for a in terms for b in terms if a is not b], self.kept)
 
     def slips_show(self, kept: list[int], others: list[list[int]], ordered: bool = True) -> bool:
-        """Return whether others come out of `kept` in the order if a term of it is turned round, or out of
-        `others`.
-
-        Args:
-            kept: numbers of rows, or of groups.
-            others: what there is instead of `kept` if a part of WHERE is forgotten.
-            ordered: whether the same ones in another order are others.
-        """
+        """Return whether others come out of `kept`, rows or groups, if a term of the order is turned round,
+        and out of `others`, which a forgotten part of WHERE leaves. `ordered`: the same ones in another order
+        are others."""
 
         def rows(left: list[int], turned: int | None = None) -> list[int]:
             found = list(left)
@@ -449,13 +433,13 @@ def _sort_key(cell: Any) -> tuple:
     return (cell is not None, cell.lower() if isinstance(cell, str) else cell)
 
 
-def _decides(terms: list[Term]) -> bool:
+def _decides(terms: list[Term], rows: Sequence[int]) -> bool:
     """Return whether no two rows tie, and a second term is needed for that; NULLs have no place that a
     question tells."""
-    keys = list(zip(*(term.values for term in terms), strict=True))
+    keys = [tuple(term.cells[row] for term in terms) for row in rows]
     if any(None in key for key in keys):
         return False
-    return len(set(keys)) == len(keys) and (len(terms) == 1 or len(set(terms[0].values)) < len(keys))
+    return len(set(keys)) == len(keys) and (len(terms) == 1 or len({key[0] for key in keys}) < len(keys))
 
 
 def measure(d: Draft) -> Measure | None:

@@ -18,8 +18,8 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from trl_dbbench.data.generate import TRIES, Request, draw_plan, find_level, try_once
-from trl_dbbench.database import Limits
+from trl_dbbench.data.generate import TRIES, Request, find_level, tried
+from trl_dbbench.data.generate.checks import PATIENT
 from trl_dbbench.database.embedded.database import SQLiteDatabase
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.tasks import Task
@@ -37,11 +37,7 @@ class FreshTasks:
     @classmethod
     def of(cls, url: str) -> FreshTasks:
         """Read `generate://LEVEL?seed=1&skills=a,b&single_skill=true&max_skills=3`, all but the level
-        optional; see `generate_tasks`.
-
-        Raises:
-            ConfigError: if there are none such.
-        """
+        optional; see `generate_tasks`. Raise ConfigError if there are no such tasks."""
         parts = urlsplit(url)
         level = f"{parts.netloc}{parts.path}".rstrip("/") or "full"
         given = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -66,19 +62,13 @@ class FreshTasks:
 
     @lru_cache(maxsize=4_096)  # noqa: B019 - of a frozen value; a draw comes once for each sample of its group
     def task(self, draw: int) -> Task:
-        """Return the task of a draw, from 0; each skill comes once before any comes again.
-
-        Raises:
-            ConfigError: if none is found, which `max_skills` and few skills may bring about.
-        """
-        request, plans = self.request, self.request.plans()
-        rounds, place = divmod(draw, len(plans))
-        target = random.Random(f"{request.name}-round-{rounds}").sample(list(plans), len(plans))[place]
+        """Return the task of a draw, from 0; each skill comes once before any comes again. Raise ConfigError
+        if none is found, which `max_skills` and few skills may bring about."""
+        request, skills = self.request, list(self.request.plans())
+        rounds, place = divmod(draw, len(skills))
+        target = random.Random(f"{request.name}-round-{rounds}").sample(skills, len(skills))[place]
         rng = random.Random(f"{request.name}-draw-{draw}")
-        with SQLiteDatabase(Limits()) as database:
-            for _ in range(TRIES):
-                plan = draw_plan(rng, plans[target])
-                task = try_once(rng, find_level(request.level), plan, request.split, database)
-                if task is not None:
-                    return replace(task, id=f"{request.name}-draw-{draw}")
+        with SQLiteDatabase(PATIENT) as database:
+            for task in tried(rng, request, target, database):
+                return replace(task, id=f"{request.name}-draw-{draw}")
         raise ConfigError(f"no task of {target} is found in {TRIES:,} tries. Leave the skill out.")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from trl_dbbench.data.generate.checks import PATIENT
 from trl_dbbench.database import Database, open_database
 from trl_dbbench.database.server.tables import DEFAULT_SAMPLE, read_tables
 from trl_dbbench.errors import ConfigError, TaskError
@@ -19,7 +20,7 @@ from trl_dbbench.tasks.sources.conversion import too_wide
 from trl_dbbench.tasks.sources.dump import DUMP_SUFFIXES, Dump, dump_tables
 from trl_dbbench.tasks.sources.folder import table_files
 from trl_dbbench.tasks.sources.parquet import parquet_table
-from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile, sqlite_tables
+from trl_dbbench.tasks.sources.sqlite_file import sqlite_tables
 from trl_dbbench.tasks.table import check_new_names
 from trl_dbbench.utils.lookup import unknown
 
@@ -33,7 +34,7 @@ _LIST = re.compile(r"^(ENUM|SET)\s*\((?:[^'()]|'[^']*')*\)", re.IGNORECASE)
 def usable(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
     """Return the tables as a database can make them, and a note for each left-out table and column."""
     kept, notes = [], list[str]()
-    with open_database("sqlite") as database:
+    with open_database("sqlite", limits=PATIENT) as database:
         for table in tables:
             try:
                 check_new_names(replace(table, columns=()))
@@ -163,14 +164,12 @@ def import_from(
     seed: int = 0,
     csv: CsvOptions = FROM_FILE,
 ) -> Imported:
-    """Return the tables of a server, of CSV files, or of SQLite files and dumps.
+    """Return the tables of a server, by its URL, or those of files.
 
     Args:
-        sources: the URL of one server, or paths.
         database: of the server, or of a dump that has several.
         names: only these tables.
         sample: most rows of a table.
-        csv: how CSV files are read.
 
     Raises:
         ConfigError, TaskError, DatabaseError: they cannot be read; the message says why.
@@ -182,19 +181,17 @@ def import_from(
         raise ConfigError("give the URL of one server, or files, not both.")
     if servers and csv != FROM_FILE:
         raise ConfigError("--delimiter, --encoding and --type are for CSV files; a server says it itself.")
-    found = Imported()
     if servers:
         read = read_tables(servers[0], database, names, sample, seed)
-        found.tables, found.notes = read.tables, read.notes
+        tables, notes = read.tables, read.notes
     else:
-        _read_files([Path(source) for source in sources], database, names, sample, seed, csv, found)
-    if len({table.name.casefold() for table in found.tables}) < len(found.tables):
+        tables, notes = _read_files(list(map(Path, sources)), database, names, sample, seed, csv)
+    if len({table.name.casefold() for table in tables}) < len(tables):
         raise ConfigError("two of the tables have one name; rename a file, or choose with --tables.")
-    found.tables, notes = usable(found.tables)
-    found.notes += notes
-    if not found.tables:
-        raise ConfigError("no table is left: " + ("; ".join(found.notes) or "there was none."))
-    return found
+    kept, changes = usable(tables)
+    if not kept:
+        raise ConfigError("no table is left: " + ("; ".join([*notes, *changes]) or "there was none."))
+    return Imported(kept, [*notes, *changes])
 
 
 def _read_files(
@@ -204,44 +201,42 @@ def _read_files(
     sample: int,
     seed: int,
     csv: CsvOptions,
-    found: Imported,
-) -> None:
+) -> tuple[list[Table], list[str]]:
     paths = [file for path in paths for file in (table_files(path) if path.is_dir() else [path])]
-    tables = [path for path in paths if path.suffix.lower() in CSV_SUFFIXES]
+    texts = [path for path in paths if path.suffix.lower() in CSV_SUFFIXES]
     parquets = [path for path in paths if path.suffix.lower() == ".parquet"]
-    databases = [path for path in paths if path not in (*tables, *parquets)]
+    databases = [path for path in paths if path not in (*texts, *parquets)]
     if (database is not None or names is not None) and not databases:
         raise ConfigError(
             "--database and --tables are for a server or a dump; of CSV and parquet files each is a table."
         )
     if database is not None and not any(path.name.lower().endswith(DUMP_SUFFIXES) for path in databases):
         raise ConfigError("--database is for a server or a dump; an SQLite file is one database.")
-    if csv != FROM_FILE and not tables:
+    if csv != FROM_FILE and not texts:
         raise ConfigError(
             "--delimiter, --encoding and --type are for CSV files; the others say it themselves."
         )
-    if tables:
-        for table in read_csv_tables(tables, csv, found.notes.append).values():
-            check_new_names(table)
-            found.tables.append(_sampled(table, sample, seed, found.notes))
-    for path in parquets:
-        found.tables.append(_sampled(parquet_table(path, found.notes.append), sample, seed, found.notes))
+    notes: list[str] = []
+    read = list(read_csv_tables(texts, csv, notes.append).values()) if texts else []
+    for table in read:
+        check_new_names(table)
+    read += [parquet_table(path, notes.append) for path in parquets]
+    tables = [_sampled(table, sample, seed, notes) for table in read]
     there: list[str] = []
     for path in databases:
         _check_known(path)
-        kind = Source.of(path, name=database if path.name.lower().endswith(DUMP_SUFFIXES) else None).opened
-        if isinstance(kind, Dump):
-            read, notes = dump_tables(kind, sample, seed, names)
-        elif isinstance(kind, SQLiteFile):
-            read, notes = sqlite_tables(kind, sample, seed, names)
+        source = Source.of(path, name=database if path.name.lower().endswith(DUMP_SUFFIXES) else None)
+        if isinstance(dump := source.opened, Dump):
+            drawn, lost = dump_tables(dump, sample, seed, names)
         else:
-            raise TaskError(f"'{path}' is read neither as a SQLite file nor as a dump.")
+            drawn, lost = sqlite_tables(source.file, sample, seed, names)
         if names:
-            there += [table.name for table in kind.tables()]
-        found.tables += read
-        found.notes += notes
+            there += [table.name for table in source.tables()]
+        tables += drawn
+        notes += lost
     if missing := [name for name in names or () if name not in there]:
         raise ConfigError(unknown(f"table of {', '.join(map(str, databases))}", missing[0], there))
+    return tables, notes
 
 
 def _check_known(path: Path) -> None:

@@ -23,12 +23,14 @@ from typing import Any
 import numpy as np
 
 from trl_dbbench.data.generate import LEVELS, draw_plan, plans_by_skill
+from trl_dbbench.data.generate.checks import PATIENT
 from trl_dbbench.data.generate.queries import draft
 from trl_dbbench.data.generate.tables import Item, Source, fold
 from trl_dbbench.database import open_database
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.mysqlite.collation import sort_key
 from trl_dbbench.tasks import Cell, Column, Table, Task
+from trl_dbbench.tasks.column_types import Kind, kind_of_type
 from trl_dbbench.utils.sql import normal_form
 
 _TRIES = 150
@@ -46,14 +48,17 @@ _LARGEST = 1e300
 _SMALLEST = 1e-3
 """Fractions nearer to 0 are not asked about: graders take numbers within 1e-6 of each other for equal."""
 
-_BITS = {"TINYINT": 8, "SMALLINT": 16, "MEDIUMINT": 24, "INT": 32, "INTEGER": 32, "BIGINT": 64}
-_BITS |= {"BOOL": 8, "BOOLEAN": 8}
-_BROKEN = {"DECIMAL", "NUMERIC", "DEC", "FIXED", "DOUBLE", "REAL", "FLOAT"}
-_DAYS = dict.fromkeys(["DATETIME", "TIMESTAMP"], r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
-_DAYS |= {"DATE": r"\d{4}-\d\d-\d\d"}
-_TEXTS = dict.fromkeys(
-    ["CHAR", "VARCHAR", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT"], rf"(?s).{{1,{_LONGEST}}}"
-)
+_BITS = {"TINYINT": 8, "BOOL": 8, "BOOLEAN": 8, "SMALLINT": 16, "MEDIUMINT": 24, "BIGINT": 64}
+
+_WRITTEN: dict[Kind, str] = {
+    "date": r"\d{4}-\d\d-\d\d",
+    "time": r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d",
+    "text": rf"(?s).{{1,{_LONGEST}}}",
+}
+"""Form of the cells that are asked about, by kind; a time of day alone is not."""
+
+_SILENT = ("ENUM", "SET", "YEAR")
+"""Types that are not asked about."""
 
 
 @dataclass
@@ -83,11 +88,16 @@ class Drafts:
         level = LEVELS["full"]
         plans = plans_by_skill(level, max_skills=self.max_skills)
         rng = random.Random(f"own-{self.seed}")
-        rough = {source.table.name for source in self.sources if _has_rough_cells(source.table)}
+        rough = {
+            table.name
+            for table in (source.table for source in self.sources)
+            for row in table.rows
+            if any(_is_rough(column.type, cell) for column, cell in zip(table.columns, row, strict=True))
+        }
         seen: set[str] = set()
         waiting: list[str] = []
         number = 0
-        with open_database("sqlite") as database:
+        with open_database("sqlite", limits=PATIENT) as database:
             while number < self.num_tasks and plans:
                 if not waiting:  # each skill once, then each once more
                     waiting = rng.sample(list(plans), len(plans))
@@ -126,31 +136,33 @@ def source_of(table: Table) -> Source | None:
 
 
 def _item(column: Column, cells: Sequence[Cell]) -> Item | None:
-    type_, words = _type_of(column), column.type.upper()
+    kind, words = kind_of_type(column.type), column.type.upper()
+    if words.startswith(_SILENT):
+        return None
     try:
-        values = [None if cell is None else _read(type_, cell) for cell in cells]
+        values = [None if cell is None else _read(kind, cell) for cell in cells]
     except (ValueError, TypeError):
         return None
     present = [value for value in values if value is not None]
     if not present:
         return None
-    if type_ in _TEXTS:
+    if kind == "text":
         if not _unmistakable(present):
             return None
         shared = len(set(present)) <= 0.6 * len(present)
         role = "note" if len(present) <= 0.7 * len(cells) else "category" if shared else "key"
-    elif type_ in _DAYS:
+    elif kind in ("date", "time"):
         role = "day"
-    elif type_ in _BITS:
+    elif kind == "whole":
         role = "id" if _names_something(column, present) else "count"
     else:
-        role = "money" if type_ in ("DECIMAL", "NUMERIC", "DEC", "FIXED") else "rate"
+        role = "money" if kind == "exact" else "rate"
         held = all(_SMALLEST <= abs(value) < _LARGEST for value in present if value)
-        if not held or any(_is_rough(type_, cell) for cell in cells):
+        if not held or any(_is_rough(words, cell) for cell in cells):
             return None
     length = int(size[1]) if (size := re.match(r"(?:VAR)?CHAR\((\d+)\)", words)) else _LONGEST
     fresh = partial(_fresh, role, sorted(set(present)), length, "PRIMARY KEY" in words)
-    bounds, has_default = _bounds(type_, column.type), "DEFAULT" in words
+    bounds, has_default = _bounds(kind, words), "DEFAULT" in words
     return Item(column.name, role, fresh, column.nullable, tuple(values), bounds, has_default)
 
 
@@ -158,48 +170,36 @@ def _is_rough(type_: str, cell: Cell) -> bool:
     """Return whether servers and the embedded database show a cell differently: of a FLOAT, which has 32
     bits, servers show six digits; the embedded one computes with the digits that a DOUBLE has, and cuts the
     fractions of moments."""
-    if type_ in ("DATETIME", "TIMESTAMP"):
+    if (kind := kind_of_type(type_)) == "time":
         return "." in str(cell)
-    if cell is None or type_ not in _BROKEN:
+    if cell is None or kind not in ("exact", "float"):
         return False
     value = float(cell)
-    if type_ == "FLOAT":
+    if type_.upper().startswith("FLOAT"):
         return float(np.float32(value)) != value or float(f"{value:.6g}") != value
     return Decimal(str(cell)) != Decimal(repr(value))
 
 
-def _has_rough_cells(table: Table) -> bool:
-    return any(
-        _is_rough(type_, row[place])
-        for place, type_ in enumerate(map(_type_of, table.columns))
-        for row in table.rows
-    )
-
-
-def _type_of(column: Column) -> str:
-    """Return the name of a column's type, in upper case."""
-    return re.match("[A-Za-z]*", column.type)[0].upper()  # type: ignore[index]
-
-
-def _read(type_: str, cell: Any) -> Any:
-    """Return a cell of a type; raise ValueError or TypeError for what cannot be asked about."""
-    if type_ in _BITS:
+def _read(kind: Kind, cell: Any) -> Any:
+    """Return a cell of a kind; raise ValueError or TypeError for what cannot be asked about."""
+    if kind == "whole":
         return int(str(cell))
-    if type_ in _BROKEN:
+    if kind in ("exact", "float"):
         return float(cell)
-    pattern = _DAYS.get(type_) or _TEXTS.get(type_)  # nothing is asked of other types
+    pattern = _WRITTEN.get(kind)
     if pattern is None or not isinstance(cell, str) or not re.fullmatch(pattern, cell):
         raise ValueError(cell)
     return cell
 
 
-def _bounds(type_: str, whole: str) -> tuple[float, float]:
+def _bounds(kind: Kind, type_: str) -> tuple[float, float]:
     """Return the least and the greatest number (MySQL's manual, "Integer Types" and "Fixed-Point Types")."""
-    unsigned = "UNSIGNED" in whole.upper()
-    if type_ in _BITS:
-        most = 2 ** (_BITS[type_] - (not unsigned)) - 1
+    unsigned = "UNSIGNED" in type_
+    if kind == "whole":
+        bits = next((bits for name, bits in _BITS.items() if type_.startswith(name)), 32)
+        most = 2 ** (bits - (not unsigned)) - 1
         return (0 if unsigned else -most - 1), most
-    if (digits := re.search(r"\((\d+)(?:,\s*(\d+))?\)", whole)) and type_ in _BROKEN:
+    if (digits := re.search(r"\((\d+)(?:,\s*(\d+))?\)", type_)) and kind in ("exact", "float"):
         most = 10 ** (int(digits[1]) - int(digits[2] or 0)) - 1
         return (0 if unsigned else -most), most
     return (0 if unsigned else -math.inf), math.inf

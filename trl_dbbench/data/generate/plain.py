@@ -14,7 +14,7 @@ import datetime
 import random
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trl_dbbench.data.generate import tables
 from trl_dbbench.data.generate.drafting import NUMBERS, Choices, listed
@@ -56,19 +56,6 @@ PLANS = (
 
 
 # --- the table ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class PlainItem(Item):
-    """A column whose name is always in backticks."""
-
-    @property
-    def sql(self) -> str:
-        return quote(self.name)
-
-    @property
-    def label(self) -> str:
-        return self.name
 
 
 def make_plain(rng: random.Random) -> Source:
@@ -124,7 +111,7 @@ def _as_text(item: Item, written: bool) -> bool:
     return item.role in (*TEXTS, "note") or (item.role == "day" and written)
 
 
-def _as_shown(rng: random.Random, item: Item, written: bool) -> PlainItem:
+def _as_shown(rng: random.Random, item: Item, written: bool) -> Item:
     name = item.name
     if rng.random() < 0.85:
         name = name.replace("_", " ")
@@ -134,7 +121,7 @@ def _as_shown(rng: random.Random, item: Item, written: bool) -> PlainItem:
     values, cells = item.values, item.cells
     if item.role == "day" and written:
         values, cells = (lambda rng: _written(item.values(rng))), tuple(map(_written, item.cells))
-    return PlainItem(name, item.role, values, item.nullable, cells, item.bounds)
+    return replace(item, name=name, values=values, cells=cells, as_written=True)
 
 
 def _written(day: Cell) -> Cell:
@@ -235,7 +222,8 @@ def _person(item: Item) -> bool:
 
 
 def _lookup(d: Draft, size: int) -> Made:
-    shown = d.item("id", *TEXTS, *NUMBERS, *(["day"] if _days_are_texts(d.source) else []))
+    day = () if any(str(cell)[:2] == "20" for item in d.source.of("day") for cell in item.cells) else ("day",)
+    shown = d.item("id", *TEXTS, *NUMBERS, *day)  # a day only where all are texts
     if shown is None or (found := d.where(size, shown)) is None:
         return None
     where, words, items, values = found
@@ -396,10 +384,6 @@ def _update(d: Draft, size: int) -> Made:
         ]
     assigned = ", ".join(f"{item.sql} = {literal_text(cell)}" for item, cell in new)
     return d.pick(*wordings), f"UPDATE {quote(d.source.table.name)} SET {assigned}{where}"
-
-
-def _days_are_texts(source: Source) -> bool:
-    return not any(str(cell)[:2] == "20" for item in source.of("day") for cell in item.cells)
 
 
 _FORMS: dict[str, Callable[[Draft, int], Made]] = {

@@ -6,6 +6,7 @@ sentences are put together from parts that each have several wordings.
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -210,8 +211,9 @@ def _shown(d: Draft, keys: list[Item]) -> tuple[Measure, Having, tuple[str, str]
         )
         if result in (mistaken, *wrong):
             continue
-        order, limit = d.order(_terms(d, keys, shown, left)), d.limit(len(left))
-        if order and limit and d.slips_show(list(range(len(left))), []):
+        places = list(range(len(left)))
+        order, limit = d.order(_terms(d, keys, shown, left), places), d.limit(len(left))
+        if order and limit and d.slips_show(places, []):
             return shown, having, order, limit
     return None
 
@@ -243,12 +245,12 @@ def _only(d: Draft, text: str) -> str:
 
 def _terms(d: Draft, keys: list[Item], shown: Measure, left: dict[tuple, Group]) -> list[list[Term]]:
     """Return the terms that may order the groups."""
-    values = tuple(map(shown.of, left.values()))
-    by_measure = Term(shown.sql, f"the {shown.label}", "count", values, values)
-    by_keys = []
-    for key, values in zip(keys, zip(*left, strict=True), strict=False):  # no values if no group is left
-        if sortable(key):
-            by_keys.append(Term(d.prefix + key.sql, key.label, key.role, values, values))
+    by_measure = Term(shown.sql, f"the {shown.label}", "count", list(map(shown.of, left.values())))
+    by_keys = [
+        Term(d.prefix + key.sql, key.label, key.role, values)
+        for key, values in zip(keys, zip(*left, strict=True), strict=False)  # no values if no group is left
+        if sortable(key)
+    ]
     if d.plan.order == ORDERS[0]:
         return [[by_measure], *([term] for term in by_keys)]
     return [
@@ -320,31 +322,29 @@ def _calculation(d: Draft) -> Measure | None:
     if a is None or b is None:
         return None
 
-    def form(sign: str, left: tuple[str, Item], right: tuple[str, Item], label: str) -> Measure:
-        (f, x), (g, y) = left, right
-        first, second = aggregate(f, x), aggregate(g, y)
+    def part(function: str, item: Item) -> Measure:
+        return Measure(f"{function}({d.prefix}{item.sql})", "", aggregate(function, item))
 
+    def form(first: Measure, sign: str, second: Measure, label: str) -> Measure:
         def of(rows: Sequence[int]) -> float | None:
-            p, q = first(rows), second(rows)
-            return None if p is None or q is None else p - q if sign == "-" else p + q
+            p, q = first.of(rows), second.of(rows)
+            return None if p is None or q is None else _SIGNS[sign](p, q)
 
-        return Measure(f"{f}({d.prefix}{x.sql}) {sign} {g}({d.prefix}{y.sql})", label, of)
+        return Measure(f"{first.sql} {sign} {second.sql}", label, of)
 
-    total = aggregate("SUM", a)
-    per_row = Measure(
-        f"SUM({d.prefix}{a.sql}) / COUNT(*)",
-        f"its total {a.label} divided by its number of rows",
-        lambda rows: None if (whole := total(rows)) is None else whole / len(rows),
-    )
+    low, high, total, rows = part("MIN", a), part("MAX", a), part("SUM", a), Measure("COUNT(*)", "", len)
     forms = [
-        form("-", ("MAX", a), ("MIN", a), f"the difference between its highest and its lowest {a.label}"),
-        form("+", ("MIN", a), ("MAX", a), f"the sum of its lowest and its highest {a.label}"),
-        per_row,
+        form(high, "-", low, f"the difference between its highest and its lowest {a.label}"),
+        form(low, "+", high, f"the sum of its lowest and its highest {a.label}"),
+        form(total, "/", rows, f"its total {a.label} divided by its number of rows"),
     ]
     if a is not b:
-        forms.append(form("-", ("SUM", a), ("SUM", b), f"its total {a.label} minus its total {b.label}"))
-        forms.append(form("+", ("MAX", a), ("MAX", b), f"its highest {a.label} plus its highest {b.label}"))
+        forms.append(form(total, "-", part("SUM", b), f"its total {a.label} minus its total {b.label}"))
+        forms.append(form(high, "+", part("MAX", b), f"its highest {a.label} plus its highest {b.label}"))
     return d.rng.choice(forms)
+
+
+_SIGNS = {"+": operator.add, "-": operator.sub, "/": operator.truediv}
 
 
 def _bound(d: Draft, groups: list[Group], measure: Measure) -> Having | None:
@@ -518,13 +518,9 @@ def _difference(d: Draft) -> Made:
         item = d.item(*NUMBERS)
         if item is None:
             return None
-        high, low, other = d.rng.choice(
-            [("MAX", "MIN", "lowest"), ("MAX", "AVG", "average"), ("MAX", "MIN", "minimum")]
-        )
-        bound = f"ROUND(AVG({item.sql}), 2)" if low == "AVG" else f"{low}({item.sql})"
-        if low == "AVG":
-            other = "average (rounded to 2 decimals)"
-        sql = f"(SELECT {high}({item.sql}) FROM {table}) - (SELECT {bound} FROM {table})"
+        mean = ("ROUND(AVG({}), 2)", "average (rounded to 2 decimals)")
+        bound, other = d.rng.choice([("MIN({})", "lowest"), mean, ("MIN({})", "minimum")])
+        sql = f"(SELECT MAX({item.sql}) FROM {table}) - (SELECT {bound.format(item.sql)} FROM {table})"
         question = d.pick(
             f"How far is the highest {item.label} above the {other} {item.label}?",
             f"What is the difference between the highest and the {other} {item.label}?",

@@ -33,15 +33,17 @@ class Item:
     """Range of the numbers that the type holds."""
     has_default: bool = False
     """Whether the column has a DEFAULT, which a row gets that leaves the column out."""
+    as_written: bool = False
+    """The name is as people write it: with blanks and signs, in backticks in SQL."""
 
     @property
     def sql(self) -> str:
-        return quoted(self.name)
+        return quote(self.name) if self.as_written else quoted(self.name)
 
     @property
     def label(self) -> str:
         """Name of the column in a question."""
-        return self.name.replace("_", " ")
+        return self.name if self.as_written else self.name.replace("_", " ")
 
     @property
     def present(self) -> list[Any]:

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,11 @@ import numpy as np
 
 from trl_dbbench.episode.dataset import rows_to_check, task_in
 from trl_dbbench.episode.player import Player
-from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.protocol import AgentProtocol
-from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.runs.few_shot.choice import WAYS
+from trl_dbbench.runs.few_shot.choice import WAYS, Ranking
 from trl_dbbench.runs.few_shot.memory import Example, Memory, Query, good_episodes, load_memory
-from trl_dbbench.runs.read import read_episodes, tasks_by_digest
-from trl_dbbench.runs.records import EPISODES_FILE, SHOTS_FILE, TASKS_FILE, EpisodeRecord, episode_record
+from trl_dbbench.runs.records import EPISODES_FILE, SHOTS_FILE, EpisodeRecord
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.files import telling_of_no_space, whole_lines
 from trl_dbbench.utils.lookup import check_choice
@@ -51,7 +49,6 @@ __all__ = [
     "good_episodes",
     "load_memory",
     "longest_shown",
-    "prompts_of",
     "shown_in",
     "with_examples",
 ]
@@ -77,15 +74,14 @@ def check_few_shot(number: int, memory: str | None, by: str, update: bool) -> No
         raise ConfigError(f"{given} is used only with few_shot above 0; set that, or leave it out.")
 
 
+@dataclass(eq=False)
 class Shots:
     """Puts examples into prompts.
 
     Args:
         player: whose chat format, protocol and limits count.
-        memory: where the examples come from.
         number: most examples per prompt; fewer if not all fit. No text is cut.
         by: a key of `choice.WAYS`.
-        seed: of the draws.
         update: right episodes join the memory.
         folder: where `SHOTS_FILE` is written, if it is.
 
@@ -93,28 +89,21 @@ class Shots:
         ConfigError: if the chat template cannot show them.
     """
 
-    def __init__(
-        self,
-        player: Player,
-        memory: Memory,
-        number: int,
-        by: str = DEFAULT_WAY,
-        *,
-        seed: int = 0,
-        update: bool = False,
-        folder: str | Path | None = None,
-    ):
-        self.player = player
-        self.memory = memory
-        self.number = number
-        self.seed = seed
-        self.update = update
-        self._rank = WAYS[by](memory)
-        self._file = None if folder is None else Path(folder) / SHOTS_FILE
+    player: Player
+    memory: Memory
+    number: int
+    by: str = DEFAULT_WAY
+    seed: int = 0
+    update: bool = False
+    folder: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        self._rank = Ranking(self.memory, self.by)
+        self._file = None if self.folder is None else Path(self.folder) / SHOTS_FILE
         self._written: set[str] | None = None  # ids
         self._drawn: dict[str, Example] = {}  # by id, of the last prompts
         self._told = False
-        player.chat.check_shots()
+        self.player.chat.check_shots()
 
     @classmethod
     def of(cls, trainer: Any) -> Shots | None:
@@ -263,19 +252,16 @@ class Shots:
         - `few_shot/memory`: tasks in the memory.
         """
         if Ranks().is_main:
-            self._write(id for episode in episodes for id in episode.get("shots", ()))
-        if train and self.update:
-            self._learn(episodes, map(task_in, dict.fromkeys(tasks)))
+            self.write(episodes)
+        if train:
+            self.learn_from(episodes, map(task_in, dict.fromkeys(tasks)))
         shown = [float(len(episode.get("shots", ()))) for episode in episodes]
         return {"few_shot/shown": shown, "few_shot/memory": [float(len(self.memory))]}
 
-    def learn_from(self, episodes: Sequence[Episode]) -> None:
-        """Add right episodes to the memory, in their order, if it is to be updated."""
-        if self.update:
-            records = [episode_record(episode, "train", 0) for episode in episodes]
-            self._learn(records, (episode.task for episode in episodes))
-
-    def _learn(self, episodes: Iterable[EpisodeRecord], tasks: Iterable[Task]) -> None:
+    def learn_from(self, episodes: Iterable[EpisodeRecord], tasks: Iterable[Task]) -> None:
+        """Add right episodes of these tasks to the memory, in their order, if it is to be updated."""
+        if not self.update:
+            return
         of_digest = {task.digest: task for task in tasks}
         for episode in episodes:
             if episode["right"]:
@@ -283,17 +269,15 @@ class Shots:
                 if example.readable(self.player.chat.protocol):
                     self.memory.add(example)
 
-    def write(self, episodes: Iterable[Episode]) -> None:
+    def write(self, episodes: Iterable[EpisodeRecord]) -> None:
         """Record what these were shown, who are the last for which it was drawn."""
-        self._write(id for episode in episodes for id in episode.shots)
-
-    def _write(self, ids: Iterable[str]) -> None:
         if self._file is None:
             return
         if self._written is None or not self._file.exists():  # a new run has set that of another aside
             self._file.parent.mkdir(parents=True, exist_ok=True)
             self._written = {*shown_in(self._file.parent, cut=True)}
-        new = [id for id in dict.fromkeys(ids) if id not in self._written]
+        ids = dict.fromkeys(id for episode in episodes for id in episode.get("shots", ()))
+        new = [id for id in ids if id not in self._written]
         self._written.update(new)
         if new:
             lines = [f"{self._drawn[id].line}\n" for id in new]
@@ -343,21 +327,6 @@ def shown_in(run: str | Path, *, cut: bool = False) -> dict[str, Example]:
             example = Example.from_line(line)
             found[example.id] = example
     return found
-
-
-def prompts_of(
-    run: str | Path, protocol: AgentProtocol, system_prompt: Opening | None = None
-) -> Iterator[tuple[EpisodeRecord, Messages]]:
-    """Yield the episodes of a run's folder, each with the prompt that its agent read, examples included.
-
-    `protocol` and `system_prompt` are the run's own, as `RunSettings` has them.
-    """
-    notes: list[str] = []
-    tasks = tasks_by_digest(Path(run) / TASKS_FILE, notes)
-    shown = shown_in(run)
-    for _, record in read_episodes(Path(run) / EPISODES_FILE, notes):
-        prompt = protocol.messages(tasks[record["task_digest"]], system_prompt)
-        yield record, with_examples(prompt, [shown[id] for id in record.get("shots", ())], protocol)
 
 
 def _inserted(prompt: Messages, messages: Messages) -> Messages:

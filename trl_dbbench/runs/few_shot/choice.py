@@ -49,58 +49,41 @@ class BM25:
         return scores
 
 
-Way = Callable[[Query, np.random.Generator], Sequence[Example]]
-"""Ranks all examples of a memory for a task, the best one first."""
+Scores = Callable[[Query], np.ndarray]
+"""(N,): how well each of N examples fits a task."""
 
 
-class _Ranking:
-    """The examples of a memory as a list, rebuilt when the memory changes."""
+def _by_words(examples: Sequence[Example]) -> Scores:
+    index = BM25([example.query.terms for example in examples])
+    return lambda query: index.scores(query.terms)
 
-    def __init__(self, memory: Memory):
-        self._memory = memory
-        self._changes = -1
-        self._examples: list[Example] = []
 
-    def __call__(self, query: Query, random: np.random.Generator) -> Sequence[Example]:
+def _by_skills(examples: Sequence[Example]) -> Scores:
+    """Score by the Jaccard index of two tasks' skills."""
+    skills = [example.query.skills for example in examples]
+    return lambda query: np.array(
+        [len(query.skills & each) / (len(query.skills | each) or 1) for each in skills]
+    )
+
+
+WAYS: dict[str, Callable[[Sequence[Example]], Scores]] = {
+    "bm25": _by_words,
+    "skill": _by_skills,
+    "latest": lambda examples: lambda query: np.arange(len(examples)),  # LifelongAgentBench's replay
+    "random": lambda examples: lambda query: np.zeros(len(examples)),
+}
+
+
+class Ranking:
+    """Ranks the examples of a memory by one of `WAYS`, prepared again when the memory has changed."""
+
+    def __init__(self, memory: Memory, by: str):
+        self._memory, self._way, self._changes = memory, WAYS[by], -1
+
+    def __call__(self, query: Query, random: np.random.Generator) -> list[Example]:
+        """Return all examples, the best one first; those that are alike in random order."""
         if self._changes != self._memory.changes:
             self._changes, self._examples = self._memory.changes, list(self._memory)
-            self._prepare(self._examples)
-        order = random.permutation(len(self._examples))  # those that are alike come in random order
+            self._scores = self._way(self._examples)
+        order = random.permutation(len(self._examples))
         return [self._examples[i] for i in order[np.argsort(-self._scores(query)[order], kind="stable")]]
-
-    def _prepare(self, examples: Sequence[Example]) -> None:
-        pass
-
-    def _scores(self, query: Query) -> np.ndarray:
-        return np.zeros(len(self._examples))
-
-
-class _ByWords(_Ranking):
-    def _prepare(self, examples: Sequence[Example]) -> None:
-        self._index = BM25([example.query.terms for example in examples])
-
-    def _scores(self, query: Query) -> np.ndarray:
-        return self._index.scores(query.terms)
-
-
-class _BySkills(_Ranking):
-    """Ranks by the Jaccard index of two tasks' skills."""
-
-    def _scores(self, query: Query) -> np.ndarray:
-        found = [example.query.skills for example in self._examples]
-        return np.array([len(query.skills & each) / (len(query.skills | each) or 1) for each in found])
-
-
-class _Latest(_Ranking):
-    """Ranks by when an example was right, the latest first: LifelongAgentBench's experience replay."""
-
-    def _scores(self, query: Query) -> np.ndarray:
-        return np.arange(len(self._examples), dtype=float)
-
-
-WAYS: dict[str, Callable[[Memory], Way]] = {
-    "bm25": _ByWords,
-    "skill": _BySkills,
-    "latest": _Latest,
-    "random": _Ranking,
-}

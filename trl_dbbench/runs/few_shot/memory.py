@@ -206,8 +206,7 @@ def load_memory(
     Args:
         path: a run's `output_dir`; or a JSONL file whose lines name their task, or that has a `tasks.jsonl`
             beside it.
-        phases: of the episodes; by default without held-out tasks.
-        before: only episodes of earlier steps.
+        phases, before: only episodes of these phases, and of earlier steps.
 
     Raises:
         ConfigError: if it cannot be read, or holds no right episode and must not be empty.
