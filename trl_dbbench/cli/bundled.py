@@ -15,6 +15,7 @@ import re
 import shutil
 import signal
 import sys
+import threading
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -238,7 +239,8 @@ def launch(command: list[str]) -> None:
     """Run accelerate's launcher until the run has ended.
 
     A terminal sends Ctrl-C to all of its processes. The run saves and ends; this one waits for it, where
-    `accelerate launch` would end at once with a traceback.
+    `accelerate launch` would end at once with a traceback. While the run still imports its libraries, the
+    signal waits for `ordered_end`: processes inherit what their parent's thread has blocked.
 
     Raises:
         SystemExit: with the launcher's status, if the run fails; with 130, if Ctrl-C has ended it.
@@ -252,6 +254,8 @@ def launch(command: list[str]) -> None:
         interrupted = True
 
     signal.signal(signal.SIGINT, note)  # what it starts has its own again
+    threading.Thread(target=threading.Event().wait, daemon=True).start()  # gets it for this process
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         launch_command(launch_command_parser().parse_args(command[3:]))
     except (Exception, SystemExit):
