@@ -42,18 +42,6 @@ class Flip:
 
 
 @dataclass(frozen=True)
-class VoidPair:
-    """A task whose environment failed in one of two, or in both."""
-
-    task_id: str
-    question: str
-    arms: list[str]
-    """The names of those in which it is void."""
-    reason: str
-    """Why in the first of them."""
-
-
-@dataclass(frozen=True)
 class Outcome:
     """Outcome of the pairs of two arms.
 
@@ -116,12 +104,12 @@ class Pairing(Outcome):
     """An arm against the first one, on the tasks that both played without a fault.
 
     Args:
-        void: the tasks that are left out.
+        void: the tasks that are left out, with the arms in which they are void and the reason in the first.
         void_wrong: what the pairs come to where void episodes count as wrong; `None` if none is void.
         flips: the greedy wins, then the losses.
     """
 
-    void: list[VoidPair]
+    void: list[dict[str, Any]]
     void_wrong: Outcome | None
     flips: list[Flip]
 
@@ -136,7 +124,7 @@ class Pairing(Outcome):
             "other": self.other,
             **super().to_dict(),
             "faults": self.faults,
-            "void": [vars(each) for each in self.void],
+            "void": self.void,
             "void_wrong": None if self.void_wrong is None else self.void_wrong.to_dict(),
             "flips": [vars(flip) for flip in self.flips],
         }
@@ -203,9 +191,8 @@ def _pairing(first: Arm, other: Arm) -> Pairing:
         pair = [(first.name, episode), (other.name, there[key])]
         if failed := [(name, each) for name, each in pair if is_void(each)]:
             (reason,) = void_reasons([failed[0][1]])
-            void.append(
-                VoidPair(episode["task_id"], episode["question"], [name for name, _ in failed], reason)
-            )
+            of_task = {"task_id": episode["task_id"], "question": episode["question"]}
+            void.append(of_task | {"arms": [name for name, _ in failed], "reason": reason})
         elif episode["right"] != there[key]["right"]:
             gold = first.gold.get(key) or other.gold.get(key) or {}
             flips.append(Flip(there[key]["right"], episode, there[key], gold))
@@ -302,7 +289,8 @@ def _pairing_lines(pairing: Pairing) -> Iterator[str]:
     if pairing.faults:
         yield f"  {pairing.faults} more left out: the environment failed in one of the two"
         for each in pairing.void[:SHOWN_VOID]:
-            yield f"    {_short(each.task_id)}: void in {' and '.join(each.arms)}, {_short(each.reason)}"
+            arms, reason = " and ".join(each["arms"]), _short(each["reason"])
+            yield f"    {_short(each['task_id'])}: void in {arms}, {reason}"
         if others := pairing.void[SHOWN_VOID:]:
             yield f"    {len(others)} other task{'s' * (len(others) > 1)}; the file of --json has all"
     if pairing.void_wrong is not None:
