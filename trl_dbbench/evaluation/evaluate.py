@@ -21,6 +21,7 @@ from transformers.quantizers import AutoQuantizationConfig
 from trl_dbbench.database import Database
 from trl_dbbench.engines.base import Backend, EngineSettings, engine_of, open_backend
 from trl_dbbench.engines.policy import Policy, Precision, ServedPolicy
+from trl_dbbench.episode.plan import Plan
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.protocol import AgentProtocol
@@ -31,7 +32,7 @@ from trl_dbbench.harness.task import DEFAULT_SECONDS
 from trl_dbbench.runs.adapters import warn_of_another_base
 from trl_dbbench.runs.conversations import protocol_of
 from trl_dbbench.runs.few_shot import DEFAULT_WAY, Memory, Shots, check_few_shot, load_memory
-from trl_dbbench.runs.journal import GREEDY, Journal
+from trl_dbbench.runs.journal import GREEDY, SAMPLES, Journal
 from trl_dbbench.runs.records import (
     Accuracy,
     EpisodeRecord,
@@ -159,6 +160,7 @@ def evaluate(
     shots: Shots | None = None,
     journal: Journal | None = None,
     reward: Reward | None = None,
+    plan: Plan | None = None,
 ) -> Evaluation:
     """Play every task once, greedily, and judge it.
 
@@ -176,31 +178,38 @@ def evaluate(
         shots: puts earlier episodes into the prompts; a batch's own may join from the next batch on.
         journal: keeps each episode; those that it has already are not played.
         reward: rewards the episodes of a batch before they are kept.
+        plan: plays the samples of this plan in the place of the greedy episodes.
 
     Raises:
         ConfigError: if a prompt does not fit the model.
         DatabaseError: if the database stays away.
         EngineError: if servers are to generate and none answers.
     """
-    player = within_context(player, backend)
-    journal = journal or Journal()
-    greedy, done = Sampling(greedy=True), journal.done(GREEDY)
-    places = [place for place in range(len(tasks)) if place not in done]
-    starts = [player.start(tasks[place], greedy, system_prompt) for place in places]
+    player, journal = within_context(player, backend), journal or Journal()
+    if plan is None:
+        part, label, greedy = GREEDY, "greedy evaluation", Sampling(greedy=True)
+        starts = [player.start(task, greedy, system_prompt) for task in tasks]
+    else:
+        part, label, starts = SAMPLES, f"{plan.n} samples a task", plan.starts(tasks, player, system_prompt)
+    done = journal.done(part)
+    places = [place for place in range(len(starts)) if place not in done]
     prepare = showing(shots, player, tasks, system_prompt)
     played: list[Episode] = []
     for batch in play_in_batches(
-        *(starts, player, backend, batch_size, "greedy evaluation"), prepare=prepare, progress=progress
+        [starts[place] for place in places],
+        *(player, backend, batch_size, label),
+        prepare=prepare,
+        progress=progress,
     ):
-        shown = {} if shots is None else dict(shots.drawn())
+        shown = {} if shots is None else shots.drawn()
         if reward is not None:
             reward(batch, journal.shots | shown)
         records = [episode_record(episode, "eval", 0) for episode in batch]
-        journal.add(GREEDY, list(zip(places[len(played) :], records, strict=False)), shown)
+        journal.add(part, list(zip(places[len(played) :], records, strict=False)), shown)
         played.extend(batch)
         if shots is not None:
             shots.learn_from(batch)
-    return Evaluation(played, journal.shots, journal.records(GREEDY))
+    return Evaluation(played, journal.shots, journal.records(part))
 
 
 def within_context(player: Player, backend: Backend) -> Player:
