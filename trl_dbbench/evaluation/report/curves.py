@@ -89,15 +89,10 @@ def per_skill(before: list[EpisodeRecord], after: list[EpisodeRecord]) -> list[t
     return rows
 
 
-def changed_episode(run: Run) -> int | None:
-    """Return the place of an episode that ended right at the last evaluation, and wrong at the first one."""
-    held_out = list(whole_evaluations(run).values())
-    sound = [[e for e in episodes if not is_void(e)] for episodes in held_out]
-    if len(sound) < 2:
-        return None
-    wrong = {key_of(e) for e in sound[0] if not e["right"]}
-    mended = [e for e in sound[-1] if e["right"] and key_of(e) in wrong]
-    return next((place for place, e in enumerate(run.episodes) if mended and e is mended[0]), None)
+def turned_right(before: Iterable[EpisodeRecord], after: Iterable[EpisodeRecord]) -> set[str]:
+    """Return the tasks that ended wrong before and right after; void episodes say nothing."""
+    wrong = {key_of(e) for e in before if not (e["right"] or is_void(e))}
+    return wrong & {key_of(e) for e in after if e["right"] and not is_void(e)}
 
 
 def updates(step: int) -> str:
