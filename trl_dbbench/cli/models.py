@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -71,9 +71,11 @@ def evaluate(
     """
     check_outputs([json_file, html_file], *opt.files_of(run), tasks)
     drawing = opt.drawing_options(context)
-    if endpoint_given(context.params):
+    if endpoint is not None:
         opt.refuse(context, "--concurrency says how many requests an endpoint gets at a time", "--batch-size")
-        return _evaluate_endpoint(context.params, drawing, html_file)
+        opt.refuse(context, "an endpoint gives text and no tokens", *NEEDS_TOKENS)
+        return _evaluate_endpoint(context, drawing.plan)
+    opt.refuse(context, "it goes with --endpoint, which is not given", "--api-key-env", "--concurrency")
     trained = opt.trained_by(run, model, adapter, few_shot_update, **opt.settings_options(context))
     if not trained.settings.few_shot:
         opt.refuse(context, "no examples are shown without --few-shot", "--few-shot-by")
@@ -108,30 +110,98 @@ def _finish(journal: Journal) -> None:
         typer.echo(sentence, err=True)
 
 
-def _evaluate_endpoint(options: dict[str, Any], drawing: Drawing, html_file: Path | None) -> None:
+NEEDS_TOKENS = (
+    *("--adapter", "--vllm-server-urls", "--use-vllm", "--vllm-gpu-memory-utilization", "--chat-template"),
+    *("--dtype", "--harness", "--reward-model", "--top-k", "--few-shot-memory", "--few-shot-by"),
+    *("--few-shot-update", "--trust-remote-code"),
+)
+"""Options that need a model that is ours, or say how its text becomes tokens."""
+
+
+def _evaluate_endpoint(context: typer.Context, plan: Plan | None) -> None:
     from trl_dbbench.evaluation.compare.arms import Arm, gold_of
     from trl_dbbench.evaluation.compare.play import sampling_of
 
-    evaluation, journal = evaluate_endpoint(options, drawing.plan)
+    evaluation, journal = _play_endpoint(context, plan)
     typer.echo(evaluation)
-    json_file = options["json_file"]
+    json_file = context.params["json_file"]
     if evaluation.records:  # or a file would look as if all had been played
         arm = Arm(
             evaluation.endpoint,
             evaluation.records,
             evaluation.samples,
-            sampling=None if drawing.plan is None else sampling_of(drawing.plan),
+            sampling=None if plan is None else sampling_of(plan),
             gold=gold_of(evaluation.tasks),
             model=evaluation.endpoint,
         )
         _tell_samples(arm)
-        _keep(evaluation, arm, json_file, html_file)
+        _keep(evaluation, arm, json_file, context.params["html_file"])
     if (reason := evaluation.ended_early) is None:
         return _finish(journal)
     if sentence := journal.how_to_go_on():
         typer.echo(sentence, err=True)
     there = f" They are in {json_file}." if evaluation.records and json_file is not None else ""
     raise EngineError(f"{reason}{there}")
+
+
+def _play_endpoint(context: typer.Context, plan: Plan | None) -> tuple[EndpointEvaluation, Journal]:
+    """Play with the endpoint's model; a run lends its tasks and how its episodes were played."""
+    from trl_dbbench.cli.arguments import read_system_prompt, read_template_kwargs
+    from trl_dbbench.data.sample import asked_of
+    from trl_dbbench.episode.judge import Judge
+    from trl_dbbench.evaluation.compare.play import each_once
+    from trl_dbbench.integrations.endpoints.evaluate import EndpointPlayer, evaluate_endpoint
+    from trl_dbbench.integrations.endpoints.http import Endpoint, read_key
+    from trl_dbbench.runs.conversations import protocol_of
+    from trl_dbbench.runs.journal import open_journal
+    from trl_dbbench.runs.trained import DEFAULTS, Trained, find_trained
+
+    given = context.params
+    run, model = given["run"], given["model"]
+    if model is None:
+        raise ConfigError("--endpoint needs --model, the model's name on that server.")
+    template_kwargs = read_template_kwargs(given["chat_template_kwargs"])
+    options = {name: value for name, value in opt.settings_options(context).items() if value is not None}
+    options.pop("chat_template_kwargs", None)  # the server's
+    if "system_prompt" in options:
+        options["system_prompt"] = read_system_prompt(options["system_prompt"])
+    # the model's name is the server's alone: no folder and no hub is asked about it
+    trained = find_trained(run, **options) if run else Trained(model, None, replace(DEFAULTS, **options))
+    settings = trained.settings
+    if settings.few_shot:
+        raise ConfigError(
+            "--endpoint shows no earlier episodes in the prompt; add --few-shot 0 to do without them."
+        )
+    if settings.harness or settings.compaction_tokens:
+        typer.echo(
+            "note: the run's harness and compaction are not used: an endpoint plays by the protocol alone."
+        )
+        settings = replace(settings, harness=None, compaction_tokens=None)
+        trained = replace(trained, settings=settings)
+    endpoint = Endpoint(
+        given["endpoint"], model, key=read_key(given["api_key_env"]), template_kwargs=template_kwargs
+    )
+    loaded = opt.tasks_to_evaluate(trained, given["tasks"], given["limit"])
+    if plan is not None:
+        loaded = each_once(loaded)  # whose samples would be drawn alike
+    sent = {"endpoint": str(endpoint), "chat_template_kwargs": template_kwargs}
+    spec = _database(trained, loaded, given["database"])
+    asked = asked_of(loaded, plan, trained) | sent | {"database": redacted(str(spec))}
+    journal = open_journal(given["json_file"], asked, given["resume"])
+    with (
+        closing(journal),
+        open_database(spec, docker_image=given["docker_image"], limits=settings.limits) as opened,
+    ):
+        player = EndpointPlayer(
+            endpoint,
+            protocol_of(settings),
+            opened,
+            Judge(opened, settings.grader),
+            settings.rules,
+            settings.system_prompt,
+            given["concurrency"] or EndpointPlayer.concurrency,
+        )
+        return evaluate_endpoint(loaded, player, plan=plan, journal=journal), journal
 
 
 def _journal_of(trained: Trained, tasks: list[Task], drawing: Drawing, given: dict[str, Any]) -> Journal:
@@ -243,101 +313,3 @@ def opened(
     spec = _database(trained, tasks, database)
     with closing(backend), open_database(spec, docker_image=docker_image, limits=settings.limits) as there:
         yield player_of(settings, policy, there), backend, policy
-
-
-NEEDS_TOKENS = (
-    *("adapter", "vllm_server_urls", "use_vllm", "vllm_gpu_memory_utilization", "chat_template", "dtype"),
-    *("harness", "scorer", "top_k", "few_shot_memory", "few_shot_by", "few_shot_update"),
-    "trust_remote_code",
-)
-"""Options that need a model that is ours, or say how its text becomes tokens."""
-
-
-def endpoint_given(given: Mapping[str, Any]) -> bool:
-    """Return whether `eval` has an endpoint; raise ConfigError for options that need one."""
-    if given["endpoint"] is None:
-        for name in ("api_key_env", "concurrency"):
-            if given[name] is not None:
-                raise ConfigError(f"{_flag(name)} goes with --endpoint, which is not given.")
-    return given["endpoint"] is not None
-
-
-def _flag(name: str) -> str:
-    return "--reward-model" if name == "scorer" else f"--{name.replace('_', '-')}"
-
-
-def evaluate_endpoint(given: Mapping[str, Any], plan: Plan | None) -> tuple[EndpointEvaluation, Journal]:
-    """Evaluate the model; a run lends its tasks and how its episodes were played.
-
-    Args:
-        given: the options of `eval`, by name; `None` where one was left out.
-    """
-    from trl_dbbench.cli.arguments import read_template_kwargs
-    from trl_dbbench.data.sample import asked_of
-    from trl_dbbench.episode.judge import Judge
-    from trl_dbbench.evaluation.compare.play import each_once
-    from trl_dbbench.integrations.endpoints.evaluate import EndpointPlayer
-    from trl_dbbench.integrations.endpoints.evaluate import evaluate_endpoint as evaluate
-    from trl_dbbench.integrations.endpoints.http import Endpoint, read_key
-    from trl_dbbench.runs.conversations import protocol_of
-    from trl_dbbench.runs.journal import open_journal
-
-    run, model = given["run"], given["model"]
-    if model is None:
-        raise ConfigError("--endpoint needs --model, the model's name on that server.")
-    for name in NEEDS_TOKENS:
-        if given[name]:
-            raise ConfigError(
-                f"{_flag(name)} does not go with --endpoint, which gives text and no tokens: leave it out."
-            )
-    trained = _trained_of(run, model, given)
-    settings = trained.settings
-    if settings.few_shot:
-        raise ConfigError(
-            "--endpoint shows no earlier episodes in the prompt; add --few-shot 0 to do without them."
-        )
-    if settings.harness or settings.compaction_tokens:
-        typer.echo(
-            "note: the run's harness and compaction are not used: an endpoint plays by the protocol alone."
-        )
-        trained = replace(trained, settings=replace(settings, harness=None, compaction_tokens=None))
-        settings = trained.settings
-    kwargs = given["chat_template_kwargs"]
-    template_kwargs = {} if kwargs is None else read_template_kwargs(kwargs)
-    endpoint = Endpoint(
-        given["endpoint"], model, key=read_key(given["api_key_env"]), template_kwargs=template_kwargs
-    )
-    loaded = opt.tasks_to_evaluate(trained, given["tasks"], given["limit"])
-    if plan is not None:
-        loaded = each_once(loaded)  # whose samples would be drawn alike
-    sent = {"endpoint": str(endpoint), "chat_template_kwargs": template_kwargs}
-    spec = _database(trained, loaded, given["database"])
-    asked = asked_of(loaded, plan, trained) | sent | {"database": redacted(str(spec))}
-    journal = open_journal(given["json_file"], asked, given["resume"])
-    with (
-        closing(journal),
-        open_database(spec, docker_image=given["docker_image"], limits=settings.limits) as opened,
-    ):
-        player = EndpointPlayer(
-            endpoint,
-            protocol_of(settings),
-            opened,
-            Judge(opened, settings.grader),
-            settings.rules,
-            settings.system_prompt,
-            given["concurrency"] or EndpointPlayer.concurrency,
-        )
-        return evaluate(loaded, player, plan=plan, journal=journal), journal
-
-
-def _trained_of(run: Path | None, model: str, given: Mapping[str, Any]) -> Trained:
-    """Return how the model plays. Its name is the server's alone: no folder and no hub is asked about it."""
-    from trl_dbbench.cli.arguments import read_system_prompt
-    from trl_dbbench.runs.trained import DEFAULTS, Trained, find_trained
-
-    options = {name: given[name] for name in opt.SETTINGS_OPTIONS if name not in NEEDS_TOKENS}
-    options |= {"chat_template_kwargs": None, "system_prompt": read_system_prompt(given["system_prompt"])}
-    if run is not None:
-        return find_trained(run, **options)
-    known = {name: value for name, value in options.items() if value is not None}
-    return Trained(model, None, replace(DEFAULTS, **known))
