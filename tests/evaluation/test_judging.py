@@ -315,9 +315,9 @@ def test_eval_with_samples(command: Callable, tmp_path: Path) -> None:
     [
         (
             ("--temperature", "0.7"),
-            "--temperature is of the samples: say by --samples how many are to be drawn.",
+            "--temperature has no effect: say by --samples how many samples are to be drawn.",
         ),
-        (("--reward-model", "format"), "--reward-model is of the samples: say by --samples"),
+        (("--reward-model", "format"), "--reward-model has no effect: say by --samples"),
         (("--samples", "4", "--temperature", "0"), "temperature must be above 0"),
         (("--samples", "4", "--reward-model", "nonsense"), "unknown reward function 'nonsense'"),
         (("--html", "nowhere/page.html"), "'nowhere/page.html' cannot be written"),

@@ -258,14 +258,12 @@ def drawing_options(context: typer.Context) -> Drawing:
     from trl_dbbench.evaluation.compare.play import Drawing
 
     given = context.params
-    options = {name: given[name] for name in ("temperature", "top_p", "top_k", "seed")}
-    options = {name: value for name, value in options.items() if value is not None}
     if given["samples"] is None:
-        for name in (*options, *(["reward_model"] if given["scorer"] is not None else [])):
-            raise ConfigError(
-                f"--{name.replace('_', '-')} is of the samples: say by --samples how many are to be drawn."
-            )
+        why = "say by --samples how many samples are to be drawn"
+        refuse(context, why, "--temperature", "--top-p", "--top-k", "--seed", "--reward-model")
         return Drawing(None, None, given["batch_size"])
+    names = ("temperature", "top_p", "top_k", "seed")
+    options = {name: given[name] for name in names if given[name] is not None}
     return Drawing(Plan(given["samples"], "all", **options), given["scorer"], given["batch_size"])
 
 

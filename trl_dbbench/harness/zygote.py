@@ -193,7 +193,8 @@ def of_command(command: str) -> Start:
 
     program = command.split()[0]
     plain = re.fullmatch(r"[\w./+-]+", program)  # others are for the shell to read, such as `A=1 agent`
-    if plain and subprocess.run(("/bin/sh", "-c", f"command -v {program}"), stdout=subprocess.DEVNULL).returncode:
+    look = ("/bin/sh", "-c", f"command -v {program}")
+    if plain and subprocess.run(look, stdout=subprocess.DEVNULL).returncode:
         raise ValueError(
             f"there is no program {program!r}. Name one, or a function: module.name, or file.py:name."
         )

@@ -70,10 +70,9 @@ def _setting_rows(run: Run) -> list[Fact]:
     }
     known = {name: size for name, size in parts.items() if size is not None}
     if len(known) == len(parts):
-        remark = " \N{MULTIPLICATION SIGN} ".join(
-            f"{size:g} {name}" for name, size in known.items() if size != 1
-        )
-        facts.append(("Batch", f"{math.prod(known.values()):,g} episodes an update", remark))
+        told = [f"{size:g} {name}" for name, size in known.items() if size != 1]
+        size = f"{math.prod(known.values()):,g} episodes an update"
+        facts.append(("Batch", size, " \N{MULTIPLICATION SIGN} ".join(told)))
     if loss := of.get("loss_type"):
         beta = number(of.get("beta"))
         facts.append(("Loss", str(loss), "" if beta is None else f"beta {beta:g}"))
