@@ -502,6 +502,11 @@ def test_void_episodes_stand_beside_the_accuracy() -> None:
     assert (so_far(5, 15), so_far(5, 0)) == ("5 right, 15 void", "5 right")
 
 
+def test_why_a_program_failed_is_said() -> None:
+    failed = Episode(QUESTION, [], Sampling(), status=Status.HARNESS_FAULT, fault="exit code 2")
+    assert re.search(r"harness faults, most often +exit code 2 \(3 of 3\)", str(Evaluation([failed] * 3)))
+
+
 def test_first_turns_that_cannot_be_read_are_counted_and_three_shown() -> None:
     """A base model that does not know the protocol: its user sees what it writes in its place."""
 

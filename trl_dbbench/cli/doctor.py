@@ -212,10 +212,34 @@ class Case:
         given = {name: value for name in names if (value := self.get(name)) is not None}
         return TaskArguments(**{"tasks": "", **given})
 
+    @property
+    def model_name(self) -> str:
+        return str(self.get("model_name_or_path", ""))
+
+    @property
+    def load_options(self) -> dict[str, Any]:
+        """What a training loads a tokenizer and a configuration with."""
+        revision, trusted = self.get("model_revision"), bool(self.get("trust_remote_code"))
+        return {"revision": revision, "trust_remote_code": trusted}
+
     @cached_property
     def config(self) -> Any:
         """The model's configuration; `None` if the hub does not give it, which takes it half a minute."""
-        return _config_of(str(self.get("model_name_or_path", "")), self)
+        name = self.model_name
+        if Path(name).is_dir():
+            check_is_model(name)
+        try:
+            return AutoConfig.from_pretrained(name, **self.load_options)
+        except (OSError, ValueError) as error:
+            if Path(name).is_dir():
+                raise ConfigError(f"the model '{name}' cannot be loaded: {error}") from None
+            try:
+                validate_repo_id(name)
+            except HFValidationError:
+                raise ConfigError(
+                    f"the model '{name}' is neither a folder nor a hub id such as owner/name."
+                ) from None
+            return None
 
     @cached_property
     def protocol(self) -> AgentProtocol:
@@ -356,8 +380,7 @@ def _data(case: Case, tasks: list[Task]) -> str:
 
 
 def _model(case: Case) -> str | Finding:
-    name = str(case.get("model_name_or_path", ""))
-    config = case.config
+    name, config = case.model_name, case.config
     if config is None:
         return Finding(
             *("model", "note"),
@@ -365,7 +388,7 @@ def _model(case: Case) -> str | Finding:
             f"no such model, or one that wants a login (hf auth login). To see which: hf download {name}",
         )
     with loading(f"the tokenizer of '{name}'"):
-        tokenizer = AutoTokenizer.from_pretrained(name, **_loading(case))
+        tokenizer = AutoTokenizer.from_pretrained(name, **case.load_options)
     if tokenizer.chat_template is None and not case.get("chat_template"):
         raise ConfigError(
             f"the tokenizer of '{name}' has no chat template. Take an instruction-tuned model, or set "
@@ -387,32 +410,6 @@ def computes_bfloat16(capabilities: Mapping[str, Any]) -> bool:
     """Return whether a CPU has instructions for bfloat16; one that is not x86 is taken to have them."""
     x86 = capabilities.get("architecture") == "x86_64"
     return not x86 or bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-
-
-def _config_of(name: str, case: Case) -> Any:
-    """Return a model's configuration; `None` if the hub does not give it now."""
-    if Path(name).is_dir():
-        check_is_model(name)
-    try:
-        return AutoConfig.from_pretrained(name, **_loading(case))
-    except (OSError, ValueError) as error:
-        if Path(name).is_dir():
-            raise ConfigError(f"the model '{name}' cannot be loaded: {error}") from None
-        try:
-            validate_repo_id(name)
-        except HFValidationError:
-            raise ConfigError(
-                f"the model '{name}' is neither a folder nor a hub id such as owner/name."
-            ) from None
-        return None
-
-
-def _loading(case: Case) -> dict[str, Any]:
-    """Return what a training loads a tokenizer and a configuration with."""
-    return {
-        "revision": case.get("model_revision"),
-        "trust_remote_code": bool(case.get("trust_remote_code", False)),
-    }
 
 
 # --- database -------------------------------------------------------------------------------------
@@ -465,14 +462,12 @@ def _has_to_pull(image: str, spec: str) -> bool:
 
 
 def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
-    name = str(case.get("model_name_or_path", ""))
-    config = case.config
+    name, config = case.model_name, case.config
     if config is None:
         return Finding("memory", "note", f"what {name} needs can be told when its config.json is there")
     with loading(f"the adapter '{case.get('adapter_name_or_path')}'"):
         adapter = get_peft_config(case.model) or adapter_config(case.get("adapter_name_or_path"))
-    trusted = bool(case.get("trust_remote_code"))
-    sizes = Sizes.of(config, adapter, trust_remote_code=trusted)
+    sizes = Sizes.of(config, adapter, trust_remote_code=case.load_options["trust_remote_code"])
     asked = {name: True for name in ("load_in_4bit", "load_in_8bit") if case.get(name)}
     try:
         bits = quantized_bits(asked or None, getattr(config, "quantization_config", None))
@@ -526,7 +521,7 @@ def _prompt_tokens(case: Case, tasks: Sequence[Task]) -> int:
     protocol = case.protocol
     opening = case.task_arguments.opening(protocol, tasks)
     prompts = [protocol.messages(task, opening) for task in tasks]
-    tokenizer = AutoTokenizer.from_pretrained(case.get("model_name_or_path"), **_loading(case))
+    tokenizer = AutoTokenizer.from_pretrained(case.model_name, **case.load_options)
     return longest_prompt(
         *(case.given, case.config, prompts, case.shown), lambda text: len(tokenizer(text)["input_ids"])
     )

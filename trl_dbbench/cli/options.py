@@ -324,7 +324,7 @@ def trained_by(
     """
     from trl_dbbench.cli.arguments import read_system_prompt, read_template_kwargs
     from trl_dbbench.episode.templates import load_chat_template
-    from trl_dbbench.evaluation.evaluate import check_few_shot_of
+    from trl_dbbench.runs.few_shot import DEFAULT_WAY, check_few_shot
     from trl_dbbench.runs.trained import find_trained
 
     options = {"system_prompt": read_system_prompt(system_prompt), **options}
@@ -335,7 +335,8 @@ def trained_by(
     trained = find_trained(run, model, adapter, **options)
     if trained.said:
         typer.echo(trained.said)
-    check_few_shot_of(trained.settings, few_shot_update)
+    used, update = trained.settings, few_shot_update or bool(trained.settings.few_shot_update)
+    check_few_shot(used.few_shot or 0, used.few_shot_memory, used.few_shot_by or DEFAULT_WAY, update)
     return trained
 
 

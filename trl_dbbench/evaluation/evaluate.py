@@ -31,7 +31,7 @@ from trl_dbbench.harness import played_by
 from trl_dbbench.harness.task import DEFAULT_SECONDS
 from trl_dbbench.runs.adapters import warn_of_another_base
 from trl_dbbench.runs.conversations import protocol_of
-from trl_dbbench.runs.few_shot import DEFAULT_WAY, Memory, Shots, check_few_shot, load_memory
+from trl_dbbench.runs.few_shot import DEFAULT_WAY, Memory, Shots, load_memory
 from trl_dbbench.runs.journal import GREEDY, SAMPLES, Journal
 from trl_dbbench.runs.records import (
     Accuracy,
@@ -134,8 +134,12 @@ class Evaluation:
             *self.accuracy.table(),
             *((f"status/{s}", f"{100 * share:.1f} %") for s, share in self.statuses.items()),
         ]
-        if reason := commonest(self.void_reasons):
-            rows.append(("void, most often", reason))
+        for kind, reasons in (
+            ("void", self.void_reasons),
+            ("harness faults", void_reasons(self.records, Status.HARNESS_FAULT)),
+        ):
+            if reason := commonest(reasons):
+                rows.append((f"{kind}, most often", reason))
         if self.emulation_mistakes:
             rows.append(("database/emulation_mistakes", str(self.emulation_mistakes)))
         unreadable = self.unreadable_first_turns
@@ -381,13 +385,6 @@ def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Da
     if settings.harness is None:
         return player
     return played_by(player, settings.harness, settings.harness_seconds or DEFAULT_SECONDS)
-
-
-def check_few_shot_of(settings: RunSettings, update: bool = False) -> None:
-    """Raise ConfigError for settings of `shots_of` that cannot work together."""
-    updated = update or bool(settings.few_shot_update)
-    by = settings.few_shot_by or DEFAULT_WAY
-    check_few_shot(settings.few_shot or 0, settings.few_shot_memory, by, updated)
 
 
 def memory_of(trained: Trained, protocol: AgentProtocol) -> Memory:
