@@ -473,7 +473,7 @@ def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
         bits = quantized_bits(asked or None, getattr(config, "quantization_config", None))
     except ValueError as error:
         return Finding("memory", "note", f"what {name} needs cannot be told: {error}")
-    given = case.get("model_init_kwargs")
+    given, mixed = case.get("model_init_kwargs"), case.accelerate.get("mixed_precision", "no") != "no"
     loaded_with = model_init_kwargs(case.model, given if isinstance(given, dict) else None)
     place = Place(
         there=_memory_there(case),
@@ -483,8 +483,8 @@ def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
         bits=bits,
         ranks=case.ranks,
         sharing=_sharing(case),
-        full_precision=_mixed(case) and case.accelerate.get("distributed_type") == "FSDP",
-        master=_mixed(case) and case.accelerate.get("distributed_type") == "DEEPSPEED",
+        full_precision=mixed and case.accelerate.get("distributed_type") == "FSDP",
+        master=mixed and case.accelerate.get("distributed_type") == "DEEPSPEED",
     )
     planned = plan(case.given, config, sizes, _prompt_tokens(case, tasks), place)
     text = (
@@ -525,11 +525,6 @@ def _prompt_tokens(case: Case, tasks: Sequence[Task]) -> int:
     return longest_prompt(
         *(case.given, case.config, prompts, case.shown), lambda text: len(tokenizer(text)["input_ids"])
     )
-
-
-def _mixed(case: Case) -> bool:
-    """Return whether accelerate's configuration asks for mixed precision."""
-    return case.accelerate.get("mixed_precision", "no") != "no"
 
 
 def _sharing(case: Case) -> tuple[int, int]:

@@ -54,8 +54,6 @@ Prepare = Callable[[Sequence[Start]], Sequence[Start]]
 Reward = Callable[[Sequence[Episode], Mapping[str, str]], None]
 """Rewards episodes; gets the lines of the earlier episodes that their prompts showed."""
 
-TRANSFORMERS = EngineSettings()
-
 UNREADABLE_SHOWN, UNREADABLE_CHARACTERS = 3, 400
 """First turns that an evaluation prints because no action was found in them, and how much of each."""
 
@@ -308,7 +306,7 @@ def showing(
 
 
 def open_model(
-    trained: Trained, engine: EngineSettings = TRANSFORMERS, adapters: Sequence[str] = ()
+    trained: Trained, engine: EngineSettings | None = None, adapters: Sequence[str] = ()
 ) -> tuple[Backend, Policy | ServedPolicy]:
     """Return the backend that generates, and the policy: loaded here, or by vLLM.
 
@@ -319,7 +317,7 @@ def open_model(
         EngineError: if servers are to generate and none answers.
     """
     model, adapter, settings = trained.model, trained.adapter, trained.settings
-    dtype = dtype_of(settings)
+    engine, dtype = engine or EngineSettings(), dtype_of(settings)
     for name in filter(None, (model, adapter)):
         check_not_misspelled(name, "model")
     for name in dict.fromkeys(filter(None, (adapter, *adapters))):
