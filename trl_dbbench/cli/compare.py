@@ -81,14 +81,20 @@ def _saved(context: typer.Context, paths: list[Path]) -> list[Arm]:
 
 def _played(context: typer.Context, notes: list[str]) -> list[Arm]:
     """Return the base model and the adapters, played now."""
-    from trl_dbbench.evaluation.compare.play import arm_names, check_one_base, each_once, play_adapters
+    from trl_dbbench.evaluation.compare.play import (
+        ArmPlayer,
+        arm_names,
+        check_one_base,
+        each_once,
+        play_adapters,
+    )
 
     given = context.params
     if not given["adapter"]:
         raise ConfigError(
             "say what to compare: --adapter (with --model for its base), or files of eval --json, or runs."
         )
-    drawing = opt.drawing_options(context)
+    plan = opt.plan_of(context)
     options = opt.settings_options(context)
     trained = [opt.trained_by(None, given["model"], adapter, **options) for adapter in given["adapter"]]
     arm_names(given["adapter"])
@@ -97,4 +103,5 @@ def _played(context: typer.Context, notes: list[str]) -> list[Arm]:
     where = given["database"], given["docker_image"]
     engine, adapters = opt.engine_settings(given), [str(each.adapter) for each in trained]
     with opened(trained[0], tasks, engine, *where, adapters) as (player, backend, policy):
-        return play_adapters(trained, policy, tasks, player, backend, drawing)
+        how = plan, given["scorer"], given["batch_size"]
+        return play_adapters(trained, policy, ArmPlayer(tasks, trained[0], player, backend, *how))

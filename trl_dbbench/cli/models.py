@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from trl_dbbench.episode.plan import Plan
     from trl_dbbench.episode.player import Player
     from trl_dbbench.evaluation.compare.arms import Arm
-    from trl_dbbench.evaluation.compare.play import Drawing
     from trl_dbbench.evaluation.evaluate import Evaluation
     from trl_dbbench.integrations.endpoints.evaluate import EndpointEvaluation
     from trl_dbbench.runs.journal import Journal
@@ -70,33 +69,34 @@ def evaluate(
     majority@n, and with --reward-model best-of-n.
     """
     check_outputs([json_file, html_file], *opt.files_of(run), tasks)
-    drawing = opt.drawing_options(context)
+    plan = opt.plan_of(context)
     if endpoint is not None:
         opt.refuse(context, "--concurrency says how many requests an endpoint gets at a time", "--batch-size")
         opt.refuse(context, "an endpoint gives text and no tokens", *NEEDS_TOKENS)
-        return _evaluate_endpoint(context, drawing.plan)
+        return _evaluate_endpoint(context, plan)
     opt.refuse(context, "it goes with --endpoint, which is not given", "--api-key-env", "--concurrency")
     trained = opt.trained_by(run, model, adapter, few_shot_update, **opt.settings_options(context))
     if not trained.settings.few_shot:
         opt.refuse(context, "no examples are shown without --few-shot", "--few-shot-by")
     loaded = opt.tasks_to_evaluate(trained, tasks, limit)
-    _evaluate(loaded, trained, drawing, context.params)
+    _evaluate(loaded, trained, plan, context.params)
 
 
-def _evaluate(tasks: list[Task], trained: Trained, drawing: Drawing, given: dict[str, Any]) -> None:
+def _evaluate(tasks: list[Task], trained: Trained, plan: Plan | None, given: dict[str, Any]) -> None:
     from trl_dbbench.evaluation.compare.play import ArmPlayer, each_once
     from trl_dbbench.runs.journal import kept
 
-    if drawing.plan is not None:
+    if plan is not None:
         tasks = each_once(tasks)  # whose samples would be drawn from the same random numbers
     engine, spec, image = opt.engine_settings(given), given["database"], given["docker_image"]
-    journal = _journal_of(trained, tasks, drawing, given)
+    journal = _journal_of(trained, tasks, plan, given)
     with (
         closing(journal),
         kept(journal, lambda sentence: typer.echo(sentence, err=True)),
         opened(trained, tasks, engine, spec, image) as (player, backend, _),
     ):
-        playing = ArmPlayer(tasks, trained, player, backend, drawing, given["few_shot_update"], journal)
+        how = plan, given["scorer"], given["batch_size"], given["few_shot_update"]
+        playing = ArmPlayer(tasks, trained, player, backend, *how, journal)
         evaluation = playing.greedy()
         typer.echo(evaluation)
         arm = playing.judged(Path(trained.adapter or trained.model).resolve().name, evaluation)
@@ -204,7 +204,7 @@ def _play_endpoint(context: typer.Context, plan: Plan | None) -> tuple[EndpointE
         return evaluate_endpoint(loaded, player, plan=plan, journal=journal), journal
 
 
-def _journal_of(trained: Trained, tasks: list[Task], drawing: Drawing, given: dict[str, Any]) -> Journal:
+def _journal_of(trained: Trained, tasks: list[Task], plan: Plan | None, given: dict[str, Any]) -> Journal:
     from trl_dbbench.data.sample import asked_of
     from trl_dbbench.runs.journal import Journal, open_journal
 
@@ -215,8 +215,8 @@ def _journal_of(trained: Trained, tasks: list[Task], drawing: Drawing, given: di
                 "before."
             )
         return Journal()
-    asked = asked_of(tasks, drawing.plan, trained) | {
-        "reward_model": drawing.scorer,
+    asked = asked_of(tasks, plan, trained) | {
+        "reward_model": given["scorer"],
         "database": redacted(str(_database(trained, tasks, given["database"]))),
     }
     return open_journal(given["json_file"], asked, given["resume"])

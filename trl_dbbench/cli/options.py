@@ -22,7 +22,7 @@ from trl_dbbench.utils.settings import check_number
 
 if TYPE_CHECKING:
     from trl_dbbench.engines.base import EngineSettings
-    from trl_dbbench.evaluation.compare.play import Drawing
+    from trl_dbbench.episode.plan import Plan
     from trl_dbbench.runs.trained import Trained
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -252,19 +252,17 @@ def settings_options(context: typer.Context) -> dict[str, Any]:
     return {name: context.params[name] for name in SETTINGS_OPTIONS if name in context.params}
 
 
-def drawing_options(context: typer.Context) -> Drawing:
-    """Return the samples that a command's options ask for."""
+def plan_of(context: typer.Context) -> Plan | None:
+    """Return the samples that a command's options ask for, if they do."""
     from trl_dbbench.episode.plan import Plan
-    from trl_dbbench.evaluation.compare.play import Drawing
 
     given = context.params
     if given["samples"] is None:
         why = "say by --samples how many samples are to be drawn"
         refuse(context, why, "--temperature", "--top-p", "--top-k", "--seed", "--reward-model")
-        return Drawing(None, None, given["batch_size"])
-    names = ("temperature", "top_p", "top_k", "seed")
-    options = {name: given[name] for name in names if given[name] is not None}
-    return Drawing(Plan(given["samples"], "all", **options), given["scorer"], given["batch_size"])
+        return None
+    how = {name: given[name] for name in ("temperature", "top_p", "top_k", "seed")}
+    return Plan(given["samples"], "all", **{name: value for name, value in how.items() if value is not None})
 
 
 def csv_options(delimiter: str | None, encoding: str | None, types: list[str] | None) -> CsvOptions:

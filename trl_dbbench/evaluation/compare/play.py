@@ -36,21 +36,6 @@ logger = logging.getLogger(__name__)
 BASE = "base"
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """Samples drawn beside the greedy episodes, and the rewards of all.
-
-    Args:
-        plan: how many samples, and how; `None` for none.
-        scorer: the reward that chooses the best sample, by a name for `load_reward_functions`.
-        batch_size: episodes that run side by side.
-    """
-
-    plan: Plan | None = None
-    scorer: str | None = None
-    batch_size: int = 64
-
-
 @dataclass
 class ArmPlayer:
     """Plays arms: tasks, each once greedily, and the samples that are asked for. Rewards them by the outcome,
@@ -58,6 +43,9 @@ class ArmPlayer:
 
     Args:
         trained: how they are played, and by what.
+        plan: how many samples, and how; `None` for none.
+        scorer: the reward that chooses the best sample, by a name for `load_reward_functions`.
+        batch_size: episodes that run side by side.
         few_shot_update: whether what is played greedily joins what is shown.
         journal: keeps each episode; those that it has already are not played.
 
@@ -69,13 +57,15 @@ class ArmPlayer:
     trained: Trained
     player: Player
     backend: Backend
-    drawing: Drawing
+    plan: Plan | None = None
+    scorer: str | None = None
+    batch_size: int = 64
     few_shot_update: bool = False
     journal: Journal | None = None
 
     def __post_init__(self) -> None:
         # found before hours of play
-        settings, scorer = self.trained.settings, self.drawing.scorer
+        settings, scorer = self.trained.settings, self.scorer
         names = ["outcome", *([scorer] if scorer not in (None, "outcome") else [])]
         functions = loaded_rewards(names, settings, self.player.database, outcome_of(settings))
         self._rewards = {get_callable_name(each): with_step_rewards(each) for each in functions}
@@ -94,7 +84,7 @@ class ArmPlayer:
         """
         trained, gold = self.trained, gold_of(self.tasks)
         arm = Arm(name, evaluation.records, gold=gold, model=trained.model, adapter=trained.adapter)
-        if (plan := self.drawing.plan) is None:
+        if (plan := self.plan) is None:
             return arm
         return replace(arm, samples=self._play(plan).records, sampling=sampling_of(plan, self._scorer))
 
@@ -102,7 +92,7 @@ class ArmPlayer:
         return evaluate(
             *(self.tasks, self.player, self.backend),
             system_prompt=self.trained.settings.system_prompt,
-            batch_size=self.drawing.batch_size,
+            batch_size=self.batch_size,
             shots=shots_of(self.trained, self.player, few_shot_update),
             journal=self.journal,
             reward=self._reward,
@@ -189,34 +179,27 @@ def arm_names(adapters: Sequence[str]) -> list[str]:
     raise ConfigError(f"an adapter is named twice: {', '.join(adapters)}. Name each once.")
 
 
-def play_adapters(
-    trained: Sequence[Trained],
-    policy: Policy | ServedPolicy,
-    tasks: Sequence[Task],
-    player: Player,
-    backend: Backend,
-    drawing: Drawing,
-) -> list[Arm]:
+def play_adapters(trained: Sequence[Trained], policy: Policy | ServedPolicy, playing: ArmPlayer) -> list[Arm]:
     """Play the base model, which is the model without adapter, and each adapter.
 
     Args:
         trained: an adapter each, on one base model, as `check_one_base` finds them.
-        policy: what `backend` generates with: a PEFT model with the first of them, into which the others are
-            loaded, or a model that vLLM in this process loads, with all of them.
+        policy: what generates: a PEFT model with the first of them, into which the others are loaded, or a
+            model that vLLM in this process loads, with all of them.
+        playing: plays them, with the settings of the first.
 
     Raises:
         ConfigError: if an adapter does not fit the model.
         DatabaseError, EngineError: as in [`evaluate`].
     """
-    first = trained[0]
     loaded: dict[str | None, str] = {}
     if not isinstance(policy, ServedPolicy):
         loaded = _loaded(policy.model, trained)
-    arms, playing = [], ArmPlayer(tasks, first, player, backend, drawing)
+    arms = []
     names = [BASE, *arm_names([str(each.adapter) for each in trained])]
     for name, adapter in zip(names, [None, *(each.adapter for each in trained)], strict=True):
         with _playing(policy, adapter, loaded.get(adapter)):
-            logger.info("%s plays %d tasks", name, len(tasks))
+            logger.info("%s plays %d tasks", name, len(playing.tasks))
             arm = playing.judged(name, playing.greedy())
         arms.append(replace(arm, adapter=adapter))
     return arms
