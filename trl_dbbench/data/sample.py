@@ -171,14 +171,9 @@ def sample_into(
         sampled = _begun(out, asked, len(starts))
         _write_head(out, sampled, tasks, trained, player)
         kept = _Kept(out, sampled, plan)
-        before = sampled.accuracy
+        rest = starts[sampled.played :]
         for batch in play_in_batches(
-            *(starts, player, backend, batch_size, "sample"),
-            played=sampled.played,
-            right=before.counts["overall"][0],
-            void=before.void["overall"],
-            prepare=prepare,
-            progress=progress,
+            *(rest, player, backend, batch_size, "sample"), prepare=prepare, progress=progress
         ):
             records = [record_with_ids(episode, "train", 0) for episode in batch]
             sampled.add(records)

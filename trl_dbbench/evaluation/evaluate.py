@@ -227,9 +227,6 @@ def play_in_batches(
     batch_size: int,
     label: str,
     *,
-    played: int = 0,
-    right: int = 0,
-    void: int = 0,
     prepare: Prepare | None = None,
     progress: bool = True,
 ) -> Iterator[list[Episode]]:
@@ -237,8 +234,6 @@ def play_in_batches(
 
     Args:
         label: what the progress bar says.
-        played, right, void: of the starts, how many have been played before, and how many of these were
-            right, or void.
         prepare: is called with each batch before it is played.
 
     Raises:
@@ -247,14 +242,12 @@ def play_in_batches(
     """
     for start in starts:
         player.rules.check_length(len(start.prompt_ids), partial(getattr, start.task, "id"))
-    database = player.database
+    database, right, void = player.database, 0, 0
     with (
         backend.engine() as engine,
-        tqdm(
-            total=len(starts), initial=played, desc=label, unit="episode", disable=not progress or None
-        ) as bar,
+        tqdm(total=len(starts), desc=label, unit="episode", disable=not progress or None) as bar,
     ):
-        for first in range(played, len(starts), batch_size):
+        for first in range(0, len(starts), batch_size):
             batch = starts[first : first + batch_size]
             if prepare is not None:
                 batch = prepare(batch)
