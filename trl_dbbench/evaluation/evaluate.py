@@ -48,9 +48,6 @@ from trl_dbbench.utils.console import columns, printable
 from trl_dbbench.utils.files import check_not_misspelled
 from trl_dbbench.utils.lookup import check_choice
 
-Prepare = Callable[[Sequence[Start]], Sequence[Start]]
-"""Replaces the starts of a batch."""
-
 Reward = Callable[[Sequence[Episode], Mapping[str, str]], None]
 """Rewards episodes; gets the lines of the earlier episodes that their prompts showed."""
 
@@ -195,12 +192,12 @@ def evaluate(
         part, label, starts = SAMPLES, f"{plan.n} samples a task", plan.starts(tasks, player, system_prompt)
     done = journal.done(part)
     places = [place for place in range(len(starts)) if place not in done]
-    prepare = showing(shots, player, tasks, system_prompt)
     played: list[Episode] = []
     for batch in play_in_batches(
         [starts[place] for place in places],
         *(player, backend, batch_size, label),
-        prepare=prepare,
+        shots=shots,
+        system_prompt=system_prompt,
         progress=progress,
     ):
         shown = {} if shots is None else shots.drawn()
@@ -227,41 +224,52 @@ def play_in_batches(
     batch_size: int,
     label: str,
     *,
-    prepare: Prepare | None = None,
+    shots: Shots | None = None,
+    system_prompt: Opening | None = None,
     progress: bool = True,
 ) -> Iterator[list[Episode]]:
     """Play episodes with the present weights, and show progress.
 
     Args:
+        player: what they are played with, within its context.
         label: what the progress bar says.
-        prepare: is called with each batch before it is played.
+        shots: adds earlier episodes to the prompts, which begin with `system_prompt`.
 
     Raises:
-        ConfigError: if a prompt does not fit the model; before the first is played.
+        ConfigError: if a prompt does not fit the model, or not even the shortest has room for an earlier
+            episode; at once.
         DatabaseError, EngineError: as `evaluate` does.
     """
+    if shots is not None and starts:
+        tasks = {id(start.task): start.task for start in starts}.values()
+        shots.player = player
+        shots.check_room(player.chat.protocol.messages(task, system_prompt) for task in tasks)
     for start in starts:
         player.rules.check_length(len(start.prompt_ids), partial(getattr, start.task, "id"))
-    database, right, void = player.database, 0, 0
-    with (
-        backend.engine() as engine,
-        tqdm(total=len(starts), desc=label, unit="episode", disable=not progress or None) as bar,
-    ):
-        for first in range(0, len(starts), batch_size):
-            batch = starts[first : first + batch_size]
-            if prepare is not None:
-                batch = prepare(batch)
-            episodes = player.play_all(batch, engine)
-            if database.gave_up is not None:
-                raise DatabaseError(
-                    f"{database.gave_up}. It was waited for, {database.patience:g} s, and is still away; "
-                    f"{first} of {len(starts)} episodes were played."
-                )
-            right += sum(episode.right for episode in episodes)
-            void += sum(episode.status == Status.ENVIRONMENT_FAULT for episode in episodes)
-            yield episodes
-            bar.update(len(episodes))
-            bar.set_postfix_str(so_far(right, void))
+
+    def batches() -> Iterator[list[Episode]]:
+        database, right, void = player.database, 0, 0
+        with (
+            backend.engine() as engine,
+            tqdm(total=len(starts), desc=label, unit="episode", disable=not progress or None) as bar,
+        ):
+            for first in range(0, len(starts), batch_size):
+                batch = starts[first : first + batch_size]
+                if shots is not None:
+                    batch = _showing(shots, batch, player, system_prompt)
+                episodes = player.play_all(batch, engine)
+                if database.gave_up is not None:
+                    raise DatabaseError(
+                        f"{database.gave_up}. It was waited for, {database.patience:g} s, and is still away; "
+                        f"{first} of {len(starts)} episodes were played."
+                    )
+                right += sum(episode.right for episode in episodes)
+                void += sum(episode.status == Status.ENVIRONMENT_FAULT for episode in episodes)
+                yield episodes
+                bar.update(len(episodes))
+                bar.set_postfix_str(so_far(right, void))
+
+    return batches()
 
 
 def so_far(right: int, void: int) -> str:
@@ -269,33 +277,16 @@ def so_far(right: int, void: int) -> str:
     return f"{right} right" + (f", {void} void" if void else "")
 
 
-def showing(
-    shots: Shots | None, player: Player, tasks: Sequence[Task], system_prompt: Opening | None
-) -> Prepare | None:
-    """Return a function that adds earlier episodes to a batch's prompts; `None` if there are none to show.
-
-    Args:
-        player: what the episodes are played with, within its context.
-        tasks: all that are played.
-
-    Raises:
-        ConfigError: if not even the shortest prompt has room for one.
-    """
-    if shots is None:
-        return None
-    chat = player.chat
-    shots.player = player
-    shots.check_room(chat.protocol.messages(task, system_prompt) for task in tasks)
-
-    def prepare(starts: Sequence[Start]) -> Sequence[Start]:
-        tasks = [start.task for start in starts]
-        shown = shots.show(tasks, [chat.protocol.messages(task, system_prompt) for task in tasks], round=0)
-        return [
-            replace(start, prompt_ids=chat.prompt_ids(messages), shots=ids, messages=messages)
-            for start, (messages, ids) in zip(starts, shown, strict=True)
-        ]
-
-    return prepare
+def _showing(
+    shots: Shots, starts: Sequence[Start], player: Player, system_prompt: Opening | None
+) -> list[Start]:
+    """Return the starts with earlier episodes in their prompts."""
+    chat, tasks = player.chat, [start.task for start in starts]
+    shown = shots.show(tasks, [chat.protocol.messages(task, system_prompt) for task in tasks], round=0)
+    return [
+        replace(start, prompt_ids=chat.prompt_ids(messages), shots=ids, messages=messages)
+        for start, (messages, ids) in zip(starts, shown, strict=True)
+    ]
 
 
 def open_model(
