@@ -19,16 +19,17 @@ from saved_runs import FORGOT_WHERE, LOOK, answer, count_task, delete_task, sql
 from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerBase
 
 from trl_dbbench.database import Database
-from trl_dbbench.evaluation.compare import (
+from trl_dbbench.evaluation.compare.arms import (
     Arm,
+    Sampling,
     best_of,
-    figures_of,
     majority,
     mcnemar,
     paired_interval,
     pass_at_k,
+    result_of,
 )
-from trl_dbbench.evaluation.compare.arms import Sampling, result_of
+from trl_dbbench.evaluation.compare.figures import figures_of
 from trl_dbbench.runs.records import EpisodeRecord, episode_record
 from trl_dbbench.tasks import load_tasks
 

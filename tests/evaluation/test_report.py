@@ -24,10 +24,10 @@ from required import lacking
 from trl_dbbench.cli import main
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.evaluation.compare.saved import saved_arms
-from trl_dbbench.evaluation.report import charts, compare, read_run, write_figures, write_report
-from trl_dbbench.evaluation.report.curves import Chart, Series, y_range
-from trl_dbbench.evaluation.report.page import compare_runs
-from trl_dbbench.evaluation.report.run import Run
+from trl_dbbench.evaluation.report.curves import Chart, Series, charts, compare, y_range
+from trl_dbbench.evaluation.report.figures import write_figures
+from trl_dbbench.evaluation.report.page import compare_runs, write_report
+from trl_dbbench.evaluation.report.run import Run, read_run
 from trl_dbbench.tasks import Task
 
 ATTACK = "<script>alert(1)</script></script><img src=x onerror=alert(2)>\u2028{{ 7*7 }}"

@@ -13,7 +13,7 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.utils.files import check_outputs, write_json
 
 if TYPE_CHECKING:
-    from trl_dbbench.evaluation.compare import Arm
+    from trl_dbbench.evaluation.compare.arms import Arm
 
 
 @opt.taking(opt.engine, opt.episodes, opt.drawing)
@@ -57,8 +57,7 @@ def compare(
 
 def _tell(arms: list[Arm], notes: list[str], json_file: Path | None, html_file: Path | None) -> None:
     """Print the comparison, and write it where options ask for it."""
-    from trl_dbbench.evaluation.compare import compare_arms
-    from trl_dbbench.evaluation.compare.comparison import comparison_text
+    from trl_dbbench.evaluation.compare.comparison import compare_arms, comparison_text
     from trl_dbbench.evaluation.compare.page import write_comparison
 
     comparison = compare_arms(arms, notes=notes)

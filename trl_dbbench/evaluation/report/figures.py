@@ -27,12 +27,10 @@ def write_figures(run: Run, folder: str | Path) -> list[Path]:
     """Write each chart that has data as a PNG of 300 dots per inch, one column of a paper wide.
 
     Raises:
-        ConfigError: if matplotlib is not installed or the folder cannot be written.
+        ConfigError: if the folder cannot be written.
     """
-    try:
-        import matplotlib
-    except ImportError:
-        raise ConfigError(NO_MATPLOTLIB) from None
+    import matplotlib
+
     folder = Path(folder)
     style: dict[Any, Any] = {
         "font.size": 8,
