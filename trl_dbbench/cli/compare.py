@@ -42,30 +42,23 @@ def compare(
     was played before. Prints their figures, wins and losses, McNemar's exact test, bootstrap intervals of the
     difference, and tasks that flipped.
     """
+    from trl_dbbench.evaluation.compare.comparison import compare_arms, comparison_text
+    from trl_dbbench.evaluation.compare.page import write_comparison
+    from trl_dbbench.evaluation.compare.saved import names_of
+    from trl_dbbench.evaluation.compare.streams import stream_figures, streams_text
+
     read = [file for each in saved or () for file in opt.files_of(each)]
     check_outputs([json_file, html_file], *read, tasks)
     notes: list[str] = []
     arms = _saved(context, saved) if saved else _played(context, notes)
-    _tell(arms, notes, json_file, html_file)
-    if saved:
-        from trl_dbbench.evaluation.compare.saved import names_of
-        from trl_dbbench.evaluation.compare.streams import stream_figures, streams_text
-
-        if figures := stream_figures(saved, names_of(saved)):
-            typer.echo(f"\nStreams, in points of 100 (docs/lifelong.md):\n{streams_text(figures)}")
-
-
-def _tell(arms: list[Arm], notes: list[str], json_file: Path | None, html_file: Path | None) -> None:
-    """Print the comparison, and write it where options ask for it."""
-    from trl_dbbench.evaluation.compare.comparison import compare_arms, comparison_text
-    from trl_dbbench.evaluation.compare.page import write_comparison
-
     comparison = compare_arms(arms, notes=notes)
     typer.echo(comparison_text(comparison))
     if json_file is not None:
         write_json(json_file, comparison.to_dict())
     if html_file is not None:
         typer.echo(write_comparison(comparison, html_file))
+    if saved and (figures := stream_figures(saved, names_of(saved))):
+        typer.echo(f"\nStreams, in points of 100 (docs/lifelong.md):\n{streams_text(figures)}")
 
 
 def _saved(context: typer.Context, paths: list[Path]) -> list[Arm]:

@@ -295,10 +295,9 @@ def _checked(name: str, check: Callable[[], str | Finding], parser: RecipeParser
     try:
         with parser.saying_where():
             found = check()
-    except (DBBenchError, ValueError, OSError) as error:
-        return Finding(name, "FAIL", str(error))
-    except Exception as error:  # of a library, about a setting that it was given
-        return Finding(name, "FAIL", f"{type(error).__name__}: {error}")
+    except Exception as error:  # ours, or of a library, about a setting that it was given
+        told = isinstance(error, DBBenchError | ValueError | OSError)
+        return Finding(name, "FAIL", str(error) if told else f"{type(error).__name__}: {error}")
     return found if isinstance(found, Finding) else Finding(name, "ok", found)
 
 

@@ -100,7 +100,6 @@ def _evaluate(tasks: list[Task], trained: Trained, plan: Plan | None, given: dic
         evaluation = playing.greedy()
         typer.echo(evaluation)
         arm = playing.judged(Path(trained.adapter or trained.model).resolve().name, evaluation)
-        _tell_samples(arm)
     _keep(evaluation, arm, given["json_file"], given["html_file"])
     _finish(journal)
 
@@ -134,7 +133,6 @@ def _evaluate_endpoint(context: typer.Context, plan: Plan | None) -> None:
             gold=gold_of(evaluation.tasks),
             model=evaluation.endpoint,
         )
-        _tell_samples(arm)
         _keep(evaluation, arm, json_file, context.params["html_file"])
     if (reason := evaluation.ended_early) is None:
         return _finish(journal)
@@ -222,17 +220,14 @@ def _journal_of(trained: Trained, tasks: list[Task], plan: Plan | None, given: d
     return open_journal(given["json_file"], asked, given["resume"])
 
 
-def _tell_samples(arm: Arm) -> None:
-    from trl_dbbench.evaluation.compare.comparison import judgement
-
-    if arm.sampling is not None and arm.samples:
-        typer.echo(f"\n{judgement(arm)}")
-
-
 def _keep(evaluation: Evaluation, arm: Arm, json_file: Path | None, html_file: Path | None) -> None:
+    """Print what the samples came to, and write all where options ask for it."""
+    from trl_dbbench.evaluation.compare.comparison import judgement
     from trl_dbbench.evaluation.compare.page import write_arm
     from trl_dbbench.evaluation.compare.saved import arm_dict
 
+    if arm.sampling is not None and arm.samples:
+        typer.echo(f"\n{judgement(arm)}")
     if json_file is not None:
         write_json(json_file, evaluation.to_dict() | arm_dict(arm))
     if html_file is not None:
