@@ -87,8 +87,7 @@ def _played(context: typer.Context, notes: list[str]) -> list[Arm]:
             "say what to compare: --adapter (with --model for its base), or files of eval --json, or runs."
         )
     plan = opt.plan_of(context)
-    options = opt.settings_options(context)
-    trained = [opt.trained_by(None, given["model"], adapter, **options) for adapter in given["adapter"]]
+    trained = [opt.trained_by(context, adapter) for adapter in given["adapter"]]
     arm_names(given["adapter"])
     notes += check_one_base(trained)
     tasks = each_once(opt.tasks_to_evaluate(trained[0], given["tasks"], given["limit"]))

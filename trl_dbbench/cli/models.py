@@ -75,9 +75,7 @@ def evaluate(
         opt.refuse(context, "an endpoint gives text and no tokens", *NEEDS_TOKENS)
         return _evaluate_endpoint(context, plan)
     opt.refuse(context, "it goes with --endpoint, which is not given", "--api-key-env", "--concurrency")
-    trained = opt.trained_by(run, model, adapter, few_shot_update, **opt.settings_options(context))
-    if not trained.settings.few_shot:
-        opt.refuse(context, "no examples are shown without --few-shot", "--few-shot-by")
+    trained = opt.trained_by(context, adapter, run)
     loaded = opt.tasks_to_evaluate(trained, tasks, limit)
     _evaluate(loaded, trained, plan, context.params)
 
@@ -144,7 +142,6 @@ def _evaluate_endpoint(context: typer.Context, plan: Plan | None) -> None:
 
 def _play_endpoint(context: typer.Context, plan: Plan | None) -> tuple[EndpointEvaluation, Journal]:
     """Play with the endpoint's model; a run lends its tasks and how its episodes were played."""
-    from trl_dbbench.cli.arguments import read_system_prompt, read_template_kwargs
     from trl_dbbench.data.sample import asked_of
     from trl_dbbench.episode.judge import Judge
     from trl_dbbench.evaluation.compare.play import each_once
@@ -158,11 +155,8 @@ def _play_endpoint(context: typer.Context, plan: Plan | None) -> tuple[EndpointE
     run, model = given["run"], given["model"]
     if model is None:
         raise ConfigError("--endpoint needs --model, the model's name on that server.")
-    template_kwargs = read_template_kwargs(given["chat_template_kwargs"])
-    options = {name: value for name, value in opt.settings_options(context).items() if value is not None}
-    options.pop("chat_template_kwargs", None)  # the server's
-    if "system_prompt" in options:
-        options["system_prompt"] = read_system_prompt(options["system_prompt"])
+    options = opt.settings_options(context)
+    template_kwargs = options.pop("chat_template_kwargs", {})  # the server's
     # the model's name is the server's alone: no folder and no hub is asked about it
     trained = find_trained(run, **options) if run else Trained(model, None, replace(DEFAULTS, **options))
     settings = trained.settings
@@ -270,9 +264,7 @@ def sample(
     drawn = {name: context.params[name] for name in ("temperature", "top_p", "top_k", "seed")}
     plan = Plan(n, keep, max_per_task, **drawn)
     check_folder(out, "--out")
-    trained = opt.trained_by(run, model, adapter, **opt.settings_options(context))
-    if not trained.settings.few_shot:
-        opt.refuse(context, "no examples are shown without --few-shot", "--few-shot-by")
+    trained = opt.trained_by(context, adapter, run)
     loaded = load_tasks(tasks)
     if eval_tasks is None and trained.run is None:
         typer.echo("note: no task is known to be held out; --eval-tasks names some, which are then refused.")
