@@ -44,13 +44,16 @@ def compare(
     """
     from trl_dbbench.evaluation.compare.comparison import compare_arms, comparison_text
     from trl_dbbench.evaluation.compare.page import write_comparison
-    from trl_dbbench.evaluation.compare.saved import names_of
+    from trl_dbbench.evaluation.compare.saved import names_of, saved_arms
     from trl_dbbench.evaluation.compare.streams import stream_figures, streams_text
 
     read = [file for each in saved or () for file in opt.files_of(each)]
     check_outputs([json_file, html_file], *read, tasks)
     notes: list[str] = []
-    arms = _saved(context, saved) if saved else _played(context, notes)
+    played = [option for option in opt.given_options(context) if option not in ("saved", "--json", "--html")]
+    if saved and played:
+        raise ConfigError(f"what was saved is not played again: leave out {', '.join(played)}, or SAVED.")
+    arms = saved_arms(saved) if saved else _played(context, notes)
     comparison = compare_arms(arms, notes=notes)
     typer.echo(comparison_text(comparison))
     if json_file is not None:
@@ -59,16 +62,6 @@ def compare(
         typer.echo(write_comparison(comparison, html_file))
     if saved and (figures := stream_figures(saved, names_of(saved))):
         typer.echo(f"\nStreams, in points of 100 (docs/lifelong.md):\n{streams_text(figures)}")
-
-
-def _saved(context: typer.Context, paths: list[Path]) -> list[Arm]:
-    from trl_dbbench.evaluation.compare.saved import saved_arms
-
-    kept = ("saved", "--json", "--html")
-    if played := [option for option in opt.given_options(context) if option not in kept]:
-        options = ", ".join(played)
-        raise ConfigError(f"what was saved is not played again: leave out {options}, or SAVED.")
-    return saved_arms(paths)
 
 
 def _played(context: typer.Context, notes: list[str]) -> list[Arm]:
@@ -91,8 +84,7 @@ def _played(context: typer.Context, notes: list[str]) -> list[Arm]:
     arm_names(given["adapter"])
     notes += check_one_base(trained)
     tasks = each_once(opt.tasks_to_evaluate(trained[0], given["tasks"], given["limit"]))
-    where = given["database"], given["docker_image"]
-    engine, adapters = opt.engine_settings(given), [str(each.adapter) for each in trained]
-    with opened(trained[0], tasks, engine, *where, adapters) as (player, backend, policy):
+    adapters = [str(each.adapter) for each in trained]
+    with opened(given, trained[0], tasks, adapters) as (player, backend, policy):
         how = plan, given["scorer"], given["batch_size"]
         return play_adapters(trained, policy, ArmPlayer(tasks, trained[0], player, backend, *how))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.utils.files import check_folder, check_outputs, write_json
 
 if TYPE_CHECKING:
-    from trl_dbbench.engines.base import Backend, EngineSettings
+    from trl_dbbench.engines.base import Backend
     from trl_dbbench.engines.policy import Policy, ServedPolicy
     from trl_dbbench.episode.plan import Plan
     from trl_dbbench.episode.player import Player
@@ -86,12 +86,11 @@ def _evaluate(tasks: list[Task], trained: Trained, plan: Plan | None, given: dic
 
     if plan is not None:
         tasks = each_once(tasks)  # whose samples would be drawn from the same random numbers
-    engine, spec, image = opt.engine_settings(given), given["database"], given["docker_image"]
     journal = _journal_of(trained, tasks, plan, given)
     with (
         closing(journal),
         kept(journal, lambda sentence: typer.echo(sentence, err=True)),
-        opened(trained, tasks, engine, spec, image) as (player, backend, _),
+        opened(given, trained, tasks) as (player, backend, _),
     ):
         how = plan, given["scorer"], given["batch_size"], given["few_shot_update"]
         playing = ArmPlayer(tasks, trained, player, backend, *how, journal)
@@ -269,8 +268,7 @@ def sample(
     if eval_tasks is None and trained.run is None:
         typer.echo("note: no task is known to be held out; --eval-tasks names some, which are then refused.")
     check_not_held_out(loaded, trained.run, load_tasks(eval_tasks) if eval_tasks else [])
-    engine, spec, image = opt.engine_settings(context.params), options["database"], options["docker_image"]
-    with opened(trained, loaded, engine, spec, image) as (player, backend, _):
+    with opened(context.params, trained, loaded) as (player, backend, _):
         sampled = sample_into(out, loaded, plan, trained, player, backend, batch_size=options["batch_size"])
     typer.echo(sampled)
     typer.echo(f"The episodes are in {out}.")
@@ -282,21 +280,16 @@ def _database(trained: Trained, tasks: Iterable[Task], asked: str | None) -> Spe
 
 @contextmanager
 def opened(
-    trained: Trained,
-    tasks: Iterable[Task],
-    engine: EngineSettings,
-    database: str | None,
-    docker_image: str | None,
-    adapters: Sequence[str] = (),
+    given: Mapping[str, Any], trained: Trained, tasks: Iterable[Task], adapters: Sequence[str] = ()
 ) -> Iterator[tuple[Player, Backend, Policy | ServedPolicy]]:
-    """Open the player, the backend and the policy of a command.
+    """Open the player, the backend and the policy of a command with these options.
 
     With vLLM in this process, `adapters` are those that are played one after the other.
     """
     from trl_dbbench.evaluation.evaluate import open_model, player_of
 
-    settings = trained.settings
-    backend, policy = open_model(trained, engine, adapters)
-    spec = _database(trained, tasks, database)
-    with closing(backend), open_database(spec, docker_image=docker_image, limits=settings.limits) as there:
+    settings, image = trained.settings, given["docker_image"]
+    backend, policy = open_model(trained, opt.engine_settings(given), adapters)
+    spec = _database(trained, tasks, given["database"])
+    with closing(backend), open_database(spec, docker_image=image, limits=settings.limits) as there:
         yield player_of(settings, policy, there), backend, policy

@@ -230,11 +230,11 @@ def _playing(policy: Policy | ServedPolicy, adapter: str | None, name: str | Non
     """Let the model generate with this adapter, which has this name in a PEFT model, or with none."""
     if isinstance(policy, ServedPolicy):
         policy.adapter = adapter
-    elif adapter is not None:
-        policy.model.set_adapter(name)
-        policy.model.eval()
-    else:
+    elif adapter is None:
         with policy.model.disable_adapter():
             yield
         return
+    else:
+        policy.model.set_adapter(name)
+        policy.model.eval()
     yield
