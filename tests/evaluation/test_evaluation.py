@@ -336,7 +336,7 @@ def test_eval_command(command: Callable, model: Path, tmp_path: Path, protocol: 
     figures = json.loads(figures.read_text(encoding="utf-8"))
     said = {"accuracy", "counts", "void", "void_reasons", "statuses", "emulation_mistakes", "episodes"}
     said |= {"unreadable_first_turns"}
-    of_the_arm = {"name", "model", "adapter", "gold", "figures"}
+    of_the_arm = {"name", "model", "adapter", "sampling", "gold", "figures"}
     assert set(figures) == {*said, *of_the_arm}
     assert (figures["name"], figures["model"], figures["adapter"]) == ("tiny", str(model), None)
     assert figures["emulation_mistakes"] == 0

@@ -19,7 +19,6 @@ import runpy
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -101,15 +100,19 @@ def unmet() -> dict[str, str]:
 
 def play_shipped() -> str:
     """Play quickstart tasks with its model, on a CPU and the embedded database; return what came of it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # more only wait for each other with a model this small
+    logging.disable_progress_bar()
     try:
-        with _one_quiet_thread():
-            model, episodes = _played(shipped.read_recipe(shipped.recipes()["quickstart"]))
-            difference = largest_difference(model, episodes)
+        model, episodes = _played(shipped.read_recipe(shipped.recipes()["quickstart"]))
+        difference = largest_difference(model, episodes)
     except Exception as error:  # whatever a version raises that was not tried
         raise EngineError(
             "no episode can be played with the installed versions of trl, transformers and torch: "
             f"{type(error).__name__}: {one_line(error)}"
         ) from error
+    finally:
+        torch.set_num_threads(threads)
     for episode in episodes:
         if episode.fault is not None:
             raise EngineError(f"the embedded database fails with the installed versions: {episode.fault}")
@@ -124,20 +127,6 @@ def play_shipped() -> str:
         f"the quickstart's model plays {len(episodes)}, {right} of them right; log-probabilities of rollouts "
         f"and training forwards agree up to {difference:.1g}"
     )
-
-
-@contextmanager
-def _one_quiet_thread() -> Iterator[None]:
-    """One quiet thread: more only wait for each other with a model this small."""
-    threads, bars = torch.get_num_threads(), logging.is_progress_bar_enabled()
-    torch.set_num_threads(1)
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def _played(recipe: Mapping[str, Any]) -> tuple[PreTrainedModel, list[Episode]]:

@@ -133,13 +133,7 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as JSON, without the episodes of tasks that did not flip."""
         arms = [
-            {
-                "name": arm.name,
-                "model": arm.model,
-                "adapter": arm.adapter,
-                "sampling": None if arm.sampling is None else vars(arm.sampling),
-                "figures": figures.to_dict(),
-            }
+            arm.to_dict() | {"figures": figures.to_dict()}
             for arm, figures in zip(self.arms, self.figures, strict=True)
         ]
         return {

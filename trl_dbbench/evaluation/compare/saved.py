@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,8 @@ from trl_dbbench.utils.files import shortest_names
 
 def arm_dict(arm: Arm) -> dict[str, Any]:
     """Return an arm as the file of an evaluation holds it, beside the greedy episodes and their accuracy."""
-    said: dict[str, Any] = {"name": arm.name, "model": arm.model, "adapter": arm.adapter, "gold": arm.gold}
-    said["figures"] = figures_of(arm).to_dict()
-    if arm.sampling is not None:
-        said |= {"sampling": asdict(arm.sampling), "samples": arm.samples}
-    return said
+    samples = {} if arm.sampling is None else {"samples": arm.samples}
+    return arm.to_dict() | {"gold": arm.gold, "figures": figures_of(arm).to_dict()} | samples
 
 
 def saved_arms(paths: Sequence[Path]) -> list[Arm]:

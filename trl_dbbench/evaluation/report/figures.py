@@ -40,12 +40,12 @@ def write_figures(run: Run, folder: str | Path) -> list[Path]:
     }
     written = []
     with matplotlib.rc_context(style):
-        figures = {chart.id: _figure(chart) for chart in charts(run) if chart.series}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for name, figure in figures.items():
-                written.append(folder / f"{name}.png")
-                figure.savefig(written[-1], dpi=300)
+            for chart in charts(run):
+                if chart.series:
+                    written.append(folder / f"{chart.id}.png")
+                    _figure(chart).savefig(written[-1], dpi=300)
         except OSError as error:
             raise ConfigError(f"figures cannot be written to {folder}: {error.strerror}.") from None
     return written

@@ -103,12 +103,10 @@ def headline(of: Share, where: str) -> tuple[str, str]:
     return str(of), f"{where}: {of.right:,.0f} of {of.judged:,} episodes"
 
 
-def names_of(runs: tuple[Run, Run]) -> tuple[str, str]:
-    """Return the names of both, told apart by their folders where they are the same."""
-    paths = [run.path.parts for run in runs if run.path is not None]
-    told_apart = shortest_names(paths) if len(paths) == 2 else None
-    first, second = told_apart or [f"{run.name} ({number})" for number, run in enumerate(runs, 1)]
-    return first, second
+def names_of(runs: Sequence[Run]) -> list[str]:
+    """Return the names of runs, told apart by their folders where they are the same."""
+    told_apart = shortest_names([Path(run.path or run.name).parts for run in runs])
+    return told_apart or [f"{run.name} ({number})" for number, run in enumerate(runs, 1)]
 
 
 def charts_beside(runs: tuple[Run, Run]) -> list[Chart]:
