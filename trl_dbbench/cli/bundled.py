@@ -22,7 +22,6 @@ from contextlib import suppress
 from filecmp import cmp
 from itertools import takewhile
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import yaml
@@ -247,18 +246,13 @@ def launch(command: list[str]) -> None:
     """
     from accelerate.commands.launch import launch_command, launch_command_parser
 
-    interrupted = False
-
-    def note(number: int, frame: FrameType | None) -> None:
-        nonlocal interrupted
-        interrupted = True
-
-    signal.signal(signal.SIGINT, note)  # what it starts has its own again
+    interrupted = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: interrupted.set())  # what it starts has its own again
     threading.Thread(target=threading.Event().wait, daemon=True).start()  # gets it for this process
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         launch_command(launch_command_parser().parse_args(command[3:]))
     except (Exception, SystemExit):
-        if interrupted:  # the launcher turns every status into 1
+        if interrupted.is_set():  # the launcher turns every status into 1
             raise SystemExit(128 + signal.SIGINT) from None
         raise

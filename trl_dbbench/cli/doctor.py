@@ -19,6 +19,7 @@ import runpy
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -386,18 +387,14 @@ def _model(case: Case) -> str | Finding:
         adapter_settings(adapter, get_peft_config(case.model))
     text = f"{name}, {config.model_type}, with a chat template"
     half = wants_bf16(case.given) or bytes_of(case.get("dtype", "auto"), config) == 2
-    if case.on_cpu and half and not computes_bfloat16(torch.cpu.get_capabilities()):
+    cpu = torch.cpu.get_capabilities()
+    lacks_bf16 = cpu.get("architecture") == "x86_64" and not (cpu.get("avx512_bf16") or cpu.get("amx_bf16"))
+    if case.on_cpu and half and lacks_bf16:
         slow = (
             "this CPU has no instructions for bfloat16: --dtype float32 --bf16 false is several times faster"
         )
         return Finding("model", "note", f"{text}; {slow}")
     return text
-
-
-def computes_bfloat16(capabilities: Mapping[str, Any]) -> bool:
-    """Return whether a CPU has instructions for bfloat16; one that is not x86 is taken to have them."""
-    x86 = capabilities.get("architecture") == "x86_64"
-    return not x86 or bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 # --- database -------------------------------------------------------------------------------------
@@ -430,19 +427,15 @@ def _has_to_pull(image: str, spec: str) -> bool:
     from docker.errors import DockerException, ImageNotFound
 
     try:
-        client = connect_to_docker()
+        with closing(connect_to_docker()) as client:
+            client.images.get(image)
+    except ImageNotFound:
+        return True
     except DatabaseError:
         if spec == "docker":
             raise
-        return False
-    try:
-        client.images.get(image)
-    except ImageNotFound:
-        return True
     except DockerException:  # starting it will say more
-        return False
-    finally:
-        client.close()
+        pass
     return False
 
 

@@ -98,10 +98,6 @@ def _evaluate(tasks: list[Task], trained: Trained, plan: Plan | None, given: dic
         typer.echo(evaluation)
         arm = playing.judged(Path(trained.adapter or trained.model).resolve().name, evaluation)
     _keep(evaluation, arm, given["json_file"], given["html_file"])
-    _finish(journal)
-
-
-def _finish(journal: Journal) -> None:
     if sentence := journal.finish():
         typer.echo(sentence, err=True)
 
@@ -131,12 +127,12 @@ def _evaluate_endpoint(context: typer.Context, plan: Plan | None) -> None:
             model=evaluation.endpoint,
         )
         _keep(evaluation, arm, json_file, context.params["html_file"])
-    if (reason := evaluation.ended_early) is None:
-        return _finish(journal)
-    if sentence := journal.how_to_go_on():
+    reason = evaluation.ended_early
+    if sentence := journal.finish() if reason is None else journal.how_to_go_on():
         typer.echo(sentence, err=True)
-    there = f" They are in {json_file}." if evaluation.records and json_file is not None else ""
-    raise EngineError(f"{reason}{there}")
+    if reason is not None:
+        there = f" They are in {json_file}." if evaluation.records and json_file is not None else ""
+        raise EngineError(f"{reason}{there}")
 
 
 def _play_endpoint(context: typer.Context, plan: Plan | None) -> tuple[EndpointEvaluation, Journal]:

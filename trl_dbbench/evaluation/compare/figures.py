@@ -146,7 +146,9 @@ def figures_of(arm: Arm) -> Figures:
             void = void_greedy if measure == GREEDY else void_samples
             found = [judged[measure][key] for key in keys[group] if key in judged.get(measure, {})]
             if counted := [values[key] for key in keys[group] if key in values]:
-                shares[group][measure] = _share(found, counted, sum(void[key] for key in keys[group]))
+                right, failed = sum(found), sum(void[key] for key in keys[group])
+                whole = int(right) if right == int(right) else right
+                shares[group][measure] = Share(whole, len(found), failed, (sum(counted), len(counted)))
     kind, episodes = ("sampled", arm.samples) if arm.samples else ("greedy", arm.greedy)
     return Figures(shares, episode_figures(kind, episodes))
 
@@ -171,13 +173,6 @@ def share_dict(share: Share) -> dict[str, float]:
 
 def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
-
-
-def _share(values: Sequence[float], of_all: Sequence[float], void: int) -> Share:
-    """Return the share of right tasks; in `of_all`, void episodes count as wrong."""
-    total = sum(values)
-    right = int(total) if total == int(total) else total
-    return Share(right, len(values), void, (sum(of_all), len(of_all)))
 
 
 def _shares(counts: Counter[str], total: int) -> dict[str, float]:
