@@ -162,7 +162,7 @@ def sample_into(
     tasks = list({task.digest: task for task in tasks}.values())
     player = within_context(player, backend)
     starts = plan.starts(tasks, player, trained.settings.system_prompt)
-    shots = shots_of(trained, player, folder=out)
+    shots = shots_of(trained, player, tasks, folder=out)
     asked = asked_of(tasks, plan, trained) | {"database": player.database.describe()}
     if out.exists() and not (out / PROGRESS_FILE).exists() and any(map(_is_of_others, out.iterdir())):
         raise ConfigError(f"'{out}' holds something else. Name a new folder by --out.")

@@ -6,7 +6,7 @@ import json
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -236,14 +236,11 @@ def play_in_batches(
         shots: adds earlier episodes to the prompts, which begin with `system_prompt`.
 
     Raises:
-        ConfigError: if a prompt does not fit the model, or not even the shortest has room for an earlier
-            episode; at once.
+        ConfigError: if a prompt does not fit the model; at once.
         DatabaseError, EngineError: as `evaluate` does.
     """
-    if shots is not None and starts:
-        tasks = {id(start.task): start.task for start in starts}.values()
+    if shots is not None:
         shots.player = player
-        shots.check_room(player.chat.protocol.messages(task, system_prompt) for task in tasks)
     for start in starts:
         player.rules.check_length(len(start.prompt_ids), partial(getattr, start.task, "id"))
 
@@ -398,7 +395,11 @@ def settings_apart(trained: Trained, folder: Path, found_at: Path) -> RunSetting
 
 
 def shots_of(
-    trained: Trained, player: Player, update: bool = False, folder: Path | None = None
+    trained: Trained,
+    player: Player,
+    tasks: Iterable[Task],
+    update: bool = False,
+    folder: Path | None = None,
 ) -> Shots | None:
     """Return the source of earlier episodes for prompts, as the settings say; `None` if they ask for none.
 
@@ -406,15 +407,20 @@ def shots_of(
     were saved.
 
     Args:
+        player: what the episodes are played with, within its context.
+        tasks: all that are played.
         update: right episodes of the evaluation itself join the memory.
         folder: where what is shown is written, if it is.
 
     Raises:
-        ConfigError: if the memory cannot be read or shows nothing, or the chat template cannot show it.
+        ConfigError: if the memory cannot be read or shows nothing, the chat template cannot show it, or not
+            even the shortest prompt has room for an episode.
     """
     settings, protocol = trained.settings, player.chat.protocol
     if not settings.few_shot:
         return None
     memory = memory_of(trained, protocol)
     by, seed = settings.few_shot_by or DEFAULT_WAY, settings.few_shot_seed or 0
-    return Shots(player, memory, settings.few_shot, by, seed=seed, update=update, folder=folder)
+    shots = Shots(player, memory, settings.few_shot, by, seed=seed, update=update, folder=folder)
+    shots.check_room(protocol.messages(task, settings.system_prompt) for task in tasks)
+    return shots

@@ -22,7 +22,7 @@ from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.errors import ConfigError, one_line
 from trl_dbbench.evaluation.compare.arms import Arm, Sampling, gold_of
-from trl_dbbench.evaluation.evaluate import Evaluation, evaluate, shots_of
+from trl_dbbench.evaluation.evaluate import Evaluation, evaluate, shots_of, within_context
 from trl_dbbench.rewards.registry import with_step_rewards
 from trl_dbbench.runs.few_shot import Example, with_examples
 from trl_dbbench.runs.journal import Journal
@@ -89,11 +89,12 @@ class ArmPlayer:
         return replace(arm, samples=self._play(plan).records, sampling=sampling_of(plan, self._scorer))
 
     def _play(self, plan: Plan | None, few_shot_update: bool = False) -> Evaluation:
+        player = within_context(self.player, self.backend)
         return evaluate(
-            *(self.tasks, self.player, self.backend),
+            *(self.tasks, player, self.backend),
             system_prompt=self.trained.settings.system_prompt,
             batch_size=self.batch_size,
-            shots=shots_of(self.trained, self.player, few_shot_update),
+            shots=shots_of(self.trained, player, self.tasks, few_shot_update),
             journal=self.journal,
             reward=self._reward,
             plan=plan,
