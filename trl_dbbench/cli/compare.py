@@ -66,13 +66,7 @@ def compare(
 
 def _played(context: typer.Context, notes: list[str]) -> list[Arm]:
     """Return the base model and the adapters, played now."""
-    from trl_dbbench.evaluation.compare.play import (
-        ArmPlayer,
-        arm_names,
-        check_one_base,
-        each_once,
-        play_adapters,
-    )
+    from trl_dbbench.evaluation.compare import play
 
     given = context.params
     if not given["adapter"]:
@@ -81,10 +75,10 @@ def _played(context: typer.Context, notes: list[str]) -> list[Arm]:
         )
     plan = opt.plan_of(context)
     trained = [opt.trained_by(context, adapter) for adapter in given["adapter"]]
-    arm_names(given["adapter"])
-    notes += check_one_base(trained)
-    tasks = each_once(opt.tasks_to_evaluate(trained[0], given["tasks"], given["limit"]))
+    play.arm_names(given["adapter"])
+    notes += play.check_one_base(trained)
+    tasks = play.each_once(opt.tasks_to_evaluate(trained[0], given["tasks"], given["limit"]))
     adapters = [str(each.adapter) for each in trained]
     with opened(given, trained[0], tasks, adapters) as (player, backend, policy):
         how = plan, given["scorer"], given["batch_size"]
-        return play_adapters(trained, policy, ArmPlayer(tasks, trained[0], player, backend, *how))
+        return play.play_adapters(trained, policy, play.ArmPlayer(tasks, trained[0], player, backend, *how))

@@ -245,10 +245,6 @@ class Case:
     def model(self) -> ModelConfig:
         return ModelConfig(**{each.name: getattr(self.given, each.name) for each in fields(ModelConfig)})
 
-    @property
-    def on_cpu(self) -> bool:
-        return bool(self.get("use_cpu"))
-
 
 def examine(
     recipe: Path, options: Sequence[str], num_processes: int | None = None, config_file: str | None = None
@@ -389,7 +385,7 @@ def _model(case: Case) -> str | Finding:
     half = wants_bf16(case.given) or bytes_of(case.get("dtype", "auto"), config) == 2
     cpu = torch.cpu.get_capabilities()
     lacks_bf16 = cpu.get("architecture") == "x86_64" and not (cpu.get("avx512_bf16") or cpu.get("amx_bf16"))
-    if case.on_cpu and half and lacks_bf16:
+    if case.get("use_cpu", False) and half and lacks_bf16:
         slow = (
             "this CPU has no instructions for bfloat16: --dtype float32 --bf16 false is several times faster"
         )
@@ -458,7 +454,7 @@ def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
     loaded_with = model_init_kwargs(case.model, given if isinstance(given, dict) else None)
     place = Place(
         there=_memory_there(case),
-        on_cpu=case.on_cpu,
+        on_cpu=case.get("use_cpu", False),
         value_bytes=bytes_of(str(loaded_with["dtype"] or "auto"), config),
         lora=adapter is not None,
         bits=bits,
@@ -473,7 +469,7 @@ def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
         f"on each rank ({planned})"
     )
     gpus = torch.cuda.device_count()
-    if not case.on_cpu and gpus < case.ranks:
+    if not case.get("use_cpu", False) and gpus < case.ranks:
         raise ConfigError(
             f"{text}. The recipe wants {case.ranks} GPU{'s' * (case.ranks > 1)}, PyTorch sees "
             f"{gpus or 'none'}. Give fewer by --num-processes; a small model also trains with "
@@ -489,7 +485,7 @@ def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
 
 def _memory_there(case: Case) -> float:
     """Bytes that one rank can have; without a GPU, no bound is known."""
-    if case.on_cpu:
+    if case.get("use_cpu", False):
         return total_memory(torch.device("cpu")) / case.ranks
     gpus = range(min(case.ranks, torch.cuda.device_count()))
     return min((total_memory(torch.device("cuda", each)) for each in gpus), default=math.inf)
