@@ -574,7 +574,7 @@ def test_command_writes_page_and_figures(tmp_path, monkeypatch, capsys) -> None:
     with pytest.raises(SystemExit) as stopped:
         main()
     assert not stopped.value.code
-    names = {"accuracy", "reward", "status", "kl", "turns", "tokens", "skills"}
+    names = {"accuracy", "reward", "status", "kl", "turns", "tokens"}
     assert {path.stem for path in (run / "figures").iterdir()} == names
     for path in (run / "figures").iterdir():
         assert path.read_bytes().startswith(b"\x89PNG")
