@@ -36,7 +36,7 @@ from trl_dbbench import Episode, Task, load_tasks
 from trl_dbbench.cli.bundled import read_recipe
 from trl_dbbench.cli.tasks import write_tasks
 from trl_dbbench.data.generate import generate_tasks
-from trl_dbbench.evaluation.compare import mcnemar
+from trl_dbbench.evaluation.compare.arms import mcnemar
 from trl_dbbench.grading.statistics import Share
 from trl_dbbench.rewards.outcome import OUTCOME_PRESETS
 

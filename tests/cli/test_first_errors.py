@@ -244,20 +244,54 @@ def test_the_version(command: Callable) -> None:
     assert command("--version") == (0, f"trl-dbbench {__version__}\n")
 
 
+INTERRUPTED_WHILE_IT_IMPORTS = """
+import os, signal, subprocess, sys
+import accelerate.commands.launch as launcher
+from trl_dbbench.cli.bundled import launch
+
+def launched(args):
+    child = subprocess.Popen([sys.executable, "-c", SCRIPT])
+    os.killpg(0, signal.SIGINT)  # as a terminal does
+    child.wait()
+    sys.exit(1)  # whatever the script's status is
+
+SCRIPT = '''
+from trl_dbbench.training.stopping import ordered_end
+with ordered_end():
+    print("it trains")
+'''
+launcher.launch_command = launched
+launch(["python", "-m", "accelerate", "script.py"])
+"""
+
+
 @pytest.mark.slow
-def test_ctrl_c_is_130_whatever_the_launcher_makes_of_it() -> None:
-    """Accelerate's launcher ends with 1 whenever a script of it does not end with 0."""
-    script = (
-        "import os, signal, sys\n"
-        "import accelerate.commands.launch as launcher\n"
-        "def launched(args):\n"
-        "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "    sys.exit(1)\n"
-        "launcher.launch_command = launched\n"
-        "from trl_dbbench.cli.bundled import launch\n"
-        "launch(['python', '-m', 'accelerate', 'script.py'])"
+def test_ctrl_c_while_a_run_still_imports() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_WHILE_IT_IMPORTS],
+        check=False,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
     )
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 130
+    assert (ended.returncode, ended.stdout) == (130, "")
+    assert "Ctrl-C ended it at once." in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_ctrl_c_while_the_command_still_imports() -> None:
+    script = (
+        "import signal, sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'trl_dbbench.cli':\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from trl_dbbench.__main__ import main\n"
+        "main()"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (130, "")
 
 
 def test_sqlite_tasks_need_no_server(

@@ -36,6 +36,7 @@ def test_a_task_is_a_function_of_settings_and_draw(sqlite_database: Database) ->
 
 def test_settings_are_those_of_generate() -> None:
     tasks = of("generate://full?skills=limit_only,delete&single_skill=true", *range(6))
+    assert tasks == of("generate://full?skills=limit_only, delete,&single_skill=true", *range(6))
     assert [("limit_only" in task.skills) + ("delete" in task.skills) for task in tasks] == [1] * 6
     assert {len(task.skills) for task in of("generate://worlds.tiny.level?max_skills=2", *range(8))} <= {1, 2}
 

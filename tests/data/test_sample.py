@@ -217,6 +217,20 @@ def test_a_damaged_line_is_named_before_the_sampling_goes_on(
         sample_into(*begun, Scripted(tokenizer, {0: RIGHT}), progress=False)
 
 
+def test_a_prompt_that_does_not_fit_leaves_no_begun_sampling(
+    tmp_path: Path, sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Otherwise the folder would refuse the settings with which it does fit."""
+    player = Player.of(tokenizer, sqlite_database, rules=replace(RULES, context=20))
+    with pytest.raises(ConfigError, match="the prompt of task"):
+        sample_into(
+            *(tmp_path, [count_task(2)], Plan(n=1), Trained("scripted", None, DEFAULTS)),
+            *(player, Scripted(tokenizer, {0: RIGHT})),
+            progress=False,
+        )
+    assert not (tmp_path / "sample.json").exists()
+
+
 def test_an_environment_that_fails_says_nothing(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     database = BrokenDatabase(at_start=False)
     player = Player.of(tokenizer, database, rules=RULES)

@@ -24,9 +24,8 @@ from trl_dbbench.data.audit import Audited, Finding
 from trl_dbbench.data.audit.page import write_page
 from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.evaluation.compare import Arm, compare_arms, mcnemar
-from trl_dbbench.evaluation.compare.arms import Sampling
-from trl_dbbench.evaluation.compare.comparison import Outcome, comparison_text
+from trl_dbbench.evaluation.compare.arms import Arm, Sampling, mcnemar
+from trl_dbbench.evaluation.compare.comparison import Pairing, compare_arms, comparison_text
 from trl_dbbench.evaluation.compare.page import write_arm, write_comparison
 from trl_dbbench.runs.records import EpisodeRecord, episode_record
 from trl_dbbench.runs.settings import RunSettings
@@ -81,7 +80,7 @@ def test_pairs_by_hand() -> None:
     ],
 )
 def test_no_p_contradicts_its_verdict(wins: int, losses: int, verdict: str) -> None:
-    assert Outcome("a", "b", wins, losses, 0, 0, {}).verdict == verdict
+    assert Pairing("a", "b", wins, losses, 0, 0, {}).verdict == verdict
 
 
 def test_what_is_better_is_said_to_be() -> None:

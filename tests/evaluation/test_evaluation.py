@@ -336,7 +336,7 @@ def test_eval_command(command: Callable, model: Path, tmp_path: Path, protocol: 
     figures = json.loads(figures.read_text(encoding="utf-8"))
     said = {"accuracy", "counts", "void", "void_reasons", "statuses", "emulation_mistakes", "episodes"}
     said |= {"unreadable_first_turns"}
-    of_the_arm = {"name", "model", "adapter", "gold", "figures"}
+    of_the_arm = {"name", "model", "adapter", "sampling", "gold", "figures"}
     assert set(figures) == {*said, *of_the_arm}
     assert (figures["name"], figures["model"], figures["adapter"]) == ("tiny", str(model), None)
     assert figures["emulation_mistakes"] == 0
@@ -500,6 +500,11 @@ def test_void_episodes_stand_beside_the_accuracy() -> None:
     endpoint = EndpointEvaluation(evaluation.episodes, endpoint="m at http://localhost", planned=20)
     assert str(endpoint).startswith(str(evaluation))
     assert (so_far(5, 15), so_far(5, 0)) == ("5 right, 15 void", "5 right")
+
+
+def test_why_a_program_failed_is_said() -> None:
+    failed = Episode(QUESTION, [], Sampling(), status=Status.HARNESS_FAULT, fault="exit code 2")
+    assert re.search(r"harness faults, most often +exit code 2 \(3 of 3\)", str(Evaluation([failed] * 3)))
 
 
 def test_first_turns_that_cannot_be_read_are_counted_and_three_shown() -> None:

@@ -19,16 +19,17 @@ from saved_runs import FORGOT_WHERE, LOOK, answer, count_task, delete_task, sql
 from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerBase
 
 from trl_dbbench.database import Database
-from trl_dbbench.evaluation.compare import (
+from trl_dbbench.evaluation.compare.arms import (
     Arm,
+    Sampling,
     best_of,
-    figures_of,
     majority,
     mcnemar,
     paired_interval,
     pass_at_k,
+    result_of,
 )
-from trl_dbbench.evaluation.compare.arms import Sampling, result_of
+from trl_dbbench.evaluation.compare.figures import figures_of
 from trl_dbbench.runs.records import EpisodeRecord, episode_record
 from trl_dbbench.tasks import load_tasks
 
@@ -200,13 +201,13 @@ def test_figures_by_hand() -> None:
     }
     assert list(figures.shares) == ["overall", "operation/SELECT", "skill/select"]
     of = figures.episodes
-    assert (of.episodes, of.faults, of.turns, of.tokens) == (8, 0, 1.0, (5 * 5 + 3) / 8)
-    assert (of.readable, of.unreadable) == (5 / 8, {"no 'Action: ...'": 3 / 8})
-    assert of.statuses == {"answered": 5 / 8, "invalid_action": 3 / 8}
-    reward = of.rewards["rm"]
-    assert (reward.min, reward.median, reward.max) == (0.0, 0.5, 0.9)
-    assert reward.mean == pytest.approx(3.1 / 7) and reward.at_lowest == 1 / 7
-    assert reward.std == pytest.approx(0.3457, abs=1e-4)
+    assert [of[name] for name in ("episodes", "faults", "turns", "tokens")] == [8, 0, 1.0, (5 * 5 + 3) / 8]
+    assert (of["readable"], of["unreadable"]) == (5 / 8, {"no 'Action: ...'": 3 / 8})
+    assert of["statuses"] == {"answered": 5 / 8, "invalid_action": 3 / 8}
+    reward = of["rewards"]["rm"]
+    assert (reward["min"], reward["median"], reward["max"]) == (0.0, 0.5, 0.9)
+    assert reward["mean"] == pytest.approx(3.1 / 7) and reward["at_lowest"] == 1 / 7
+    assert reward["std"] == pytest.approx(0.3457, abs=1e-4)
 
 
 def test_statements_that_several_samples_share_are_distinct_once(
@@ -215,8 +216,8 @@ def test_statements_that_several_samples_share_are_distinct_once(
     scripts = [[LOOK, answer("[(1,)]")], [LOOK, LOOK, answer("[(1,)]")], [FORGOT_WHERE, answer("[(2,)]")]]
     episodes = [play_script(count_task(1), turns, tokenizer, sqlite_database) for turns in scripts]
     of = figures_of(Arm("m", [episode_record(e, "eval", 0) for e in episodes])).episodes
-    assert (of.statements, of.distinct_statements) == (4, 2)
-    assert of.turns == 7 / 3
+    assert (of["statements"], of["distinct_statements"]) == (4, 2)
+    assert of["turns"] == 7 / 3
 
 
 def test_a_fault_is_no_sample(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -232,7 +233,7 @@ def test_a_fault_is_no_sample(tokenizer: PreTrainedTokenizerBase) -> None:
     assert shares["pass@1"].rate == 0.5 and shares["pass@2"].rate == 1
     assert shares["pass@4"].judged == 0  # two sound samples say nothing of four
     assert (shares["pass@1"].void_wrong, shares["pass@2"].void_wrong) == (1 / 4, 1 / 2)
-    assert figures_of(arm).episodes.faults == 2
+    assert figures_of(arm).episodes["faults"] == 2
 
 
 def test_void_samples_stand_beside_every_measure() -> None:
@@ -315,9 +316,9 @@ def test_eval_with_samples(command: Callable, tmp_path: Path) -> None:
     [
         (
             ("--temperature", "0.7"),
-            "--temperature is of the samples: say by --samples how many are to be drawn.",
+            "--temperature has no effect: say by --samples how many samples are to be drawn.",
         ),
-        (("--reward-model", "format"), "--reward-model is of the samples: say by --samples"),
+        (("--reward-model", "format"), "--reward-model has no effect: say by --samples"),
         (("--samples", "4", "--temperature", "0"), "temperature must be above 0"),
         (("--samples", "4", "--reward-model", "nonsense"), "unknown reward function 'nonsense'"),
         (("--html", "nowhere/page.html"), "'nowhere/page.html' cannot be written"),

@@ -24,10 +24,10 @@ from required import lacking
 from trl_dbbench.cli import main
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.evaluation.compare.saved import saved_arms
-from trl_dbbench.evaluation.report import charts, compare, read_run, write_figures, write_report
-from trl_dbbench.evaluation.report.curves import Chart, Series, y_range
-from trl_dbbench.evaluation.report.page import compare_runs
-from trl_dbbench.evaluation.report.run import Run
+from trl_dbbench.evaluation.report.curves import Chart, Series, charts, compare, y_range
+from trl_dbbench.evaluation.report.figures import write_figures
+from trl_dbbench.evaluation.report.page import compare_runs, write_report
+from trl_dbbench.evaluation.report.run import Run, read_run
 from trl_dbbench.tasks import Task
 
 ATTACK = "<script>alert(1)</script></script><img src=x onerror=alert(2)>\u2028{{ 7*7 }}"
@@ -574,7 +574,7 @@ def test_command_writes_page_and_figures(tmp_path, monkeypatch, capsys) -> None:
     with pytest.raises(SystemExit) as stopped:
         main()
     assert not stopped.value.code
-    names = {"accuracy", "reward", "status", "kl", "turns", "tokens", "skills"}
+    names = {"accuracy", "reward", "status", "kl", "turns", "tokens"}
     assert {path.stem for path in (run / "figures").iterdir()} == names
     for path in (run / "figures").iterdir():
         assert path.read_bytes().startswith(b"\x89PNG")

@@ -10,7 +10,8 @@ import pytest
 
 from trl_dbbench import ConfigError
 from trl_dbbench.evaluation.compare.streams import stream_figures, streams_text
-from trl_dbbench.evaluation.report import read_run, write_report
+from trl_dbbench.evaluation.report.page import write_report
+from trl_dbbench.evaluation.report.run import read_run
 from trl_dbbench.grading.statistics import Share, mean_interval
 from trl_dbbench.runs.stream import StageRecord, StreamRecord, matrix_text
 

@@ -722,6 +722,8 @@ def test_a_database_that_fails_is_no_fault_of_the_program(
     [
         ("no_module:run", "the harness 'no_module:run' cannot be started: .*no_module"),
         ("", "harness is empty"),
+        ("nope", "the harness 'nope' cannot be started: there is no program 'nope'"),
+        ("./my_agnet.sh --fast", "there is no program './my_agnet.sh'"),
     ],
 )
 def test_a_harness_that_is_none(

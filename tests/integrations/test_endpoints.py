@@ -558,12 +558,12 @@ def test_nobody_listens(
 @pytest.mark.parametrize(
     ("more", "error"),
     [
-        (["--adapter", "a"], "--adapter does not go with --endpoint, which gives text and no tokens: leave it out."),
+        (["--adapter", "a"], "--adapter has no effect: an endpoint gives text and no tokens."),
         (
             ["--samples", "4", "--reward-model", "prm:p"],
-            "--reward-model does not go with --endpoint, which gives text and no tokens: leave it out.",
+            "--reward-model has no effect: an endpoint gives text and no tokens.",
         ),
-        (["--dtype", "float32"], "--dtype does not go with --endpoint, which gives text and no tokens: leave it out."),
+        (["--dtype", "float32"], "--dtype has no effect: an endpoint gives text and no tokens."),
         (["--few-shot", "2"], "--endpoint shows no earlier episodes in the prompt; add --few-shot 0 to do without them."),
         (["--api-key-env", "NOT_THERE"], "--api-key-env: the environment variable NOT_THERE is not set."),
         (["--endpoint", "here"], "--endpoint: give a server's address, such as http://localhost:8000/v1 or https://api.openai.com/v1."),
@@ -579,7 +579,9 @@ def test_options_that_cannot_work(
 def test_options_of_endpoints_need_one(command: Callable, arguments: list) -> None:
     without = [arguments[0], *arguments[3:]]
     for more in (["--concurrency", "4"], ["--api-key-env", "K"]):
-        assert command(*without, *more)[0] == (f"error: {more[0]} goes with --endpoint, which is not given.")
+        assert command(*without, *more)[0] == (
+            f"error: {more[0]} has no effect: it goes with --endpoint, which is not given."
+        )
 
 
 def test_the_commands_of_the_documentation(

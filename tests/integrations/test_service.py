@@ -23,7 +23,7 @@ from waiting import wait_until
 
 from trl_dbbench.database.server.local import start_local
 from trl_dbbench.errors import DatabaseError
-from trl_dbbench.evaluation.report import read_run
+from trl_dbbench.evaluation.report.run import read_run
 from trl_dbbench.integrations.serving.http import MAX_REQUEST_BYTES
 
 # --- monitors ---------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.protocol import Answer, get_protocol
 from trl_dbbench.episode.types import Episode, Rules, Sampling
 from trl_dbbench.errors import ConfigError, DatabaseError
-from trl_dbbench.evaluation.report import read_run
+from trl_dbbench.evaluation.report.run import read_run
 from trl_dbbench.integrations.serving.desk import Desk
 from trl_dbbench.integrations.serving.folder import Folder
 from trl_dbbench.integrations.serving.http import Address

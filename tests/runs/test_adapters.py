@@ -19,7 +19,8 @@ from transformers import AutoModelForCausalLM
 from trl_dbbench import ConfigError, DBBenchGRPOTrainer
 from trl_dbbench.evaluation.evaluate import open_model
 from trl_dbbench.evaluation.merge import merge
-from trl_dbbench.evaluation.report import read_run, write_report
+from trl_dbbench.evaluation.report.page import write_report
+from trl_dbbench.evaluation.report.run import read_run
 from trl_dbbench.runs.adapters import check_is_model, with_adapter
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import find_trained

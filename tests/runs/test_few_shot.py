@@ -858,6 +858,12 @@ def test_an_evaluation_without_training(command, memory_file, tmp_path):
     # experience replay: nothing at first; then what was right, which a prompt without examples often is
     grown = shots("--few-shot", 2, "--few-shot-update", "--batch-size", 2)
     assert grown[:2] == [[], []] and any(grown[2:])
+    # samples are shown the memory alone, which the file tells as well
+    both = ("--few-shot-memory", memory_file, "--few-shot-update", "--few-shot-by", "random")
+    shots("--few-shot", 2, *both, "--batch-size", 2, "--samples", 1)
+    said = json.loads((tmp_path / "eval.json").read_text())
+    drawn = {id for episode in said["samples"] for id in episode["shots"]}
+    assert drawn <= {each["id"] for each in said["shots"]}
 
     played = []
 

@@ -15,13 +15,13 @@ import re
 import shutil
 import signal
 import sys
+import threading
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from filecmp import cmp
 from itertools import takewhile
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import yaml
@@ -238,23 +238,21 @@ def launch(command: list[str]) -> None:
     """Run accelerate's launcher until the run has ended.
 
     A terminal sends Ctrl-C to all of its processes. The run saves and ends; this one waits for it, where
-    `accelerate launch` would end at once with a traceback.
+    `accelerate launch` would end at once with a traceback. While the run still imports its libraries, the
+    signal waits for `ordered_end`: processes inherit what their parent's thread has blocked.
 
     Raises:
         SystemExit: with the launcher's status, if the run fails; with 130, if Ctrl-C has ended it.
     """
     from accelerate.commands.launch import launch_command, launch_command_parser
 
-    interrupted = False
-
-    def note(number: int, frame: FrameType | None) -> None:
-        nonlocal interrupted
-        interrupted = True
-
-    signal.signal(signal.SIGINT, note)  # what it starts has its own again
+    interrupted = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: interrupted.set())  # what it starts has its own again
+    threading.Thread(target=threading.Event().wait, daemon=True).start()  # gets it for this process
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         launch_command(launch_command_parser().parse_args(command[3:]))
     except (Exception, SystemExit):
-        if interrupted:  # the launcher turns every status into 1
+        if interrupted.is_set():  # the launcher turns every status into 1
             raise SystemExit(128 + signal.SIGINT) from None
         raise

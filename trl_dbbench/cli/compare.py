@@ -13,7 +13,7 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.utils.files import check_outputs, write_json
 
 if TYPE_CHECKING:
-    from trl_dbbench.evaluation.compare import Arm
+    from trl_dbbench.evaluation.compare.arms import Arm
 
 
 @opt.taking(opt.engine, opt.episodes, opt.drawing)
@@ -42,59 +42,43 @@ def compare(
     was played before. Prints their figures, wins and losses, McNemar's exact test, bootstrap intervals of the
     difference, and tasks that flipped.
     """
+    from trl_dbbench.evaluation.compare.comparison import compare_arms, comparison_text
+    from trl_dbbench.evaluation.compare.page import write_comparison
+    from trl_dbbench.evaluation.compare.saved import names_of, saved_arms
+    from trl_dbbench.evaluation.compare.streams import stream_figures, streams_text
+
     read = [file for each in saved or () for file in opt.files_of(each)]
     check_outputs([json_file, html_file], *read, tasks)
     notes: list[str] = []
-    arms = _saved(context, saved) if saved else _played(context, notes)
-    _tell(arms, notes, json_file, html_file)
-    if saved:
-        from trl_dbbench.evaluation.compare.saved import names_of
-        from trl_dbbench.evaluation.compare.streams import stream_figures, streams_text
-
-        if figures := stream_figures(saved, names_of(saved)):
-            typer.echo(f"\nStreams, in points of 100 (docs/lifelong.md):\n{streams_text(figures)}")
-
-
-def _tell(arms: list[Arm], notes: list[str], json_file: Path | None, html_file: Path | None) -> None:
-    """Print the comparison, and write it where options ask for it."""
-    from trl_dbbench.evaluation.compare import compare_arms
-    from trl_dbbench.evaluation.compare.comparison import comparison_text
-    from trl_dbbench.evaluation.compare.page import write_comparison
-
+    played = [option for option in opt.given_options(context) if option not in ("saved", "--json", "--html")]
+    if saved and played:
+        raise ConfigError(f"what was saved is not played again: leave out {', '.join(played)}, or SAVED.")
+    arms = saved_arms(saved) if saved else _played(context, notes)
     comparison = compare_arms(arms, notes=notes)
     typer.echo(comparison_text(comparison))
     if json_file is not None:
         write_json(json_file, comparison.to_dict())
     if html_file is not None:
         typer.echo(write_comparison(comparison, html_file))
-
-
-def _saved(context: typer.Context, paths: list[Path]) -> list[Arm]:
-    from trl_dbbench.evaluation.compare.saved import saved_arms
-
-    kept = ("saved", "--json", "--html")
-    if played := [option for option in opt.given_options(context) if option not in kept]:
-        options = ", ".join(played)
-        raise ConfigError(f"what was saved is not played again: leave out {options}, or SAVED.")
-    return saved_arms(paths)
+    if saved and (figures := stream_figures(saved, names_of(saved))):
+        typer.echo(f"\nStreams, in points of 100 (docs/lifelong.md):\n{streams_text(figures)}")
 
 
 def _played(context: typer.Context, notes: list[str]) -> list[Arm]:
     """Return the base model and the adapters, played now."""
-    from trl_dbbench.evaluation.compare.play import arm_names, check_one_base, each_once, play_adapters
+    from trl_dbbench.evaluation.compare import play
 
     given = context.params
     if not given["adapter"]:
         raise ConfigError(
             "say what to compare: --adapter (with --model for its base), or files of eval --json, or runs."
         )
-    drawing = opt.drawing_options(context)
-    options = opt.settings_options(context)
-    trained = [opt.trained_by(None, given["model"], adapter, **options) for adapter in given["adapter"]]
-    arm_names(given["adapter"])
-    notes += check_one_base(trained)
-    tasks = each_once(opt.tasks_to_evaluate(trained[0], given["tasks"], given["limit"]))
-    where = given["database"], given["docker_image"]
-    engine, adapters = opt.engine_settings(given), [str(each.adapter) for each in trained]
-    with opened(trained[0], tasks, engine, *where, adapters) as (player, backend, policy):
-        return play_adapters(trained, policy, tasks, player, backend, drawing)
+    plan = opt.plan_of(context)
+    trained = [opt.trained_by(context, adapter) for adapter in given["adapter"]]
+    play.arm_names(given["adapter"])
+    notes += play.check_one_base(trained)
+    tasks = play.each_once(opt.tasks_to_evaluate(trained[0], given["tasks"], given["limit"]))
+    adapters = [str(each.adapter) for each in trained]
+    with opened(given, trained[0], tasks, adapters) as (player, backend, policy):
+        how = plan, given["scorer"], given["batch_size"]
+        return play.play_adapters(trained, policy, play.ArmPlayer(tasks, trained[0], player, backend, *how))

@@ -19,7 +19,7 @@ import runpy
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -101,15 +101,19 @@ def unmet() -> dict[str, str]:
 
 def play_shipped() -> str:
     """Play quickstart tasks with its model, on a CPU and the embedded database; return what came of it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # more only wait for each other with a model this small
+    logging.disable_progress_bar()
     try:
-        with _one_quiet_thread():
-            model, episodes = _played(shipped.read_recipe(shipped.recipes()["quickstart"]))
-            difference = largest_difference(model, episodes)
+        model, episodes = _played(shipped.read_recipe(shipped.recipes()["quickstart"]))
+        difference = largest_difference(model, episodes)
     except Exception as error:  # whatever a version raises that was not tried
         raise EngineError(
             "no episode can be played with the installed versions of trl, transformers and torch: "
             f"{type(error).__name__}: {one_line(error)}"
         ) from error
+    finally:
+        torch.set_num_threads(threads)
     for episode in episodes:
         if episode.fault is not None:
             raise EngineError(f"the embedded database fails with the installed versions: {episode.fault}")
@@ -124,20 +128,6 @@ def play_shipped() -> str:
         f"the quickstart's model plays {len(episodes)}, {right} of them right; log-probabilities of rollouts "
         f"and training forwards agree up to {difference:.1g}"
     )
-
-
-@contextmanager
-def _one_quiet_thread() -> Iterator[None]:
-    """One quiet thread: more only wait for each other with a model this small."""
-    threads, bars = torch.get_num_threads(), logging.is_progress_bar_enabled()
-    torch.set_num_threads(1)
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def _played(recipe: Mapping[str, Any]) -> tuple[PreTrainedModel, list[Episode]]:
@@ -212,10 +202,34 @@ class Case:
         given = {name: value for name in names if (value := self.get(name)) is not None}
         return TaskArguments(**{"tasks": "", **given})
 
+    @property
+    def model_name(self) -> str:
+        return str(self.get("model_name_or_path", ""))
+
+    @property
+    def load_options(self) -> dict[str, Any]:
+        """What a training loads a tokenizer and a configuration with."""
+        revision, trusted = self.get("model_revision"), bool(self.get("trust_remote_code"))
+        return {"revision": revision, "trust_remote_code": trusted}
+
     @cached_property
     def config(self) -> Any:
         """The model's configuration; `None` if the hub does not give it, which takes it half a minute."""
-        return _config_of(str(self.get("model_name_or_path", "")), self)
+        name = self.model_name
+        if Path(name).is_dir():
+            check_is_model(name)
+        try:
+            return AutoConfig.from_pretrained(name, **self.load_options)
+        except (OSError, ValueError) as error:
+            if Path(name).is_dir():
+                raise ConfigError(f"the model '{name}' cannot be loaded: {error}") from None
+            try:
+                validate_repo_id(name)
+            except HFValidationError:
+                raise ConfigError(
+                    f"the model '{name}' is neither a folder nor a hub id such as owner/name."
+                ) from None
+            return None
 
     @cached_property
     def protocol(self) -> AgentProtocol:
@@ -230,10 +244,6 @@ class Case:
     @cached_property
     def model(self) -> ModelConfig:
         return ModelConfig(**{each.name: getattr(self.given, each.name) for each in fields(ModelConfig)})
-
-    @property
-    def on_cpu(self) -> bool:
-        return bool(self.get("use_cpu"))
 
 
 def examine(
@@ -271,10 +281,9 @@ def _checked(name: str, check: Callable[[], str | Finding], parser: RecipeParser
     try:
         with parser.saying_where():
             found = check()
-    except (DBBenchError, ValueError, OSError) as error:
-        return Finding(name, "FAIL", str(error))
-    except Exception as error:  # of a library, about a setting that it was given
-        return Finding(name, "FAIL", f"{type(error).__name__}: {error}")
+    except Exception as error:  # ours, or of a library, about a setting that it was given
+        told = isinstance(error, DBBenchError | ValueError | OSError)
+        return Finding(name, "FAIL", str(error) if told else f"{type(error).__name__}: {error}")
     return found if isinstance(found, Finding) else Finding(name, "ok", found)
 
 
@@ -356,8 +365,7 @@ def _data(case: Case, tasks: list[Task]) -> str:
 
 
 def _model(case: Case) -> str | Finding:
-    name = str(case.get("model_name_or_path", ""))
-    config = case.config
+    name, config = case.model_name, case.config
     if config is None:
         return Finding(
             *("model", "note"),
@@ -365,7 +373,7 @@ def _model(case: Case) -> str | Finding:
             f"no such model, or one that wants a login (hf auth login). To see which: hf download {name}",
         )
     with loading(f"the tokenizer of '{name}'"):
-        tokenizer = AutoTokenizer.from_pretrained(name, **_loading(case))
+        tokenizer = AutoTokenizer.from_pretrained(name, **case.load_options)
     if tokenizer.chat_template is None and not case.get("chat_template"):
         raise ConfigError(
             f"the tokenizer of '{name}' has no chat template. Take an instruction-tuned model, or set "
@@ -375,44 +383,14 @@ def _model(case: Case) -> str | Finding:
         adapter_settings(adapter, get_peft_config(case.model))
     text = f"{name}, {config.model_type}, with a chat template"
     half = wants_bf16(case.given) or bytes_of(case.get("dtype", "auto"), config) == 2
-    if case.on_cpu and half and not computes_bfloat16(torch.cpu.get_capabilities()):
+    cpu = torch.cpu.get_capabilities()
+    lacks_bf16 = cpu.get("architecture") == "x86_64" and not (cpu.get("avx512_bf16") or cpu.get("amx_bf16"))
+    if case.get("use_cpu", False) and half and lacks_bf16:
         slow = (
             "this CPU has no instructions for bfloat16: --dtype float32 --bf16 false is several times faster"
         )
         return Finding("model", "note", f"{text}; {slow}")
     return text
-
-
-def computes_bfloat16(capabilities: Mapping[str, Any]) -> bool:
-    """Return whether a CPU has instructions for bfloat16; one that is not x86 is taken to have them."""
-    x86 = capabilities.get("architecture") == "x86_64"
-    return not x86 or bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-
-
-def _config_of(name: str, case: Case) -> Any:
-    """Return a model's configuration; `None` if the hub does not give it now."""
-    if Path(name).is_dir():
-        check_is_model(name)
-    try:
-        return AutoConfig.from_pretrained(name, **_loading(case))
-    except (OSError, ValueError) as error:
-        if Path(name).is_dir():
-            raise ConfigError(f"the model '{name}' cannot be loaded: {error}") from None
-        try:
-            validate_repo_id(name)
-        except HFValidationError:
-            raise ConfigError(
-                f"the model '{name}' is neither a folder nor a hub id such as owner/name."
-            ) from None
-        return None
-
-
-def _loading(case: Case) -> dict[str, Any]:
-    """Return what a training loads a tokenizer and a configuration with."""
-    return {
-        "revision": case.get("model_revision"),
-        "trust_remote_code": bool(case.get("trust_remote_code", False)),
-    }
 
 
 # --- database -------------------------------------------------------------------------------------
@@ -445,19 +423,15 @@ def _has_to_pull(image: str, spec: str) -> bool:
     from docker.errors import DockerException, ImageNotFound
 
     try:
-        client = connect_to_docker()
+        with closing(connect_to_docker()) as client:
+            client.images.get(image)
+    except ImageNotFound:
+        return True
     except DatabaseError:
         if spec == "docker":
             raise
-        return False
-    try:
-        client.images.get(image)
-    except ImageNotFound:
-        return True
     except DockerException:  # starting it will say more
-        return False
-    finally:
-        client.close()
+        pass
     return False
 
 
@@ -465,31 +439,29 @@ def _has_to_pull(image: str, spec: str) -> bool:
 
 
 def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
-    name = str(case.get("model_name_or_path", ""))
-    config = case.config
+    name, config = case.model_name, case.config
     if config is None:
         return Finding("memory", "note", f"what {name} needs can be told when its config.json is there")
     with loading(f"the adapter '{case.get('adapter_name_or_path')}'"):
         adapter = get_peft_config(case.model) or adapter_config(case.get("adapter_name_or_path"))
-    trusted = bool(case.get("trust_remote_code"))
-    sizes = Sizes.of(config, adapter, trust_remote_code=trusted)
+    sizes = Sizes.of(config, adapter, trust_remote_code=case.load_options["trust_remote_code"])
     asked = {name: True for name in ("load_in_4bit", "load_in_8bit") if case.get(name)}
     try:
         bits = quantized_bits(asked or None, getattr(config, "quantization_config", None))
     except ValueError as error:
         return Finding("memory", "note", f"what {name} needs cannot be told: {error}")
-    given = case.get("model_init_kwargs")
+    given, mixed = case.get("model_init_kwargs"), case.accelerate.get("mixed_precision", "no") != "no"
     loaded_with = model_init_kwargs(case.model, given if isinstance(given, dict) else None)
     place = Place(
         there=_memory_there(case),
-        on_cpu=case.on_cpu,
+        on_cpu=case.get("use_cpu", False),
         value_bytes=bytes_of(str(loaded_with["dtype"] or "auto"), config),
         lora=adapter is not None,
         bits=bits,
         ranks=case.ranks,
         sharing=_sharing(case),
-        full_precision=_mixed(case) and case.accelerate.get("distributed_type") == "FSDP",
-        master=_mixed(case) and case.accelerate.get("distributed_type") == "DEEPSPEED",
+        full_precision=mixed and case.accelerate.get("distributed_type") == "FSDP",
+        master=mixed and case.accelerate.get("distributed_type") == "DEEPSPEED",
     )
     planned = plan(case.given, config, sizes, _prompt_tokens(case, tasks), place)
     text = (
@@ -497,7 +469,7 @@ def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
         f"on each rank ({planned})"
     )
     gpus = torch.cuda.device_count()
-    if not case.on_cpu and gpus < case.ranks:
+    if not case.get("use_cpu", False) and gpus < case.ranks:
         raise ConfigError(
             f"{text}. The recipe wants {case.ranks} GPU{'s' * (case.ranks > 1)}, PyTorch sees "
             f"{gpus or 'none'}. Give fewer by --num-processes; a small model also trains with "
@@ -513,7 +485,7 @@ def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
 
 def _memory_there(case: Case) -> float:
     """Bytes that one rank can have; without a GPU, no bound is known."""
-    if case.on_cpu:
+    if case.get("use_cpu", False):
         return total_memory(torch.device("cpu")) / case.ranks
     gpus = range(min(case.ranks, torch.cuda.device_count()))
     return min((total_memory(torch.device("cuda", each)) for each in gpus), default=math.inf)
@@ -526,15 +498,10 @@ def _prompt_tokens(case: Case, tasks: Sequence[Task]) -> int:
     protocol = case.protocol
     opening = case.task_arguments.opening(protocol, tasks)
     prompts = [protocol.messages(task, opening) for task in tasks]
-    tokenizer = AutoTokenizer.from_pretrained(case.get("model_name_or_path"), **_loading(case))
+    tokenizer = AutoTokenizer.from_pretrained(case.model_name, **case.load_options)
     return longest_prompt(
         *(case.given, case.config, prompts, case.shown), lambda text: len(tokenizer(text)["input_ids"])
     )
-
-
-def _mixed(case: Case) -> bool:
-    """Return whether accelerate's configuration asks for mixed precision."""
-    return case.accelerate.get("mixed_precision", "no") != "no"
 
 
 def _sharing(case: Case) -> tuple[int, int]:

@@ -19,12 +19,11 @@ from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.utils.files import check_folder, check_outputs, write_json
 
 if TYPE_CHECKING:
-    from trl_dbbench.engines.base import Backend, EngineSettings
+    from trl_dbbench.engines.base import Backend
     from trl_dbbench.engines.policy import Policy, ServedPolicy
     from trl_dbbench.episode.plan import Plan
     from trl_dbbench.episode.player import Player
     from trl_dbbench.evaluation.compare.arms import Arm
-    from trl_dbbench.evaluation.compare.play import Drawing
     from trl_dbbench.evaluation.evaluate import Evaluation
     from trl_dbbench.integrations.endpoints.evaluate import EndpointEvaluation
     from trl_dbbench.runs.journal import Journal
@@ -70,71 +69,129 @@ def evaluate(
     majority@n, and with --reward-model best-of-n.
     """
     check_outputs([json_file, html_file], *opt.files_of(run), tasks)
-    drawing = opt.drawing_options(context)
-    if endpoint_given(context.params):
+    plan = opt.plan_of(context)
+    if endpoint is not None:
         opt.refuse(context, "--concurrency says how many requests an endpoint gets at a time", "--batch-size")
-        return _evaluate_endpoint(context.params, drawing, html_file)
-    trained = opt.trained_by(run, model, adapter, few_shot_update, **opt.settings_options(context))
-    if not trained.settings.few_shot:
-        opt.refuse(context, "no examples are shown without --few-shot", "--few-shot-by")
+        opt.refuse(context, "an endpoint gives text and no tokens", *NEEDS_TOKENS)
+        return _evaluate_endpoint(context, plan)
+    opt.refuse(context, "it goes with --endpoint, which is not given", "--api-key-env", "--concurrency")
+    trained = opt.trained_by(context, adapter, run)
     loaded = opt.tasks_to_evaluate(trained, tasks, limit)
-    _evaluate(loaded, trained, drawing, context.params)
+    _evaluate(loaded, trained, plan, context.params)
 
 
-def _evaluate(tasks: list[Task], trained: Trained, drawing: Drawing, given: dict[str, Any]) -> None:
+def _evaluate(tasks: list[Task], trained: Trained, plan: Plan | None, given: dict[str, Any]) -> None:
     from trl_dbbench.evaluation.compare.play import ArmPlayer, each_once
     from trl_dbbench.runs.journal import kept
 
-    if drawing.plan is not None:
+    if plan is not None:
         tasks = each_once(tasks)  # whose samples would be drawn from the same random numbers
-    engine, spec, image = opt.engine_settings(given), given["database"], given["docker_image"]
-    journal = _journal_of(trained, tasks, drawing, given)
+    journal = _journal_of(trained, tasks, plan, given)
     with (
         closing(journal),
         kept(journal, lambda sentence: typer.echo(sentence, err=True)),
-        opened(trained, tasks, engine, spec, image) as (player, backend, _),
+        opened(given, trained, tasks) as (player, backend, _),
     ):
-        playing = ArmPlayer(tasks, trained, player, backend, drawing, given["few_shot_update"], journal)
+        how = plan, given["scorer"], given["batch_size"], given["few_shot_update"]
+        playing = ArmPlayer(tasks, trained, player, backend, *how, journal)
         evaluation = playing.greedy()
         typer.echo(evaluation)
         arm = playing.judged(Path(trained.adapter or trained.model).resolve().name, evaluation)
-        _tell_samples(arm)
     _keep(evaluation, arm, given["json_file"], given["html_file"])
-    _finish(journal)
-
-
-def _finish(journal: Journal) -> None:
     if sentence := journal.finish():
         typer.echo(sentence, err=True)
 
 
-def _evaluate_endpoint(options: dict[str, Any], drawing: Drawing, html_file: Path | None) -> None:
+NEEDS_TOKENS = (
+    *("--adapter", "--vllm-server-urls", "--use-vllm", "--vllm-gpu-memory-utilization", "--chat-template"),
+    *("--dtype", "--harness", "--reward-model", "--top-k", "--few-shot-memory", "--few-shot-by"),
+    *("--few-shot-update", "--trust-remote-code"),
+)
+"""Options that need a model that is ours, or say how its text becomes tokens."""
+
+
+def _evaluate_endpoint(context: typer.Context, plan: Plan | None) -> None:
     from trl_dbbench.evaluation.compare.arms import Arm, gold_of
     from trl_dbbench.evaluation.compare.play import sampling_of
 
-    evaluation, journal = evaluate_endpoint(options, drawing.plan)
+    evaluation, journal = _play_endpoint(context, plan)
     typer.echo(evaluation)
-    json_file = options["json_file"]
+    json_file = context.params["json_file"]
     if evaluation.records:  # or a file would look as if all had been played
         arm = Arm(
             evaluation.endpoint,
             evaluation.records,
             evaluation.samples,
-            sampling=None if drawing.plan is None else sampling_of(drawing.plan),
+            sampling=None if plan is None else sampling_of(plan),
             gold=gold_of(evaluation.tasks),
             model=evaluation.endpoint,
         )
-        _tell_samples(arm)
-        _keep(evaluation, arm, json_file, html_file)
-    if (reason := evaluation.ended_early) is None:
-        return _finish(journal)
-    if sentence := journal.how_to_go_on():
+        _keep(evaluation, arm, json_file, context.params["html_file"])
+    reason = evaluation.ended_early
+    if sentence := journal.finish() if reason is None else journal.how_to_go_on():
         typer.echo(sentence, err=True)
-    there = f" They are in {json_file}." if evaluation.records and json_file is not None else ""
-    raise EngineError(f"{reason}{there}")
+    if reason is not None:
+        there = f" They are in {json_file}." if evaluation.records and json_file is not None else ""
+        raise EngineError(f"{reason}{there}")
 
 
-def _journal_of(trained: Trained, tasks: list[Task], drawing: Drawing, given: dict[str, Any]) -> Journal:
+def _play_endpoint(context: typer.Context, plan: Plan | None) -> tuple[EndpointEvaluation, Journal]:
+    """Play with the endpoint's model; a run lends its tasks and how its episodes were played."""
+    from trl_dbbench.data.sample import asked_of
+    from trl_dbbench.episode.judge import Judge
+    from trl_dbbench.evaluation.compare.play import each_once
+    from trl_dbbench.integrations.endpoints.evaluate import EndpointPlayer, evaluate_endpoint
+    from trl_dbbench.integrations.endpoints.http import Endpoint, read_key
+    from trl_dbbench.runs.conversations import protocol_of
+    from trl_dbbench.runs.journal import open_journal
+    from trl_dbbench.runs.trained import DEFAULTS, Trained, find_trained
+
+    given = context.params
+    run, model = given["run"], given["model"]
+    if model is None:
+        raise ConfigError("--endpoint needs --model, the model's name on that server.")
+    options = opt.settings_options(context)
+    template_kwargs = options.pop("chat_template_kwargs", {})  # the server's
+    # the model's name is the server's alone: no folder and no hub is asked about it
+    trained = find_trained(run, **options) if run else Trained(model, None, replace(DEFAULTS, **options))
+    settings = trained.settings
+    if settings.few_shot:
+        raise ConfigError(
+            "--endpoint shows no earlier episodes in the prompt; add --few-shot 0 to do without them."
+        )
+    if settings.harness or settings.compaction_tokens:
+        typer.echo(
+            "note: the run's harness and compaction are not used: an endpoint plays by the protocol alone."
+        )
+        settings = replace(settings, harness=None, compaction_tokens=None)
+        trained = replace(trained, settings=settings)
+    endpoint = Endpoint(
+        given["endpoint"], model, key=read_key(given["api_key_env"]), template_kwargs=template_kwargs
+    )
+    loaded = opt.tasks_to_evaluate(trained, given["tasks"], given["limit"])
+    if plan is not None:
+        loaded = each_once(loaded)  # whose samples would be drawn alike
+    sent = {"endpoint": str(endpoint), "chat_template_kwargs": template_kwargs}
+    spec = _database(trained, loaded, given["database"])
+    asked = asked_of(loaded, plan, trained) | sent | {"database": redacted(str(spec))}
+    journal = open_journal(given["json_file"], asked, given["resume"])
+    with (
+        closing(journal),
+        open_database(spec, docker_image=given["docker_image"], limits=settings.limits) as opened,
+    ):
+        player = EndpointPlayer(
+            endpoint,
+            protocol_of(settings),
+            opened,
+            Judge(opened, settings.grader),
+            settings.rules,
+            settings.system_prompt,
+            given["concurrency"] or EndpointPlayer.concurrency,
+        )
+        return evaluate_endpoint(loaded, player, plan=plan, journal=journal), journal
+
+
+def _journal_of(trained: Trained, tasks: list[Task], plan: Plan | None, given: dict[str, Any]) -> Journal:
     from trl_dbbench.data.sample import asked_of
     from trl_dbbench.runs.journal import Journal, open_journal
 
@@ -145,24 +202,21 @@ def _journal_of(trained: Trained, tasks: list[Task], drawing: Drawing, given: di
                 "before."
             )
         return Journal()
-    asked = asked_of(tasks, drawing.plan, trained) | {
-        "reward_model": drawing.scorer,
+    asked = asked_of(tasks, plan, trained) | {
+        "reward_model": given["scorer"],
         "database": redacted(str(_database(trained, tasks, given["database"]))),
     }
     return open_journal(given["json_file"], asked, given["resume"])
 
 
-def _tell_samples(arm: Arm) -> None:
-    from trl_dbbench.evaluation.compare.comparison import judgement
-
-    if arm.sampling is not None and arm.samples:
-        typer.echo(f"\n{judgement(arm)}")
-
-
 def _keep(evaluation: Evaluation, arm: Arm, json_file: Path | None, html_file: Path | None) -> None:
+    """Print what the samples came to, and write all where options ask for it."""
+    from trl_dbbench.evaluation.compare.comparison import judgement
     from trl_dbbench.evaluation.compare.page import write_arm
     from trl_dbbench.evaluation.compare.saved import arm_dict
 
+    if arm.sampling is not None and arm.samples:
+        typer.echo(f"\n{judgement(arm)}")
     if json_file is not None:
         write_json(json_file, evaluation.to_dict() | arm_dict(arm))
     if html_file is not None:
@@ -205,15 +259,12 @@ def sample(
     drawn = {name: context.params[name] for name in ("temperature", "top_p", "top_k", "seed")}
     plan = Plan(n, keep, max_per_task, **drawn)
     check_folder(out, "--out")
-    trained = opt.trained_by(run, model, adapter, **opt.settings_options(context))
-    if not trained.settings.few_shot:
-        opt.refuse(context, "no examples are shown without --few-shot", "--few-shot-by")
+    trained = opt.trained_by(context, adapter, run)
     loaded = load_tasks(tasks)
     if eval_tasks is None and trained.run is None:
         typer.echo("note: no task is known to be held out; --eval-tasks names some, which are then refused.")
     check_not_held_out(loaded, trained.run, load_tasks(eval_tasks) if eval_tasks else [])
-    engine, spec, image = opt.engine_settings(context.params), options["database"], options["docker_image"]
-    with opened(trained, loaded, engine, spec, image) as (player, backend, _):
+    with opened(context.params, trained, loaded) as (player, backend, _):
         sampled = sample_into(out, loaded, plan, trained, player, backend, batch_size=options["batch_size"])
     typer.echo(sampled)
     typer.echo(f"The episodes are in {out}.")
@@ -225,119 +276,16 @@ def _database(trained: Trained, tasks: Iterable[Task], asked: str | None) -> Spe
 
 @contextmanager
 def opened(
-    trained: Trained,
-    tasks: Iterable[Task],
-    engine: EngineSettings,
-    database: str | None,
-    docker_image: str | None,
-    adapters: Sequence[str] = (),
+    given: Mapping[str, Any], trained: Trained, tasks: Iterable[Task], adapters: Sequence[str] = ()
 ) -> Iterator[tuple[Player, Backend, Policy | ServedPolicy]]:
-    """Open the player, the backend and the policy of a command.
+    """Open the player, the backend and the policy of a command with these options.
 
     With vLLM in this process, `adapters` are those that are played one after the other.
     """
     from trl_dbbench.evaluation.evaluate import open_model, player_of
 
-    settings = trained.settings
-    backend, policy = open_model(trained, engine, adapters)
-    spec = _database(trained, tasks, database)
-    with closing(backend), open_database(spec, docker_image=docker_image, limits=settings.limits) as there:
+    settings, image = trained.settings, given["docker_image"]
+    backend, policy = open_model(trained, opt.engine_settings(given), adapters)
+    spec = _database(trained, tasks, given["database"])
+    with closing(backend), open_database(spec, docker_image=image, limits=settings.limits) as there:
         yield player_of(settings, policy, there), backend, policy
-
-
-NEEDS_TOKENS = (
-    *("adapter", "vllm_server_urls", "use_vllm", "vllm_gpu_memory_utilization", "chat_template", "dtype"),
-    *("harness", "scorer", "top_k", "few_shot_memory", "few_shot_by", "few_shot_update"),
-    "trust_remote_code",
-)
-"""Options that need a model that is ours, or say how its text becomes tokens."""
-
-
-def endpoint_given(given: Mapping[str, Any]) -> bool:
-    """Return whether `eval` has an endpoint; raise ConfigError for options that need one."""
-    if given["endpoint"] is None:
-        for name in ("api_key_env", "concurrency"):
-            if given[name] is not None:
-                raise ConfigError(f"{_flag(name)} goes with --endpoint, which is not given.")
-    return given["endpoint"] is not None
-
-
-def _flag(name: str) -> str:
-    return "--reward-model" if name == "scorer" else f"--{name.replace('_', '-')}"
-
-
-def evaluate_endpoint(given: Mapping[str, Any], plan: Plan | None) -> tuple[EndpointEvaluation, Journal]:
-    """Evaluate the model; a run lends its tasks and how its episodes were played.
-
-    Args:
-        given: the options of `eval`, by name; `None` where one was left out.
-    """
-    from trl_dbbench.cli.arguments import read_template_kwargs
-    from trl_dbbench.data.sample import asked_of
-    from trl_dbbench.episode.judge import Judge
-    from trl_dbbench.evaluation.compare.play import each_once
-    from trl_dbbench.integrations.endpoints.evaluate import EndpointPlayer
-    from trl_dbbench.integrations.endpoints.evaluate import evaluate_endpoint as evaluate
-    from trl_dbbench.integrations.endpoints.http import Endpoint, read_key
-    from trl_dbbench.runs.conversations import protocol_of
-    from trl_dbbench.runs.journal import open_journal
-
-    run, model = given["run"], given["model"]
-    if model is None:
-        raise ConfigError("--endpoint needs --model, the model's name on that server.")
-    for name in NEEDS_TOKENS:
-        if given[name]:
-            raise ConfigError(
-                f"{_flag(name)} does not go with --endpoint, which gives text and no tokens: leave it out."
-            )
-    trained = _trained_of(run, model, given)
-    settings = trained.settings
-    if settings.few_shot:
-        raise ConfigError(
-            "--endpoint shows no earlier episodes in the prompt; add --few-shot 0 to do without them."
-        )
-    if settings.harness or settings.compaction_tokens:
-        typer.echo(
-            "note: the run's harness and compaction are not used: an endpoint plays by the protocol alone."
-        )
-        trained = replace(trained, settings=replace(settings, harness=None, compaction_tokens=None))
-        settings = trained.settings
-    kwargs = given["chat_template_kwargs"]
-    template_kwargs = {} if kwargs is None else read_template_kwargs(kwargs)
-    endpoint = Endpoint(
-        given["endpoint"], model, key=read_key(given["api_key_env"]), template_kwargs=template_kwargs
-    )
-    loaded = opt.tasks_to_evaluate(trained, given["tasks"], given["limit"])
-    if plan is not None:
-        loaded = each_once(loaded)  # whose samples would be drawn alike
-    sent = {"endpoint": str(endpoint), "chat_template_kwargs": template_kwargs}
-    spec = _database(trained, loaded, given["database"])
-    asked = asked_of(loaded, plan, trained) | sent | {"database": redacted(str(spec))}
-    journal = open_journal(given["json_file"], asked, given["resume"])
-    with (
-        closing(journal),
-        open_database(spec, docker_image=given["docker_image"], limits=settings.limits) as opened,
-    ):
-        player = EndpointPlayer(
-            endpoint,
-            protocol_of(settings),
-            opened,
-            Judge(opened, settings.grader),
-            settings.rules,
-            settings.system_prompt,
-            given["concurrency"] or EndpointPlayer.concurrency,
-        )
-        return evaluate(loaded, player, plan=plan, journal=journal), journal
-
-
-def _trained_of(run: Path | None, model: str, given: Mapping[str, Any]) -> Trained:
-    """Return how the model plays. Its name is the server's alone: no folder and no hub is asked about it."""
-    from trl_dbbench.cli.arguments import read_system_prompt
-    from trl_dbbench.runs.trained import DEFAULTS, Trained, find_trained
-
-    options = {name: given[name] for name in opt.SETTINGS_OPTIONS if name not in NEEDS_TOKENS}
-    options |= {"chat_template_kwargs": None, "system_prompt": read_system_prompt(given["system_prompt"])}
-    if run is not None:
-        return find_trained(run, **options)
-    known = {name: value for name, value in options.items() if value is not None}
-    return Trained(model, None, replace(DEFAULTS, **known))

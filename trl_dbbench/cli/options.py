@@ -22,7 +22,7 @@ from trl_dbbench.utils.settings import check_number
 
 if TYPE_CHECKING:
     from trl_dbbench.engines.base import EngineSettings
-    from trl_dbbench.evaluation.compare.play import Drawing
+    from trl_dbbench.episode.plan import Plan
     from trl_dbbench.runs.trained import Trained
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -204,7 +204,7 @@ def _parameters(function: Callable[..., Any]) -> list[Parameter]:
 
 
 SETTINGS_OPTIONS = tuple(each.name for group in (episodes, few_shot) for each in _parameters(group))
-"""Options that commands pass to `trained_by`, where they have them."""
+"""Options that say how episodes are played, in commands that have them."""
 
 
 def taking(*groups: Callable[..., None]) -> Callable[[Command], Command]:
@@ -248,25 +248,34 @@ def refuse(context: typer.Context, why: str, *options: str) -> None:
 
 
 def settings_options(context: typer.Context) -> dict[str, Any]:
-    """Return the options of a command that say how episodes are played."""
-    return {name: context.params[name] for name in SETTINGS_OPTIONS if name in context.params}
+    """Return the options of a command that say how episodes are played, where they are given."""
+    from trl_dbbench.cli.arguments import read_system_prompt, read_template_kwargs
+    from trl_dbbench.episode.templates import load_chat_template
+
+    read: dict[str, Callable[[Any], Any]] = {
+        "chat_template": load_chat_template,
+        "chat_template_kwargs": read_template_kwargs,
+        "system_prompt": read_system_prompt,
+    }
+    given = {name: context.params.get(name) for name in SETTINGS_OPTIONS}
+    return {
+        name: read[name](value) if name in read else value
+        for name, value in given.items()
+        if value is not None
+    }
 
 
-def drawing_options(context: typer.Context) -> Drawing:
-    """Return the samples that a command's options ask for."""
+def plan_of(context: typer.Context) -> Plan | None:
+    """Return the samples that a command's options ask for, if they do."""
     from trl_dbbench.episode.plan import Plan
-    from trl_dbbench.evaluation.compare.play import Drawing
 
     given = context.params
-    options = {name: given[name] for name in ("temperature", "top_p", "top_k", "seed")}
-    options = {name: value for name, value in options.items() if value is not None}
     if given["samples"] is None:
-        for name in (*options, *(["reward_model"] if given["scorer"] is not None else [])):
-            raise ConfigError(
-                f"--{name.replace('_', '-')} is of the samples: say by --samples how many are to be drawn."
-            )
-        return Drawing(None, None, given["batch_size"])
-    return Drawing(Plan(given["samples"], "all", **options), given["scorer"], given["batch_size"])
+        why = "say by --samples how many samples are to be drawn"
+        refuse(context, why, "--temperature", "--top-p", "--top-k", "--seed", "--reward-model")
+        return None
+    how = {name: given[name] for name in ("temperature", "top_p", "top_k", "seed")}
+    return Plan(given["samples"], "all", **{name: value for name, value in how.items() if value is not None})
 
 
 def csv_options(delimiter: str | None, encoding: str | None, types: list[str] | None) -> CsvOptions:
@@ -307,37 +316,18 @@ def names(joined: str | None) -> list[str] | None:
     return None if joined is None else [name.strip() for name in joined.split(",") if name.strip()]
 
 
-def trained_by(
-    run: Path | None,
-    model: str | None,
-    adapter: str | None,
-    few_shot_update: bool = False,
-    *,
-    chat_template: str | None,
-    chat_template_kwargs: str | None,
-    system_prompt: str | None,
-    **options: Any,
-) -> Trained:
-    """Return the weights and settings that a command plays with; print the run's notes about them.
-
-    Args:
-        few_shot_update: whether what is played joins what is shown.
-        **options: as in `find_trained`.
-    """
-    from trl_dbbench.cli.arguments import read_system_prompt, read_template_kwargs
-    from trl_dbbench.episode.templates import load_chat_template
-    from trl_dbbench.evaluation.evaluate import check_few_shot_of
+def trained_by(context: typer.Context, adapter: str | None, run: Path | None = None) -> Trained:
+    """Return the weights and settings that a command plays with; print the run's notes about them."""
+    from trl_dbbench.runs.few_shot import DEFAULT_WAY, check_few_shot
     from trl_dbbench.runs.trained import find_trained
 
-    options = {"system_prompt": read_system_prompt(system_prompt), **options}
-    if chat_template is not None:
-        options["chat_template"] = load_chat_template(chat_template)
-    if chat_template_kwargs is not None:
-        options["chat_template_kwargs"] = read_template_kwargs(chat_template_kwargs)
-    trained = find_trained(run, model, adapter, **options)
+    trained = find_trained(run, context.params["model"], adapter, **settings_options(context))
     if trained.said:
         typer.echo(trained.said)
-    check_few_shot_of(trained.settings, few_shot_update)
+    used, update = trained.settings, context.params.get("few_shot_update") or trained.settings.few_shot_update
+    check_few_shot(used.few_shot or 0, used.few_shot_memory, used.few_shot_by or DEFAULT_WAY, bool(update))
+    if not used.few_shot:
+        refuse(context, "no examples are shown without --few-shot", "--few-shot-by")
     return trained
 
 

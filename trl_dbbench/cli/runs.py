@@ -37,8 +37,9 @@ def report(
 
     Of two runs it writes one file that shows them side by side, and no PNG.
     """
-    from trl_dbbench.evaluation.report import read_run, write_figures, write_report
-    from trl_dbbench.evaluation.report.figures import NO_MATPLOTLIB, can_draw
+    from trl_dbbench.evaluation.report.figures import NO_MATPLOTLIB, can_draw, write_figures
+    from trl_dbbench.evaluation.report.page import write_report
+    from trl_dbbench.evaluation.report.run import read_run
 
     if other is not None:
         opt.refuse(context, "PNG files are drawn of one run alone", "--figures")

@@ -102,14 +102,19 @@ def serve(
         desk = _desk(loaded, opened, settings, idle_seconds, save)
         if openenv:
             desk.reward = _reward(reward, settings, opened)
-            asyncio.run(_serve_openenv(desk, stop, drain_seconds, address))
-        else:
-            asyncio.run(_serve_mcp(desk, stop, drain_seconds, address, tell))
+        asyncio.run(_serve(desk, stop, drain_seconds, address, openenv=openenv, tell=tell))
 
 
-async def _serve_mcp(
-    desk: Desk, stop: Stop, drain_seconds: float, address: Address | None, tell: bool
+async def _serve(
+    desk: Desk, stop: Stop, drain_seconds: float, address: Address | None, *, openenv: bool, tell: bool
 ) -> None:
+    if openenv:
+        from trl_dbbench.integrations.serving.http import serve_http
+        from trl_dbbench.integrations.serving.openenv.environment import application
+
+        assert address is not None
+        await serve_http(application(desk), desk, stop, drain_seconds, address, name="OpenEnv")
+        return
     from trl_dbbench.integrations.serving.mcp import Tools, serve_stdio, serve_streamable_http
 
     logging.getLogger("mcp").setLevel(logging.WARNING)  # it has a line for each request
@@ -118,14 +123,6 @@ async def _serve_mcp(
         await serve_stdio(server, desk, stop, drain_seconds)
     else:
         await serve_streamable_http(server, desk, stop, drain_seconds, address)
-
-
-async def _serve_openenv(desk: Desk, stop: Stop, drain_seconds: float, address: Address | None) -> None:
-    from trl_dbbench.integrations.serving.http import serve_http
-    from trl_dbbench.integrations.serving.openenv.environment import application
-
-    assert address is not None
-    await serve_http(application(desk), desk, stop, drain_seconds, address, name="OpenEnv")
 
 
 def _check_installed(extra: str) -> None:
@@ -147,16 +144,12 @@ def _check_installed(extra: str) -> None:
 
 
 def _reward(name: str | None, settings: RunSettings, database: Database) -> Callable[[Episode], None]:
-    """Put what an episode is worth into its `rewards`."""
+    """Return what puts an episode's worth into its `rewards`."""
     if name is None:
         from trl_dbbench.rewards.outcome import OutcomeReward
 
         outcome = OutcomeReward()
-
-        def reward_outcome(episode: Episode) -> None:
-            (episode.rewards[outcome.__name__],) = outcome([episode])
-
-        return reward_outcome
+        return lambda episode: episode.rewards.update(outcome=outcome([episode])[0])
 
     # with PyTorch, which takes seconds
     from trl_dbbench.rewards.registry import with_step_rewards

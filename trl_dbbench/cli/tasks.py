@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -190,10 +190,8 @@ def generate(
     names = opt.names(skills)
     asked = None if names is None else tuple(names)
     request = Request(seed, asked, single_skill, max_skills, split, level)
-    with write_atomically(out) as file:
-        tasks = iterate_tasks(num_tasks, request, workers)
-        for task in tqdm(tasks, total=num_tasks, desc="generate", unit="task"):
-            file.write(task.to_json() + "\n")
+    tasks = iterate_tasks(num_tasks, request, workers)
+    write_tasks(out, tqdm(tasks, total=num_tasks, desc="generate", unit="task"))
     typer.echo(f"{num_tasks} tasks written to {out}")
 
 
@@ -232,18 +230,24 @@ def split(
     """
     check_outputs([out_train, out_test], tasks)
     halves = split_tasks(load_tasks(tasks, format=format), test_size, seed)
-    _write_halves(halves, out_train, out_test, lambda half: f"{len(half)} tasks")
+    _write_halves(halves, out_train, out_test)
 
 
-def _write_halves(halves: Split, train: Path, test: Path, counted: Callable[[list[Task]], str]) -> None:
+def _write_halves(halves: Split, train: Path, test: Path) -> None:
     """Write both halves, and say what they have in common."""
     for path, half in ((train, halves.train), (test, halves.test)):
-        write_tasks(path, half)
-        typer.echo(f"{path}: {counted(half)}")
+        _write_counted(path, half)
     if halves.shares_tables:
         typer.echo("The files share tables, but no question and no gold SQL.")
     else:
         typer.echo("No table, no question and no gold SQL is in both files.")
+
+
+def _write_counted(path: Path, tasks: Sequence[Task]) -> None:
+    """Write tasks, and say how many of each operation there are."""
+    write_tasks(path, tasks)
+    operations = Counter(task.operation for task in tasks).most_common()
+    typer.echo(f"{path}: {len(tasks)} tasks ({', '.join(f'{count} {name}' for name, count in operations)})")
 
 
 def write_tasks(path: Path, tasks: Iterable[Task]) -> None:
@@ -280,6 +284,7 @@ def audit(
     from tqdm.auto import tqdm
 
     from trl_dbbench.data.audit import audit as audit_tasks
+    from trl_dbbench.data.audit.page import write_page
 
     if drop_doubtful and fix is None:
         raise ConfigError("--drop-doubtful goes with --fix, which is not given.")
@@ -304,7 +309,10 @@ def audit(
         kept = [each.kept for each in audited if each.kept is not None]
         write_tasks(fix, kept)
         typer.echo(f"{fix}: {len(kept)} of {len(loaded)} tasks")
-    _write_findings(audited, Path(tasks).name, report, json_file)
+    if report is not None:
+        typer.echo(f"{write_page(audited, Path(tasks).name, report)}: the report")
+    if json_file is not None:
+        write_json(json_file, [each.to_json() for each in audited])
     raise typer.Exit(int(any(each.outcome == "faulty" for each in audited)))
 
 
@@ -321,17 +329,6 @@ def _say(audited: Sequence[Audited]) -> None:
         if kinds[kind]:
             typer.echo(f"{kind:<12} {kinds[kind]:>6}  {KINDS[kind]}")
     typer.echo(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()))
-
-
-def _write_findings(
-    audited: Sequence[Audited], title: str, page: Path | None, json_file: Path | None
-) -> None:
-    from trl_dbbench.data.audit.page import write_page
-
-    if page is not None:
-        typer.echo(f"{write_page(audited, title, page)}: the report")
-    if json_file is not None:
-        write_json(json_file, [each.to_json() for each in audited])
 
 
 def import_tables(
@@ -394,10 +391,9 @@ def import_tables(
     for note in _missing(drafts, Counter(task.tables[0].name for task in tasks)):
         typer.echo(f"note: {note}", err=True)
     if test_out is None:
-        write_tasks(out, tasks)
-        typer.echo(f"{out}: {_counted(tasks)}")
-        return
-    _write_halves(split_tasks(tasks, test_size, seed), out, test_out, _counted)
+        _write_counted(out, tasks)
+    else:
+        _write_halves(split_tasks(tasks, test_size, seed), out, test_out)
 
 
 def _missing(drafts: Drafts, counted: Counter[str]) -> Iterator[str]:
@@ -412,8 +408,3 @@ def _missing(drafts: Drafts, counted: Counter[str]) -> Iterator[str]:
                 else "no question of it was drawn; raise --num-tasks"
             )
             yield f"{table.name} gives no tasks: {why}"
-
-
-def _counted(tasks: list) -> str:
-    operations = skill_counts(tasks)["operation"]
-    return f"{len(tasks)} tasks ({', '.join(f'{count} {name}' for name, count in operations.most_common())})"

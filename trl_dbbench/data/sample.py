@@ -29,7 +29,7 @@ from trl_dbbench.engines.base import Backend
 from trl_dbbench.episode.plan import Plan
 from trl_dbbench.episode.player import Player
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.evaluation.evaluate import play_in_batches, settings_apart, shots_of, showing, within_context
+from trl_dbbench.evaluation.evaluate import play_in_batches, settings_apart, shots_of, within_context
 from trl_dbbench.runs.journal import other_settings
 from trl_dbbench.runs.records import (
     EPISODES_FILE,
@@ -155,24 +155,21 @@ def sample_into(
     tasks = list({task.digest: task for task in tasks}.values())
     player = within_context(player, backend)
     starts = plan.starts(tasks, player, trained.settings.system_prompt)
-    shots = shots_of(trained, player, folder=out)
-    prepare = showing(shots, player, tasks, trained.settings.system_prompt)
+    shots = shots_of(trained, player, tasks, folder=out)
     asked = asked_of(tasks, plan, trained) | {"database": player.database.describe()}
     if out.exists() and not (out / PROGRESS_FILE).exists() and any(map(_is_of_others, out.iterdir())):
         raise ConfigError(f"'{out}' holds something else. Name a new folder by --out.")
     with locked(out):
         sampled = _begun(out, asked, len(starts))
+        batches = play_in_batches(
+            *(starts[sampled.played :], player, backend, batch_size, "sample"),
+            shots=shots,
+            system_prompt=trained.settings.system_prompt,
+            progress=progress,
+        )  # which refuses prompts that do not fit before anything is written
         _write_head(out, sampled, tasks, trained, player)
         kept = _Kept(out, sampled, plan)
-        before = sampled.accuracy
-        for batch in play_in_batches(
-            *(starts, player, backend, batch_size, "sample"),
-            played=sampled.played,
-            right=before.counts["overall"][0],
-            void=before.void["overall"],
-            prepare=prepare,
-            progress=progress,
-        ):
+        for batch in batches:
             records = [record_with_ids(episode, "train", 0) for episode in batch]
             sampled.add(records)
             if shots is not None:

@@ -6,7 +6,7 @@ import json
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from transformers.quantizers import AutoQuantizationConfig
 from trl_dbbench.database import Database
 from trl_dbbench.engines.base import Backend, EngineSettings, engine_of, open_backend
 from trl_dbbench.engines.policy import Policy, Precision, ServedPolicy
+from trl_dbbench.episode.plan import Plan
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.protocol import AgentProtocol
@@ -29,8 +30,8 @@ from trl_dbbench.harness import played_by
 from trl_dbbench.harness.task import DEFAULT_SECONDS
 from trl_dbbench.runs.adapters import warn_of_another_base
 from trl_dbbench.runs.conversations import protocol_of
-from trl_dbbench.runs.few_shot import DEFAULT_WAY, Memory, Shots, check_few_shot, load_memory
-from trl_dbbench.runs.journal import GREEDY, Journal
+from trl_dbbench.runs.few_shot import DEFAULT_WAY, Memory, Shots, load_memory
+from trl_dbbench.runs.journal import GREEDY, SAMPLES, Journal
 from trl_dbbench.runs.records import (
     Accuracy,
     EpisodeRecord,
@@ -46,13 +47,8 @@ from trl_dbbench.utils.console import columns, printable
 from trl_dbbench.utils.files import check_not_misspelled
 from trl_dbbench.utils.lookup import check_choice
 
-Prepare = Callable[[Sequence[Start]], Sequence[Start]]
-"""Replaces the starts of a batch."""
-
 Reward = Callable[[Sequence[Episode], Mapping[str, str]], None]
 """Rewards episodes; gets the lines of the earlier episodes that their prompts showed."""
-
-TRANSFORMERS = EngineSettings()
 
 UNREADABLE_SHOWN, UNREADABLE_CHARACTERS = 3, 400
 """First turns that an evaluation prints because no action was found in them, and how much of each."""
@@ -132,8 +128,12 @@ class Evaluation:
             *self.accuracy.table(),
             *((f"status/{s}", f"{100 * share:.1f} %") for s, share in self.statuses.items()),
         ]
-        if reason := commonest(self.void_reasons):
-            rows.append(("void, most often", reason))
+        for kind, reasons in (
+            ("void", self.void_reasons),
+            ("harness faults", void_reasons(self.records, Status.HARNESS_FAULT)),
+        ):
+            if reason := commonest(reasons):
+                rows.append((f"{kind}, most often", reason))
         if self.emulation_mistakes:
             rows.append(("database/emulation_mistakes", str(self.emulation_mistakes)))
         unreadable = self.unreadable_first_turns
@@ -158,6 +158,7 @@ def evaluate(
     shots: Shots | None = None,
     journal: Journal | None = None,
     reward: Reward | None = None,
+    plan: Plan | None = None,
 ) -> Evaluation:
     """Play every task once, greedily, and judge it.
 
@@ -175,31 +176,38 @@ def evaluate(
         shots: puts earlier episodes into the prompts; a batch's own may join from the next batch on.
         journal: keeps each episode; those that it has already are not played.
         reward: rewards the episodes of a batch before they are kept.
+        plan: plays the samples of this plan in the place of the greedy episodes.
 
     Raises:
         ConfigError: if a prompt does not fit the model.
         DatabaseError: if the database stays away.
         EngineError: if servers are to generate and none answers.
     """
-    player = within_context(player, backend)
-    journal = journal or Journal()
-    greedy, done = Sampling(greedy=True), journal.done(GREEDY)
-    places = [place for place in range(len(tasks)) if place not in done]
-    starts = [player.start(tasks[place], greedy, system_prompt) for place in places]
-    prepare = showing(shots, player, tasks, system_prompt)
+    player, journal = within_context(player, backend), journal or Journal()
+    if plan is None:
+        part, label, greedy = GREEDY, "greedy evaluation", Sampling(greedy=True)
+        starts = [player.start(task, greedy, system_prompt) for task in tasks]
+    else:
+        part, label, starts = SAMPLES, f"{plan.n} samples a task", plan.starts(tasks, player, system_prompt)
+    done = journal.done(part)
+    places = [place for place in range(len(starts)) if place not in done]
     played: list[Episode] = []
     for batch in play_in_batches(
-        *(starts, player, backend, batch_size, "greedy evaluation"), prepare=prepare, progress=progress
+        [starts[place] for place in places],
+        *(player, backend, batch_size, label),
+        shots=shots,
+        system_prompt=system_prompt,
+        progress=progress,
     ):
-        shown = {} if shots is None else dict(shots.drawn())
+        shown = {} if shots is None else shots.drawn()
         if reward is not None:
             reward(batch, journal.shots | shown)
         records = [episode_record(episode, "eval", 0) for episode in batch]
-        journal.add(GREEDY, list(zip(places[len(played) :], records, strict=False)), shown)
+        journal.add(part, list(zip(places[len(played) :], records, strict=False)), shown)
         played.extend(batch)
         if shots is not None:
             shots.learn_from(records, [episode.task for episode in batch])
-    return Evaluation(played, journal.shots, journal.records(GREEDY))
+    return Evaluation(played, journal.shots, journal.records(part))
 
 
 def within_context(player: Player, backend: Backend) -> Player:
@@ -215,48 +223,49 @@ def play_in_batches(
     batch_size: int,
     label: str,
     *,
-    played: int = 0,
-    right: int = 0,
-    void: int = 0,
-    prepare: Prepare | None = None,
+    shots: Shots | None = None,
+    system_prompt: Opening | None = None,
     progress: bool = True,
 ) -> Iterator[list[Episode]]:
     """Play episodes with the present weights, and show progress.
 
     Args:
+        player: what they are played with, within its context.
         label: what the progress bar says.
-        played, right, void: of the starts, how many have been played before, and how many of these were
-            right, or void.
-        prepare: is called with each batch before it is played.
+        shots: adds earlier episodes to the prompts, which begin with `system_prompt`.
 
     Raises:
-        ConfigError: if a prompt does not fit the model; before the first is played.
+        ConfigError: if a prompt does not fit the model; at once.
         DatabaseError, EngineError: as `evaluate` does.
     """
+    if shots is not None:
+        shots.player = player
     for start in starts:
         player.rules.check_length(len(start.prompt_ids), start.task)
-    database = player.database
-    with (
-        backend.engine() as engine,
-        tqdm(
-            total=len(starts), initial=played, desc=label, unit="episode", disable=not progress or None
-        ) as bar,
-    ):
-        for first in range(played, len(starts), batch_size):
-            batch = starts[first : first + batch_size]
-            if prepare is not None:
-                batch = prepare(batch)
-            episodes = player.play_all(batch, engine)
-            if database.gave_up is not None:
-                raise DatabaseError(
-                    f"{database.gave_up}. It was waited for, {database.patience:g} s, and is still away; "
-                    f"{first} of {len(starts)} episodes were played."
-                )
-            right += sum(episode.right for episode in episodes)
-            void += sum(episode.status == Status.ENVIRONMENT_FAULT for episode in episodes)
-            yield episodes
-            bar.update(len(episodes))
-            bar.set_postfix_str(so_far(right, void))
+
+    def batches() -> Iterator[list[Episode]]:
+        database, right, void = player.database, 0, 0
+        with (
+            backend.engine() as engine,
+            tqdm(total=len(starts), desc=label, unit="episode", disable=not progress or None) as bar,
+        ):
+            for first in range(0, len(starts), batch_size):
+                batch = starts[first : first + batch_size]
+                if shots is not None:
+                    batch = _showing(shots, batch, player, system_prompt)
+                episodes = player.play_all(batch, engine)
+                if database.gave_up is not None:
+                    raise DatabaseError(
+                        f"{database.gave_up}. It was waited for, {database.patience:g} s, and is still away; "
+                        f"{first} of {len(starts)} episodes were played."
+                    )
+                right += sum(episode.right for episode in episodes)
+                void += sum(episode.status == Status.ENVIRONMENT_FAULT for episode in episodes)
+                yield episodes
+                bar.update(len(episodes))
+                bar.set_postfix_str(so_far(right, void))
+
+    return batches()
 
 
 def so_far(right: int, void: int) -> str:
@@ -264,37 +273,20 @@ def so_far(right: int, void: int) -> str:
     return f"{right} right" + (f", {void} void" if void else "")
 
 
-def showing(
-    shots: Shots | None, player: Player, tasks: Sequence[Task], system_prompt: Opening | None
-) -> Prepare | None:
-    """Return a function that adds earlier episodes to a batch's prompts; `None` if there are none to show.
-
-    Args:
-        player: what the episodes are played with, within its context.
-        tasks: all that are played.
-
-    Raises:
-        ConfigError: if not even the shortest prompt has room for one.
-    """
-    if shots is None:
-        return None
-    chat = player.chat
-    shots.player = player
-    shots.check_room(chat.protocol.messages(task, system_prompt) for task in tasks)
-
-    def prepare(starts: Sequence[Start]) -> Sequence[Start]:
-        tasks = [start.task for start in starts]
-        shown = shots.show(tasks, [chat.protocol.messages(task, system_prompt) for task in tasks], round=0)
-        return [
-            replace(start, prompt_ids=chat.prompt_ids(messages), shots=ids, messages=messages)
-            for start, (messages, ids) in zip(starts, shown, strict=True)
-        ]
-
-    return prepare
+def _showing(
+    shots: Shots, starts: Sequence[Start], player: Player, system_prompt: Opening | None
+) -> list[Start]:
+    """Return the starts with earlier episodes in their prompts."""
+    chat, tasks = player.chat, [start.task for start in starts]
+    shown = shots.show(tasks, [chat.protocol.messages(task, system_prompt) for task in tasks], round=0)
+    return [
+        replace(start, prompt_ids=chat.prompt_ids(messages), shots=ids, messages=messages)
+        for start, (messages, ids) in zip(starts, shown, strict=True)
+    ]
 
 
 def open_model(
-    trained: Trained, engine: EngineSettings = TRANSFORMERS, adapters: Sequence[str] = ()
+    trained: Trained, engine: EngineSettings | None = None, adapters: Sequence[str] = ()
 ) -> tuple[Backend, Policy | ServedPolicy]:
     """Return the backend that generates, and the policy: loaded here, or by vLLM.
 
@@ -305,7 +297,7 @@ def open_model(
         EngineError: if servers are to generate and none answers.
     """
     model, adapter, settings = trained.model, trained.adapter, trained.settings
-    dtype = dtype_of(settings)
+    engine, dtype = engine or EngineSettings(), dtype_of(settings)
     for name in filter(None, (model, adapter)):
         check_not_misspelled(name, "model")
     for name in dict.fromkeys(filter(None, (adapter, *adapters))):
@@ -373,13 +365,6 @@ def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Da
     return played_by(player, settings.harness, settings.harness_seconds or DEFAULT_SECONDS)
 
 
-def check_few_shot_of(settings: RunSettings, update: bool = False) -> None:
-    """Raise ConfigError for settings of `shots_of` that cannot work together."""
-    updated = update or bool(settings.few_shot_update)
-    by = settings.few_shot_by or DEFAULT_WAY
-    check_few_shot(settings.few_shot or 0, settings.few_shot_memory, by, updated)
-
-
 def memory_of(trained: Trained, protocol: AgentProtocol) -> Memory:
     """Return the memory of a run as it was when the weights were saved.
 
@@ -409,7 +394,11 @@ def settings_apart(trained: Trained, folder: Path, found_at: Path) -> RunSetting
 
 
 def shots_of(
-    trained: Trained, player: Player, update: bool = False, folder: Path | None = None
+    trained: Trained,
+    player: Player,
+    tasks: Iterable[Task],
+    update: bool = False,
+    folder: Path | None = None,
 ) -> Shots | None:
     """Return the source of earlier episodes for prompts, as the settings say; `None` if they ask for none.
 
@@ -417,15 +406,20 @@ def shots_of(
     were saved.
 
     Args:
+        player: what the episodes are played with, within its context.
+        tasks: all that are played.
         update: right episodes of the evaluation itself join the memory.
         folder: where what is shown is written, if it is.
 
     Raises:
-        ConfigError: if the memory cannot be read or shows nothing, or the chat template cannot show it.
+        ConfigError: if the memory cannot be read or shows nothing, the chat template cannot show it, or not
+            even the shortest prompt has room for an episode.
     """
     settings, protocol = trained.settings, player.chat.protocol
     if not settings.few_shot:
         return None
     memory = memory_of(trained, protocol)
     by, seed = settings.few_shot_by or DEFAULT_WAY, settings.few_shot_seed or 0
-    return Shots(player, memory, settings.few_shot, by, seed=seed, update=update, folder=folder)
+    shots = Shots(player, memory, settings.few_shot, by, seed=seed, update=update, folder=folder)
+    shots.check_room(protocol.messages(task, settings.system_prompt) for task in tasks)
+    return shots

@@ -14,9 +14,11 @@ import contextlib
 import inspect
 import json
 import os
+import re
 import resource
 import selectors
 import signal
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable
@@ -178,8 +180,19 @@ def of_command(command: str) -> Start:
     """Return a starter of a shell command.
 
     What it writes to standard output is its answer; a JSON list there is a list of values or rows.
+
+    Raises:
+        ValueError: if the shell knows no program of that name.
     """
     from trl_dbbench.harness.answer import as_answer
+
+    program = command.split()[0]
+    plain = re.fullmatch(r"[\w./+-]+", program)  # others are for the shell to read, such as `A=1 agent`
+    look = ("/bin/sh", "-c", f"command -v {program}")
+    if plain and subprocess.run(look, stdout=subprocess.DEVNULL).returncode:
+        raise ValueError(
+            f"there is no program {program!r}. Name one, or a function: module.name, or file.py:name."
+        )
 
     def start(task: dict[str, Any], answer: str) -> None:
         said = f"{answer}.text"

@@ -297,9 +297,9 @@ def share(episodes: Iterable[EpisodeRecord]) -> Share:
     return Share(sum(judged), len(judged), len(episodes) - len(judged))
 
 
-def void_reasons(episodes: Iterable[EpisodeRecord]) -> Counter[str]:
-    """Count void episodes by reason, the first clause of their fault."""
-    return Counter(_reason(episode.get("fault")) for episode in episodes if is_void(episode))
+def void_reasons(episodes: Iterable[EpisodeRecord], status: str = Status.ENVIRONMENT_FAULT) -> Counter[str]:
+    """Count void episodes, or those of another status, by reason: the first clause of their fault."""
+    return Counter(_reason(episode.get("fault")) for episode in episodes if episode["status"] == status)
 
 
 def _reason(fault: Any) -> str:

@@ -1,7 +1,7 @@
 """SIGTERM and Ctrl-C: the run saves a checkpoint at the end of its step and ends, on all ranks together.
 
 ```
-while it starts         Ctrl-C ends it; databases are removed
+while it starts         Ctrl-C ends it, at the latest when its libraries are imported; databases are removed
 while it trains         the first signal takes effect at the step's end, a second one at once
 while it saves, closes  the first signal has no effect, since the run ends anyway; a second one ends it at
 once
@@ -217,6 +217,7 @@ def ordered_end() -> Iterator[Callable[[Trainer], None]]:
     signals = _ScriptSignals()
     with witnessed(), signals.taking(signals.handle):
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # one that `bundled.launch` kept back
             yield trainers.append
         except KeyboardInterrupt:
             signals.say(

@@ -44,7 +44,7 @@ class FreshTasks:
         find_level(level)
         readers: dict[str, Any] = {
             "seed": int,
-            "skills": lambda text: tuple(text.split(",")),
+            "skills": lambda text: tuple(filter(None, map(str.strip, text.split(",")))),
             "single_skill": lambda text: {"true": True, "false": False}[text.lower()],
             "max_skills": int,
         }

@@ -10,20 +10,3 @@ one model, or one model with several adapters      saved evaluations, runs
               page.py     as an HTML page
 ```
 """
-
-from trl_dbbench.evaluation.compare.arms import Arm, best_of, majority, mcnemar, paired_interval, pass_at_k
-from trl_dbbench.evaluation.compare.comparison import Comparison, compare_arms
-from trl_dbbench.evaluation.compare.figures import Figures, figures_of
-
-__all__ = [
-    "Arm",
-    "Comparison",
-    "Figures",
-    "best_of",
-    "compare_arms",
-    "figures_of",
-    "majority",
-    "mcnemar",
-    "paired_interval",
-    "pass_at_k",
-]

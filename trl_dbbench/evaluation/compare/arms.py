@@ -142,6 +142,11 @@ class Arm:
         """The tasks that it has played, in their order."""
         return list(dict.fromkeys(map(key_of, self.greedy)))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return what played, as JSON has it beside the figures and episodes."""
+        sampling = None if self.sampling is None else vars(self.sampling)
+        return {"name": self.name, "model": self.model, "adapter": self.adapter, "sampling": sampling}
+
     def only(self, keys: Collection[str]) -> Arm:
         """Return the arm on these tasks only."""
         greedy, samples = (

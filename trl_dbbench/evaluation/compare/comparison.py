@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -42,24 +42,15 @@ class Flip:
 
 
 @dataclass(frozen=True)
-class VoidPair:
-    """A task whose environment failed in one of two, or in both."""
-
-    task_id: str
-    question: str
-    arms: list[str]
-    """The names of those in which it is void."""
-    reason: str
-    """Why in the first of them."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Outcome of the pairs of two arms.
+class Pairing:
+    """An arm against the first one, on the tasks that both played without a fault.
 
     Args:
         wins, losses: tasks that greedily only the other one, or only the first one did right.
         differences: by measure (`Arm.values`), of those that both have.
+        void: the tasks that are left out, with the arms in which they are void and the reason in the first.
+        void_wrong: what the pairs come to where void episodes count as wrong; `None` if none is void.
+        flips: the greedy wins, then the losses.
     """
 
     first: str
@@ -69,6 +60,14 @@ class Outcome:
     both_right: int
     both_wrong: int
     differences: dict[str, Difference]
+    void: list[dict[str, Any]] = field(default_factory=list)
+    void_wrong: Pairing | None = None
+    flips: list[Flip] = field(default_factory=list)
+
+    @property
+    def faults(self) -> int:
+        """Number of tasks left out because the environment failed in one or both."""
+        return len(self.void)
 
     @property
     def ties(self) -> int:
@@ -100,7 +99,7 @@ class Outcome:
         more = "more" if self.wins > self.losses else "less"
         return f"{self.other} is right {more} often than {self.first} (p = {self.p_text})."
 
-    def to_dict(self) -> dict[str, Any]:
+    def counts(self) -> dict[str, Any]:
         return {
             "wins": self.wins,
             "losses": self.losses,
@@ -110,34 +109,14 @@ class Outcome:
             "differences": {measure: vars(each) for measure, each in self.differences.items()},
         }
 
-
-@dataclass(frozen=True)
-class Pairing(Outcome):
-    """An arm against the first one, on the tasks that both played without a fault.
-
-    Args:
-        void: the tasks that are left out.
-        void_wrong: what the pairs come to where void episodes count as wrong; `None` if none is void.
-        flips: the greedy wins, then the losses.
-    """
-
-    void: list[VoidPair]
-    void_wrong: Outcome | None
-    flips: list[Flip]
-
-    @property
-    def faults(self) -> int:
-        """Number of tasks left out because the environment failed in one or both."""
-        return len(self.void)
-
     def to_dict(self) -> dict[str, Any]:
         return {
             "first": self.first,
             "other": self.other,
-            **super().to_dict(),
+            **self.counts(),
             "faults": self.faults,
-            "void": [vars(each) for each in self.void],
-            "void_wrong": None if self.void_wrong is None else self.void_wrong.to_dict(),
+            "void": self.void,
+            "void_wrong": None if self.void_wrong is None else self.void_wrong.counts(),
             "flips": [vars(flip) for flip in self.flips],
         }
 
@@ -154,13 +133,7 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as JSON, without the episodes of tasks that did not flip."""
         arms = [
-            {
-                "name": arm.name,
-                "model": arm.model,
-                "adapter": arm.adapter,
-                "sampling": None if arm.sampling is None else vars(arm.sampling),
-                "figures": figures.to_dict(),
-            }
+            arm.to_dict() | {"figures": figures.to_dict()}
             for arm, figures in zip(self.arms, self.figures, strict=True)
         ]
         return {
@@ -203,19 +176,18 @@ def _pairing(first: Arm, other: Arm) -> Pairing:
         pair = [(first.name, episode), (other.name, there[key])]
         if failed := [(name, each) for name, each in pair if is_void(each)]:
             (reason,) = void_reasons([failed[0][1]])
-            void.append(
-                VoidPair(episode["task_id"], episode["question"], [name for name, _ in failed], reason)
-            )
+            of_task = {"task_id": episode["task_id"], "question": episode["question"]}
+            void.append(of_task | {"arms": [name for name, _ in failed], "reason": reason})
         elif episode["right"] != there[key]["right"]:
             gold = first.gold.get(key) or other.gold.get(key) or {}
             flips.append(Flip(there[key]["right"], episode, there[key], gold))
     flips.sort(key=lambda flip: not flip.won)
     samples = any(map(is_void, (*first.samples, *other.samples)))
-    void_wrong = _outcome(first, other, void_wrong=True) if void or samples else None
-    return Pairing(**vars(_outcome(first, other)), void=void, void_wrong=void_wrong, flips=flips)
+    void_wrong = _counted(first, other, void_wrong=True) if void or samples else None
+    return replace(_counted(first, other), void=void, void_wrong=void_wrong, flips=flips)
 
 
-def _outcome(first: Arm, other: Arm, void_wrong: bool = False) -> Outcome:
+def _counted(first: Arm, other: Arm, void_wrong: bool = False) -> Pairing:
     mine, theirs = first.values(void_wrong), other.values(void_wrong)
     differences = {
         measure: _difference(mine[measure], theirs[measure])
@@ -225,7 +197,7 @@ def _outcome(first: Arm, other: Arm, void_wrong: bool = False) -> Outcome:
     greedy = Counter(
         (bool(mine[GREEDY][key]), bool(theirs[GREEDY][key])) for key in mine[GREEDY] if key in theirs[GREEDY]
     )
-    return Outcome(
+    return Pairing(
         *(first.name, other.name),
         wins=greedy[False, True],
         losses=greedy[True, False],
@@ -302,7 +274,8 @@ def _pairing_lines(pairing: Pairing) -> Iterator[str]:
     if pairing.faults:
         yield f"  {pairing.faults} more left out: the environment failed in one of the two"
         for each in pairing.void[:SHOWN_VOID]:
-            yield f"    {_short(each.task_id)}: void in {' and '.join(each.arms)}, {_short(each.reason)}"
+            arms, reason = " and ".join(each["arms"]), _short(each["reason"])
+            yield f"    {_short(each['task_id'])}: void in {arms}, {reason}"
         if others := pairing.void[SHOWN_VOID:]:
             yield f"    {len(others)} other task{'s' * (len(others) > 1)}; the file of --json has all"
     if pairing.void_wrong is not None:
@@ -318,7 +291,7 @@ def _pairing_lines(pairing: Pairing) -> Iterator[str]:
             yield from _flip(flip, pairing)
 
 
-def _outcome_lines(of: Outcome) -> Iterator[str]:
+def _outcome_lines(of: Pairing) -> Iterator[str]:
     ties = f"{of.both_right} both right, {of.both_wrong} both wrong"
     yield f"  wins {of.wins}, losses {of.losses}, ties {of.ties} ({ties})"
     for measure, difference in of.differences.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from trl_dbbench.evaluation.compare.arms import GREEDY, Arm, by_task
@@ -26,93 +26,60 @@ MAX_REASONS = 8
 """Reasons of unreadable turns that are listed one by one."""
 
 
-@dataclass(frozen=True)
-class RewardFigures:
-    """Mean and spread over the episodes that have a value of this reward.
-
-    `std` has n - 1 in its denominator, and is 0 for one episode; `at_lowest` is the share of episodes whose
-    reward is `min`.
-    """
-
-    mean: float
-    std: float
-    min: float
-    median: float
-    max: float
-    at_lowest: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> RewardFigures:
-        lowest = min(values)
-        return cls(
-            statistics.fmean(values),
-            statistics.stdev(values) if len(values) > 1 else 0.0,
-            lowest,
-            statistics.median(values),
-            max(values),
-            values.count(lowest) / len(values),
-        )
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Return mean and spread of a reward. `std` has n - 1 in its denominator, and is 0 for one value;
+    `at_lowest` is the share of values that are `min`."""
+    lowest = min(values)
+    return {
+        "mean": statistics.fmean(values),
+        "std": statistics.stdev(values) if len(values) > 1 else 0.0,
+        "min": lowest,
+        "median": statistics.median(values),
+        "max": max(values),
+        "at_lowest": values.count(lowest) / len(values),
+    }
 
 
-@dataclass(frozen=True)
-class EpisodeFigures:
-    """How episodes went. All fields but `faults` and `void_reasons` leave out void episodes.
+def episode_figures(kind: str, episodes: Sequence[EpisodeRecord]) -> dict[str, Any]:
+    """Return how episodes went. All but `faults` and `void_reasons` leave out void episodes.
 
     `kind` says which: `sampled` or `greedy`. `faults` are void; `void_reasons` says why, most frequent first.
     `statuses` are shares of episodes, `readable` and `unreadable` (by reason) of turns. `statements` were
     executed; `distinct_statements` counts what several episodes of a task executed alike once. Tokens are
     sampled ones, `tokens` and `turns` means of an episode.
     """
-
-    kind: str
-    episodes: int
-    faults: int
-    statuses: dict[str, float]
-    turns: float
-    tokens: float
-    prompt_tokens: float | None
-    generated_tokens: int
-    readable: float | None
-    unreadable: dict[str, float]
-    statements: int
-    distinct_statements: int
-    rewards: dict[str, RewardFigures]
-    void_reasons: dict[str, int]
-
-    @classmethod
-    def of(cls, kind: str, episodes: Sequence[EpisodeRecord]) -> EpisodeFigures:
-        sound = [episode for episode in episodes if not is_void(episode)]
-        turns = [turn for episode in sound for turn in episode["turns"]]
-        reasons = Counter(turn.get("reason", "") for turn in turns if turn.get("action") == "invalid")
-        statements = [
-            (key_of(episode), " ".join(turn["sql"].split()))
-            for episode in sound
-            for turn in episode["turns"]
-            if "sql" in turn
-        ]
-        rewards: defaultdict[str, list[float]] = defaultdict(list)
-        for episode in sound:
-            for name, value in episode["rewards"].items():
-                if value is not None:
-                    rewards[name].append(value)
-        tokens = sum(turn.get("tokens", 0) for turn in turns)
-        prompts = [episode["prompt_tokens"] for episode in sound if "prompt_tokens" in episode]
-        return cls(
-            kind,
-            len(sound),
-            len(episodes) - len(sound),
-            _shares(Counter(episode["status"] for episode in sound), len(sound)),
-            len(turns) / len(sound) if sound else 0.0,
-            tokens / len(sound) if sound else 0.0,
-            statistics.fmean(prompts) if prompts else None,
-            tokens,
-            1 - reasons.total() / len(turns) if turns else None,
-            _shares(reasons, len(turns)),
-            len(statements),
-            len(set(statements)),
-            {name: RewardFigures.of(values) for name, values in rewards.items()},
-            dict(void_reasons(episodes).most_common()),
-        )
+    sound = [episode for episode in episodes if not is_void(episode)]
+    turns = [turn for episode in sound for turn in episode["turns"]]
+    reasons = Counter(turn.get("reason", "") for turn in turns if turn.get("action") == "invalid")
+    statements = [
+        (key_of(episode), " ".join(turn["sql"].split()))
+        for episode in sound
+        for turn in episode["turns"]
+        if "sql" in turn
+    ]
+    rewards: defaultdict[str, list[float]] = defaultdict(list)
+    for episode in sound:
+        for name, value in episode["rewards"].items():
+            if value is not None:
+                rewards[name].append(value)
+    tokens = sum(turn.get("tokens", 0) for turn in turns)
+    prompts = [episode["prompt_tokens"] for episode in sound if "prompt_tokens" in episode]
+    return {
+        "kind": kind,
+        "episodes": len(sound),
+        "faults": len(episodes) - len(sound),
+        "statuses": _shares(Counter(episode["status"] for episode in sound), len(sound)),
+        "turns": len(turns) / len(sound) if sound else 0.0,
+        "tokens": tokens / len(sound) if sound else 0.0,
+        "prompt_tokens": statistics.fmean(prompts) if prompts else None,
+        "generated_tokens": tokens,
+        "readable": 1 - reasons.total() / len(turns) if turns else None,
+        "unreadable": _shares(reasons, len(turns)),
+        "statements": len(statements),
+        "distinct_statements": len(set(statements)),
+        "rewards": {name: spread(values) for name, values in rewards.items()},
+        "void_reasons": dict(void_reasons(episodes).most_common()),
+    }
 
 
 @dataclass(frozen=True)
@@ -123,43 +90,42 @@ class Figures:
         shares: group -> measure (`Arm.values`) -> share of its tasks, with Wilson's interval. Groups are
             `overall`, `operation/...` and `skill/...`. For values between 0 and 1, as of pass@k, that
             interval is too wide rather than too narrow: none spread further than right and wrong do.
-        episodes: how the samples went, or the greedy episodes where there are none.
+        episodes: how the samples went, or the greedy episodes where there are none (`episode_figures`).
     """
 
     shares: dict[str, dict[str, Share]]
-    episodes: EpisodeFigures
+    episodes: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
         shares = {
             group: {measure: share_dict(share) for measure, share in measured.items()}
             for group, measured in self.shares.items()
         }
-        return {"shares": shares, "episodes": asdict(self.episodes)}
+        return {"shares": shares, "episodes": self.episodes}
 
     def rows(self) -> list[tuple[str, str]]:
         """Return (name, value) of all figures except those of single groups."""
         of = self.episodes
         rows = [(measure, str(share)) for measure, share in self.shares.get(OVERALL, {}).items()]
-        rows += [(f"status {status}", percent(share)) for status, share in of.statuses.items()]
-        for name, reward in of.rewards.items():
-            spread = f"mean {reward.mean:.3g}, std {reward.std:.3g}, min {reward.min:.3g}, "
-            rows.append((f"reward {name}", f"{spread}median {reward.median:.3g}"))
-            rows.append((f"at the lowest {name}", percent(reward.at_lowest)))
-        if of.readable is not None:
-            rows.append(("readable turns", percent(of.readable)))
-        reasons = list(of.unreadable.items())
+        rows += [(f"status {status}", percent(share)) for status, share in of["statuses"].items()]
+        for name, reward in of["rewards"].items():
+            told = ", ".join(f"{key} {reward[key]:.3g}" for key in ("mean", "std", "min", "median"))
+            rows += [(f"reward {name}", told), (f"at the lowest {name}", percent(reward["at_lowest"]))]
+        if of["readable"] is not None:
+            rows.append(("readable turns", percent(of["readable"])))
+        reasons = list(of["unreadable"].items())
         rows += [(f"unreadable: {reason[:60]}", percent(share)) for reason, share in reasons[:MAX_REASONS]]
         if others := reasons[MAX_REASONS:]:
             rows.append((f"unreadable: {len(others)} other reasons", percent(sum(s for _, s in others))))
-        rows.append(("turns an episode", f"{of.turns:.2f}"))
-        rows.append(("tokens an episode", f"{of.tokens:.1f}"))
-        if of.prompt_tokens is not None:
-            rows.append(("tokens of a prompt", f"{of.prompt_tokens:.1f}"))
-        rows.append(("SQL statements", f"{of.statements:,}, {of.distinct_statements:,} distinct"))
-        faults = f", {of.faults} more whose environment failed" if of.faults else ""
-        if reason := commonest(Counter(of.void_reasons)):
+        rows.append(("turns an episode", f"{of['turns']:.2f}"))
+        rows.append(("tokens an episode", f"{of['tokens']:.1f}"))
+        if of["prompt_tokens"] is not None:
+            rows.append(("tokens of a prompt", f"{of['prompt_tokens']:.1f}"))
+        rows.append(("SQL statements", f"{of['statements']:,}, {of['distinct_statements']:,} distinct"))
+        faults = f", {of['faults']} more whose environment failed" if of["faults"] else ""
+        if reason := commonest(Counter(of["void_reasons"])):
             rows.append(("void, most often", reason))
-        rows.append((f"{of.kind} episodes", f"{of.episodes:,}{faults}"))
+        rows.append((f"{of['kind']} episodes", f"{of['episodes']:,}{faults}"))
         return rows
 
 
@@ -180,9 +146,11 @@ def figures_of(arm: Arm) -> Figures:
             void = void_greedy if measure == GREEDY else void_samples
             found = [judged[measure][key] for key in keys[group] if key in judged.get(measure, {})]
             if counted := [values[key] for key in keys[group] if key in values]:
-                shares[group][measure] = _share(found, counted, sum(void[key] for key in keys[group]))
+                right, failed = sum(found), sum(void[key] for key in keys[group])
+                whole = int(right) if right == int(right) else right
+                shares[group][measure] = Share(whole, len(found), failed, (sum(counted), len(counted)))
     kind, episodes = ("sampled", arm.samples) if arm.samples else ("greedy", arm.greedy)
-    return Figures(shares, EpisodeFigures.of(kind, episodes))
+    return Figures(shares, episode_figures(kind, episodes))
 
 
 def best_measures(shares: Mapping[str, Share]) -> list[str]:
@@ -205,13 +173,6 @@ def share_dict(share: Share) -> dict[str, float]:
 
 def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
-
-
-def _share(values: Sequence[float], of_all: Sequence[float], void: int) -> Share:
-    """Return the share of right tasks; in `of_all`, void episodes count as wrong."""
-    total = sum(values)
-    right = int(total) if total == int(total) else total
-    return Share(right, len(values), void, (sum(of_all), len(of_all)))
 
 
 def _shares(counts: Counter[str], total: int) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,37 +17,8 @@ TEMPLATE = "judging.html.j2"
 MAX_ENTRIES = 400
 """Tasks of a section with transcripts; the file of --json has all."""
 
-
-@dataclass(frozen=True)
-class Entry:
-    """A task with transcripts: its episodes under names.
-
-    `found_by` are the labels of the page's filters that leave it, by their group.
-    """
-
-    question: str
-    task_id: str
-    episodes: Sequence[tuple[str, EpisodeRecord]]
-    gold: Mapping[str, Any]
-    found_by: Mapping[str, Sequence[str]]
-
-
-@dataclass(frozen=True)
-class Section:
-    """Tasks under a heading."""
-
-    title: str
-    entries: Sequence[Entry]
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Table:
-    """Shares of groups of tasks: `rows` have one per column, or `None`."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[Any]]]
+Values = dict[str, Any]
+"""Part of the page, as the template reads it."""
 
 
 def write_arm(arm: Arm, out: str | Path) -> Path:
@@ -56,7 +26,7 @@ def write_arm(arm: Arm, out: str | Path) -> Path:
     figures = figures_of(arm)
     measures = best_measures(figures.shares.get(OVERALL, {}))
     rows = [(group, [of.get(measure) for measure in measures]) for group, of in figures.shares.items()]
-    table = Table("By operation and skill", measures, rows)
+    table = {"title": "By operation and skill", "columns": measures, "rows": rows}
     return _write(out, f"{arm.name}: evaluation", [arm], [figures], table, [_tasks(arm)])
 
 
@@ -65,10 +35,12 @@ def write_comparison(comparison: Comparison, out: str | Path) -> Path:
     arms, figures = comparison.arms, comparison.figures
     groups = dict.fromkeys(group for of in figures for group in of.shares)
     rows = [(group, [of.shares.get(group, {}).get(GREEDY) for of in figures]) for group in groups]
-    table = Table("Greedy accuracy by operation and skill", [arm.name for arm in arms], rows)
+    title, names = "Greedy accuracy by operation and skill", [arm.name for arm in arms]
+    table = {"title": title, "columns": names, "rows": rows}
     sections = [section for pairing in comparison.pairings for section in _flips(pairing)]
-    title = " and ".join(arm.name for arm in arms)
-    return _write(out, title, arms, figures, table, sections, comparison.pairings, comparison.notes)
+    return _write(
+        out, " and ".join(names), arms, figures, table, sections, comparison.pairings, comparison.notes
+    )
 
 
 def _write(
@@ -76,8 +48,8 @@ def _write(
     title: str,
     arms: Sequence[Arm],
     figures: Sequence[Figures],
-    table: Table,
-    sections: Sequence[Section],
+    table: Values,
+    sections: Sequence[Values],
     pairings: Sequence[Pairing] = (),
     notes: Sequence[str] = (),
 ) -> Path:
@@ -86,7 +58,7 @@ def _write(
         TEMPLATE,
         out,
         title=title,
-        parts=[*pairs, ("figures", "Figures"), ("groups", table.title), ("tasks", "Tasks")],
+        parts=[*pairs, ("figures", "Figures"), ("groups", table["title"]), ("tasks", "Tasks")],
         head=[*_models(arms), *_accuracies(arms, figures)],
         notes=notes,
         pairings=pairings,
@@ -94,7 +66,7 @@ def _write(
         rows=side_by_side(figures),
         table=table,
         sections=sections,
-        found_by=filters([entry.found_by for section in sections for entry in section.entries]),
+        found_by=filters([entry["found_by"] for section in sections for entry in section["entries"]]),
     )
 
 
@@ -116,7 +88,7 @@ def _accuracies(arms: Sequence[Arm], figures: Sequence[Figures]) -> list[Fact]:
     return facts
 
 
-def _tasks(arm: Arm) -> Section:
+def _tasks(arm: Arm) -> Values:
     """Return every task with what was played of it; those that were done wrong come first."""
     samples = by_task(arm.samples)
     entries = []
@@ -128,31 +100,36 @@ def _tasks(arm: Arm) -> Section:
     return _section("", entries, "Greedy first, then the samples. Wrong ones come first.")
 
 
-def _flips(pairing: Pairing) -> Iterable[Section]:
-    for won, title in ((True, "now right"), (False, "now wrong")):
-        found_by = {"flip": [f"{pairing.other}: {title}"]}
+def _flips(pairing: Pairing) -> Iterable[Values]:
+    for won, what in ((True, "now right"), (False, "now wrong")):
+        found_by = {"flip": [f"{pairing.other}: {what}"]}
         entries = [
             _entry([(pairing.first, flip.first), (pairing.other, flip.other)], flip.gold, found_by)
             for flip in pairing.flips
             if flip.won is won
         ]
-        yield _section(
-            f"{pairing.other}: {len(entries)} {title}", entries, f"Against {pairing.first}, greedily."
-        )
+        title = f"{pairing.other}: {len(entries)} {what}"
+        yield _section(title, entries, f"Against {pairing.first}, greedily.")
 
 
 def _entry(
     episodes: Sequence[tuple[str, EpisodeRecord]],
     gold: Mapping[str, Any],
     found_by: Mapping[str, Sequence[str]],
-) -> Entry:
+) -> Values:
+    """Return a task with its episodes under names; `found_by` has the labels of the filters that leave it."""
     failing = any(failed_statement(turn) for _, episode in episodes for turn in episode["turns"])
     first = episodes[0][1]
-    found_by = {**found_by, "sql": ["failing SQL"] if failing else [], "skill": first["skills"]}
-    return Entry(first["question"], first["task_id"], episodes, gold, found_by)
+    return {
+        "question": first["question"],
+        "task_id": first["task_id"],
+        "episodes": episodes,
+        "gold": gold,
+        "found_by": {**found_by, "sql": ["failing SQL"] if failing else [], "skill": first["skills"]},
+    }
 
 
-def _section(title: str, entries: Sequence[Entry], note: str) -> Section:
+def _section(title: str, entries: Sequence[Values], note: str) -> Values:
     if len(entries) > MAX_ENTRIES:
         note += f" The first {MAX_ENTRIES} of {len(entries):,} are shown; the file of --json has all."
-    return Section(title, entries[:MAX_ENTRIES], note)
+    return {"title": title, "entries": entries[:MAX_ENTRIES], "note": note}

@@ -22,18 +22,10 @@ from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.errors import ConfigError, one_line
 from trl_dbbench.evaluation.compare.arms import Arm, Sampling, gold_of
-from trl_dbbench.evaluation.evaluate import (
-    Evaluation,
-    evaluate,
-    play_in_batches,
-    shots_of,
-    showing,
-    within_context,
-)
+from trl_dbbench.evaluation.evaluate import Evaluation, evaluate, shots_of, within_context
 from trl_dbbench.rewards.registry import with_step_rewards
 from trl_dbbench.runs.few_shot import Example, with_examples
-from trl_dbbench.runs.journal import SAMPLES, Journal
-from trl_dbbench.runs.records import EpisodeRecord, episode_record
+from trl_dbbench.runs.journal import Journal
 from trl_dbbench.runs.rescore import loaded_rewards, outcome_of, values_of
 from trl_dbbench.runs.trained import TAKEN, Trained
 from trl_dbbench.tasks import Task
@@ -44,46 +36,78 @@ logger = logging.getLogger(__name__)
 BASE = "base"
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """Samples drawn beside the greedy episodes, and the rewards of all.
+@dataclass
+class ArmPlayer:
+    """Plays arms: tasks, each once greedily, and the samples that are asked for. Rewards them by the outcome,
+    with the run's own values if it had some, and by the scorer.
 
     Args:
+        trained: how they are played, and by what.
         plan: how many samples, and how; `None` for none.
         scorer: the reward that chooses the best sample, by a name for `load_reward_functions`.
         batch_size: episodes that run side by side.
+        few_shot_update: whether what is played greedily joins what is shown.
+        journal: keeps each episode; those that it has already are not played.
+
+    Raises:
+        ConfigError: if a reward cannot be loaded, or has the outcome's name.
     """
 
+    tasks: Sequence[Task]
+    trained: Trained
+    player: Player
+    backend: Backend
     plan: Plan | None = None
     scorer: str | None = None
     batch_size: int = 64
+    few_shot_update: bool = False
+    journal: Journal | None = None
 
-
-class Rewards:
-    """The rewards of what is judged: the outcome, with the run's own values if it had some, and the scorer.
-
-    Raises:
-        ConfigError: if there is no such reward, or it has the outcome's name.
-    """
-
-    def __init__(self, trained: Trained, player: Player, scorer: str | None):
-        self._system_prompt, self._protocol = trained.settings.system_prompt, player.chat.protocol
+    def __post_init__(self) -> None:
+        # found before hours of play
+        settings, scorer = self.trained.settings, self.scorer
         names = ["outcome", *([scorer] if scorer not in (None, "outcome") else [])]
-        outcome = outcome_of(trained.settings)
-        functions = loaded_rewards(names, trained.settings, player.database, outcome)
-        self._functions = {get_callable_name(each): with_step_rewards(each) for each in functions}
-        if len(self._functions) < len(names):
+        functions = loaded_rewards(names, settings, self.player.database, outcome_of(settings))
+        self._rewards = {get_callable_name(each): with_step_rewards(each) for each in functions}
+        if len(self._rewards) < len(names):
             raise ConfigError(f"the reward '{scorer}' is called outcome, as the library's own. Rename it.")
-        self.scorer = None if scorer is None else list(self._functions)[-1]
+        self._scorer = None if scorer is None else list(self._rewards)[-1]
 
-    def __call__(self, episodes: Sequence[Episode], shots: Mapping[str, str]) -> None:
+    def greedy(self) -> Evaluation:
+        """Play each task greedily, and reward it; raises as `evaluate` does."""
+        return self._play(None, self.few_shot_update)
+
+    def judged(self, name: str, evaluation: Evaluation) -> Arm:
+        """Return the arm of these greedy episodes, and of the samples, which are drawn now and rewarded.
+
+        Raises as `evaluate` does.
+        """
+        trained, gold = self.trained, gold_of(self.tasks)
+        arm = Arm(name, evaluation.records, gold=gold, model=trained.model, adapter=trained.adapter)
+        if (plan := self.plan) is None:
+            return arm
+        return replace(arm, samples=self._play(plan).records, sampling=sampling_of(plan, self._scorer))
+
+    def _play(self, plan: Plan | None, few_shot_update: bool = False) -> Evaluation:
+        player = within_context(self.player, self.backend)
+        return evaluate(
+            *(self.tasks, player, self.backend),
+            system_prompt=self.trained.settings.system_prompt,
+            batch_size=self.batch_size,
+            shots=shots_of(self.trained, player, self.tasks, few_shot_update),
+            journal=self.journal,
+            reward=self._reward,
+            plan=plan,
+        )
+
+    def _reward(self, episodes: Sequence[Episode], shots: Mapping[str, str]) -> None:
         """Reward the episodes, as a trainer does; raise ConfigError if a reward function fails.
 
         `shots` are the lines of the earlier episodes that their prompts showed, by their ids.
         """
         played = [episode for episode in episodes if episode.status != Status.ENVIRONMENT_FAULT]
         ids = [episode.completion_ids for episode in played]
-        for name, function in self._functions.items():
+        for name, function in self._rewards.items():
             try:
                 prompts = [self._prompt(episode, shots) for episode in played]
                 values = values_of(function, played, prompts, completion_ids=ids)
@@ -97,76 +121,9 @@ class Rewards:
                 episode.rewards[name] = value
 
     def _prompt(self, episode: Episode, shots: Mapping[str, str]) -> list[dict[str, Any]]:
-        shown = [Example.from_line(shots[id]) for id in episode.shots]
-        prompt = self._protocol.messages(episode.task, self._system_prompt)
-        return with_examples(prompt, shown, self._protocol)
-
-
-@dataclass
-class ArmPlayer:
-    """Plays arms: tasks, each once greedily, and the samples that are asked for.
-
-    Args:
-        trained: how they are played, and by what.
-        few_shot_update: whether what is played greedily joins what is shown.
-        journal: keeps each episode; those that it has already are not played.
-
-    Raises:
-        ConfigError: if a reward cannot be loaded.
-    """
-
-    tasks: Sequence[Task]
-    trained: Trained
-    player: Player
-    backend: Backend
-    drawing: Drawing
-    few_shot_update: bool = False
-    journal: Journal | None = None
-
-    def __post_init__(self) -> None:
-        # found before hours of play
-        self.rewards = Rewards(self.trained, self.player, self.drawing.scorer)
-
-    def greedy(self) -> Evaluation:
-        """Play each task greedily, and reward it; raises as `evaluate` does."""
-        return evaluate(
-            *(self.tasks, self.player, self.backend),
-            system_prompt=self.trained.settings.system_prompt,
-            batch_size=self.drawing.batch_size,
-            shots=shots_of(self.trained, self.player, self.few_shot_update),
-            journal=self.journal,
-            reward=self.rewards,
-        )
-
-    def judged(self, name: str, evaluation: Evaluation) -> Arm:
-        """Return the arm of these greedy episodes, and of the samples, which are drawn now and rewarded.
-
-        Raises as `evaluate` does.
-        """
-        trained, gold = self.trained, gold_of(self.tasks)
-        arm = Arm(name, evaluation.records, gold=gold, model=trained.model, adapter=trained.adapter)
-        if (plan := self.drawing.plan) is None:
-            return arm
-        sampling = sampling_of(plan, self.rewards.scorer)
-        return replace(arm, samples=self._draw(plan), sampling=sampling)
-
-    def _draw(self, plan: Plan) -> list[EpisodeRecord]:
-        player, drawing = within_context(self.player, self.backend), self.drawing
-        journal = self.journal or Journal()
-        system_prompt = self.trained.settings.system_prompt
-        starts, shots = plan.starts(self.tasks, player, system_prompt), shots_of(self.trained, player)
-        done, count = journal.done(SAMPLES), 0
-        places = [place for place in range(len(starts)) if place not in done]
-        for batch in play_in_batches(
-            [starts[place] for place in places],
-            *(player, self.backend, drawing.batch_size, f"{plan.n} samples a task"),
-            prepare=showing(shots, player, self.tasks, system_prompt),
-        ):
-            self.rewards(batch, {} if shots is None else shots.drawn())
-            records = [episode_record(episode, "eval", 0) for episode in batch]
-            journal.add(SAMPLES, list(zip(places[count:], records, strict=False)))
-            count += len(batch)
-        return journal.records(SAMPLES)
+        protocol = self.player.chat.protocol
+        prompt = protocol.messages(episode.task, self.trained.settings.system_prompt)
+        return with_examples(prompt, [Example.from_line(shots[id]) for id in episode.shots], protocol)
 
 
 def sampling_of(plan: Plan, scorer: str | None = None) -> Sampling:
@@ -223,34 +180,27 @@ def arm_names(adapters: Sequence[str]) -> list[str]:
     raise ConfigError(f"an adapter is named twice: {', '.join(adapters)}. Name each once.")
 
 
-def play_adapters(
-    trained: Sequence[Trained],
-    policy: Policy | ServedPolicy,
-    tasks: Sequence[Task],
-    player: Player,
-    backend: Backend,
-    drawing: Drawing,
-) -> list[Arm]:
+def play_adapters(trained: Sequence[Trained], policy: Policy | ServedPolicy, playing: ArmPlayer) -> list[Arm]:
     """Play the base model, which is the model without adapter, and each adapter.
 
     Args:
         trained: an adapter each, on one base model, as `check_one_base` finds them.
-        policy: what `backend` generates with: a PEFT model with the first of them, into which the others are
-            loaded, or a model that vLLM in this process loads, with all of them.
+        policy: what generates: a PEFT model with the first of them, into which the others are loaded, or a
+            model that vLLM in this process loads, with all of them.
+        playing: plays them, with the settings of the first.
 
     Raises:
         ConfigError: if an adapter does not fit the model.
         DatabaseError, EngineError: as in [`evaluate`].
     """
-    first = trained[0]
     loaded: dict[str | None, str] = {}
     if not isinstance(policy, ServedPolicy):
         loaded = _loaded(policy.model, trained)
-    arms, playing = [], ArmPlayer(tasks, first, player, backend, drawing)
+    arms = []
     names = [BASE, *arm_names([str(each.adapter) for each in trained])]
     for name, adapter in zip(names, [None, *(each.adapter for each in trained)], strict=True):
         with _playing(policy, adapter, loaded.get(adapter)):
-            logger.info("%s plays %d tasks", name, len(tasks))
+            logger.info("%s plays %d tasks", name, len(playing.tasks))
             arm = playing.judged(name, playing.greedy())
         arms.append(replace(arm, adapter=adapter))
     return arms
@@ -281,11 +231,11 @@ def _playing(policy: Policy | ServedPolicy, adapter: str | None, name: str | Non
     """Let the model generate with this adapter, which has this name in a PEFT model, or with none."""
     if isinstance(policy, ServedPolicy):
         policy.adapter = adapter
-    elif adapter is not None:
-        policy.model.set_adapter(name)
-        policy.model.eval()
-    else:
+    elif adapter is None:
         with policy.model.disable_adapter():
             yield
         return
+    else:
+        policy.model.set_adapter(name)
+        policy.model.eval()
     yield

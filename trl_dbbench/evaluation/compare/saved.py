@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,8 @@ from trl_dbbench.utils.files import shortest_names
 
 def arm_dict(arm: Arm) -> dict[str, Any]:
     """Return an arm as the file of an evaluation holds it, beside the greedy episodes and their accuracy."""
-    said: dict[str, Any] = {"name": arm.name, "model": arm.model, "adapter": arm.adapter, "gold": arm.gold}
-    said["figures"] = figures_of(arm).to_dict()
-    if arm.sampling is not None:
-        said |= {"sampling": asdict(arm.sampling), "samples": arm.samples}
-    return said
+    samples = {} if arm.sampling is None else {"samples": arm.samples}
+    return arm.to_dict() | {"gold": arm.gold, "figures": figures_of(arm).to_dict()} | samples
 
 
 def saved_arms(paths: Sequence[Path]) -> list[Arm]:
@@ -33,12 +29,19 @@ def saved_arms(paths: Sequence[Path]) -> list[Arm]:
     one cannot be read.
     """
     if len(paths) == 1:
-        if paths[0].is_dir():
-            return _first_and_last(paths[0])
-        raise ConfigError(
-            f"'{paths[0]}' alone has nothing to be compared with. Name two or more files of eval --json or "
-            "runs, or one run, whose first and last evaluations are compared."
-        )
+        (path,) = paths
+        if not path.is_dir():
+            raise ConfigError(
+                f"'{path}' alone has nothing to be compared with. Name two or more files of eval --json or "
+                "runs, or one run, whose first and last evaluations are compared."
+            )
+        first, *others = _of_run(path, path.resolve().name)
+        if not others:
+            raise ConfigError(
+                f"'{path}' has only one whole held-out evaluation ({first.name}). Name what it is to be "
+                "compared with as well: another run, or a file of eval --json."
+            )
+        return [first, others[-1]]
     names = names_of(paths)
     return [
         _of_run(path, name)[-1] if path.is_dir() else _of_file(path, name)
@@ -90,13 +93,3 @@ def _of_run(path: Path, name: str) -> list[Arm]:
             f"'{path}' has no held-out evaluation. Evaluate it with eval --json, and name that file."
         )
     return arms
-
-
-def _first_and_last(path: Path) -> list[Arm]:
-    arms = _of_run(path, path.resolve().name)
-    if len(arms) < 2:
-        raise ConfigError(
-            f"'{path}' has only one whole held-out evaluation ({arms[0].name}). Name what it is to be "
-            "compared with as well: another run, or a file of eval --json."
-        )
-    return [arms[0], arms[-1]]

@@ -76,9 +76,8 @@ def streams_text(figures: Sequence[StreamFigures]) -> str:
     ways: dict[tuple[str, int], list[StreamFigures]] = {}
     for number, each in enumerate(figures):
         same = [other.seed for other in figures[:number] if other.way == each.way]
-        ways.setdefault((each.way, same.count(each.seed)), []).append(
-            each
-        )  # two runs of a seed are two lines
+        # two runs of a seed are two lines
+        ways.setdefault((each.way, same.count(each.seed)), []).append(each)
     titles = [each.name.replace("_", " ") for each in fields(Continual)]
     rows = [("stream", [*titles, "prequential", "tokens", "seconds"])]
     for runs in ways.values():

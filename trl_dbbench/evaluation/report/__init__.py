@@ -21,10 +21,3 @@ What an agent wrote is a stranger's text. Jinja escapes what it renders; the tra
 gzipped blocks that its script unpacks when one is looked at, and shows as text nodes. A content security
 policy allows that one script, by its hash, and no request at all.
 """
-
-from trl_dbbench.evaluation.report.curves import charts, compare
-from trl_dbbench.evaluation.report.figures import write_figures
-from trl_dbbench.evaluation.report.page import write_report
-from trl_dbbench.evaluation.report.run import Run, read_run
-
-__all__ = ["Run", "charts", "compare", "read_run", "write_figures", "write_report"]

@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from trl_dbbench.episode.types import Status
@@ -89,15 +90,10 @@ def per_skill(before: list[EpisodeRecord], after: list[EpisodeRecord]) -> list[t
     return rows
 
 
-def changed_episode(run: Run) -> int | None:
-    """Return the place of an episode that ended right at the last evaluation, and wrong at the first one."""
-    held_out = list(whole_evaluations(run).values())
-    sound = [[e for e in episodes if not is_void(e)] for episodes in held_out]
-    if len(sound) < 2:
-        return None
-    wrong = {key_of(e) for e in sound[0] if not e["right"]}
-    mended = [e for e in sound[-1] if e["right"] and key_of(e) in wrong]
-    return next((place for place, e in enumerate(run.episodes) if mended and e is mended[0]), None)
+def turned_right(before: Iterable[EpisodeRecord], after: Iterable[EpisodeRecord]) -> set[str]:
+    """Return the tasks that ended wrong before and right after; void episodes say nothing."""
+    wrong = {key_of(e) for e in before if not (e["right"] or is_void(e))}
+    return wrong & {key_of(e) for e in after if e["right"] and not is_void(e)}
 
 
 def updates(step: int) -> str:
@@ -163,25 +159,44 @@ STATUSES: dict[str, int] = {
 
 
 class _Lines:
-    """A run's figures as lines: from its episodes, or from the trainer's log."""
+    """A run's figures as lines: from its episodes, or from the trainer's log.
+
+    A line has at most `POINTS` points: of a longer run, each is the mean of `width` neighbouring steps.
+    """
 
     def __init__(self, run: Run):
         # what dynamic sampling has left out was not trained on, and the log's rewards are without it
         self.sampled = [episode for episode in run.phase("train") if not episode.get("left_out")]
         self.log = [entry for entry in run.log if "reward" in entry]
-        self.bins = _Bins([*(e["step"] for e in self.sampled), *map(_played_at, self.log)])
+        steps = sorted({*(e["step"] for e in self.sampled), *map(_played_at, self.log)})
+        self.width = math.ceil(len(steps) / POINTS) or 1
+        self._points = [steps[i : i + self.width] for i in range(0, len(steps), self.width)]
+        self._place = {step: place for place, neighbours in enumerate(self._points) for step in neighbours}
 
     def logged(self, name: str, color: int, metric: str) -> Series:
         """Return a metric of the trainer's log."""
         values = [(_played_at(entry), number(entry.get(metric))) for entry in self.log]
-        return self.bins.mean(name, color, [(step, value) for step, value in values if value is not None])
+        return self._line(name, color, [(step, value) for step, value in values if value is not None])
 
     def mean(self, name: str, color: int, values: Iterable[float | None]) -> Series:
         """Return the mean of the sampled episodes' values."""
         valued = list(zip(self.sampled, values, strict=True))
-        known = [(e["step"], value) for e, value in valued if value is not None]
-        without = [e["step"] for e, value in valued if value is None and is_void(e)]
-        return self.bins.mean(name, color, known, "episode", without)
+        line = self._line(name, color, [(e["step"], value) for e, value in valued if value is not None])
+        counts = Counter(self._place[e["step"]] for e, value in valued if value is not None)
+        void = Counter(self._place[e["step"]] for e, value in valued if value is None and is_void(e))
+        line.detail = [
+            f"{counts[place]} episodes" + (f"; {void[place]:,} void" if void[place] else "")
+            for place in sorted(counts)
+        ]
+        return line
+
+    def _line(self, name: str, color: int, values: Iterable[tuple[float, float]]) -> Series:
+        """Return a line of (step, value) pairs."""
+        found: defaultdict[int, list[float]] = defaultdict(list)
+        for step, value in values:
+            found[self._place[step]].append(float(value))
+        x = [fmean(self._points[place]) for place in sorted(found)]
+        return Series(name, color, x, [fmean(found[place]) for place in sorted(found)])
 
     def family(self, prefix: str) -> list[Series]:
         """Return the logged metrics of that prefix, without those that are always 0."""
@@ -218,13 +233,14 @@ class _Lines:
 def charts(run: Run) -> list[Chart]:
     """Return the run's curves, from its episodes and the trainer's log."""
     lines = _Lines(run)
-    width = lines.bins.width
     turns = lines.mean("turns", 0, [len(e["turns"]) for e in lines.sampled])
     tokens = [
         lines.mean("written by the agent", 0, [_tokens(e, "tokens") for e in lines.sampled]),
         lines.mean("observations", 1, [_tokens(e, "observation_tokens") for e in lines.sampled]),
     ]
-    note = "Sampled episodes." + (f" A point is the mean of {width} steps." if width > 1 else "")
+    note = "Sampled episodes."
+    if lines.width > 1:
+        note += f" A point is the mean of {lines.width} steps."
     kl = [lines.logged("KL to the reference", 0, "kl")]
     no_kl = "No KL in the log: it is computed with beta above 0."
     drawn = [
@@ -305,46 +321,6 @@ def _accuracy(name: str, color: int, shares: Mapping[int, Share]) -> list[Series
         detail = [f"{of.right} of {of.judged + of.void}" for of in shares.values()]
         lines.append(Series(name + VOID_WRONG, color + 3, list(shares), y, detail=detail))
     return lines
-
-
-class _Bins:
-    """The steps of a run, at most `POINTS` of them or else runs of `width` neighbours averaged into one."""
-
-    def __init__(self, steps: Iterable[float]):
-        distinct = sorted(set(steps))
-        self.width = math.ceil(len(distinct) / POINTS) or 1
-        self._steps = [distinct[i : i + self.width] for i in range(0, len(distinct), self.width)]
-        self._place = {step: place for place, steps in enumerate(self._steps) for step in steps}
-
-    def mean(
-        self,
-        name: str,
-        color: int,
-        values: Iterable[tuple[float, float]],
-        unit: str = "",
-        void: Iterable[float] = (),
-    ) -> Series:
-        """Return a line of (step, value) pairs; `unit` names what a point averages, if it averages several.
-
-        `void` has the steps of void episodes, which have no value.
-        """
-        left_out = Counter(self._place[step] for step in void)
-        binned: defaultdict[int, list[float]] = defaultdict(list)
-        for step, value in values:
-            binned[self._place[step]].append(float(value))
-        places = sorted(binned)
-        return Series(
-            name,
-            color,
-            x=[sum(self._steps[place]) / len(self._steps[place]) for place in places],
-            y=[sum(binned[place]) / len(binned[place]) for place in places],
-            detail=[
-                f"{len(binned[place])} {unit}s" + (f"; {left_out[place]:,} void" if left_out[place] else "")
-                for place in places
-            ]
-            if unit
-            else None,
-        )
 
 
 def number(value: Any) -> float | None:

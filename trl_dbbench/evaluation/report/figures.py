@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.evaluation.report.curves import COLORS, Chart, Comparison, charts, compare, y_range
+from trl_dbbench.evaluation.report.curves import COLORS, Chart, charts, y_range
 from trl_dbbench.evaluation.report.run import Run
 
 if TYPE_CHECKING:
@@ -27,12 +27,10 @@ def write_figures(run: Run, folder: str | Path) -> list[Path]:
     """Write each chart that has data as a PNG of 300 dots per inch, one column of a paper wide.
 
     Raises:
-        ConfigError: if matplotlib is not installed or the folder cannot be written.
+        ConfigError: if the folder cannot be written.
     """
-    try:
-        import matplotlib
-    except ImportError:
-        raise ConfigError(NO_MATPLOTLIB) from None
+    import matplotlib
+
     folder = Path(folder)
     style: dict[Any, Any] = {
         "font.size": 8,
@@ -42,14 +40,12 @@ def write_figures(run: Run, folder: str | Path) -> list[Path]:
     }
     written = []
     with matplotlib.rc_context(style):
-        figures = {chart.id: _figure(chart) for chart in charts(run) if chart.series}
-        if compared := compare(run):
-            figures["skills"] = _skills_figure(compared)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for name, figure in figures.items():
-                written.append(folder / f"{name}.png")
-                figure.savefig(written[-1], dpi=300)
+            for chart in charts(run):
+                if chart.series:
+                    written.append(folder / f"{chart.id}.png")
+                    _figure(chart).savefig(written[-1], dpi=300)
         except OSError as error:
             raise ConfigError(f"figures cannot be written to {folder}: {error.strerror}.") from None
     return written
@@ -86,44 +82,4 @@ def _figure(chart: Chart) -> Figure:
     axes.set_ylabel(chart.y_label)
     if len(chart.series) > 1:
         figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=7)
-    return figure
-
-
-def _skills_figure(compared: Comparison) -> Figure:
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import PercentFormatter
-
-    names = [name.replace("_", " ") for name, _, _ in compared.rows]
-    figure = Figure(figsize=(5, 0.8 + 0.26 * len(names)), layout="constrained")
-    axes = figure.subplots()
-    sides = [
-        (compared.before, COLORS[6], -0.15, [before for _, before, _ in compared.rows]),
-        (compared.after, COLORS[0], 0.15, [after for _, _, after in compared.rows]),
-    ]
-    for label, color, shift, shares in sides:
-        if shares[0].void:
-            label += f" ({shares[0].void_note})"
-        places = [place + shift for place in range(len(names))]
-        judged = [(place, of) for place, of in zip(places, shares, strict=True) if of.judged]
-        axes.errorbar(
-            [of.rate for _, of in judged],
-            [place for place, _ in judged],
-            xerr=[
-                [max(0.0, of.rate - of.interval[0]) for _, of in judged],  # rounding may go below 0
-                [max(0.0, of.interval[1] - of.rate) for _, of in judged],
-            ],
-            fmt="o",
-            color=color,
-            markersize=3,
-            linewidth=1,
-            label=label,
-            clip_on=False,
-        )
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1)
-    axes.xaxis.set_major_formatter(PercentFormatter(1))
-    axes.set_xlabel("accuracy, 95 % interval")
-    axes.grid(axis="x", linewidth=0.4, alpha=0.5)
-    figure.legend(loc="outside upper center", ncols=1, frameon=False, fontsize=7)
     return figure

@@ -18,13 +18,13 @@ import jinja2
 from trl_dbbench.evaluation.report.curves import (
     Chart,
     Comparison,
-    changed_episode,
     charts,
     compare,
     evaluations,
     number,
     per_skill,
     running,
+    turned_right,
     updates,
     whole_evaluations,
     y_range,
@@ -70,10 +70,9 @@ def _setting_rows(run: Run) -> list[Fact]:
     }
     known = {name: size for name, size in parts.items() if size is not None}
     if len(known) == len(parts):
-        remark = " \N{MULTIPLICATION SIGN} ".join(
-            f"{size:g} {name}" for name, size in known.items() if size != 1
-        )
-        facts.append(("Batch", f"{math.prod(known.values()):,g} episodes an update", remark))
+        told = [f"{size:g} {name}" for name, size in known.items() if size != 1]
+        size = f"{math.prod(known.values()):,g} episodes an update"
+        facts.append(("Batch", size, " \N{MULTIPLICATION SIGN} ".join(told)))
     if loss := of.get("loss_type"):
         beta = number(of.get("beta"))
         facts.append(("Loss", str(loss), "" if beta is None else f"beta {beta:g}"))
@@ -104,12 +103,10 @@ def headline(of: Share, where: str) -> tuple[str, str]:
     return str(of), f"{where}: {of.right:,.0f} of {of.judged:,} episodes"
 
 
-def names_of(runs: tuple[Run, Run]) -> tuple[str, str]:
-    """Return the names of both, told apart by their folders where they are the same."""
-    paths = [run.path.parts for run in runs if run.path is not None]
-    told_apart = shortest_names(paths) if len(paths) == 2 else None
-    first, second = told_apart or [f"{run.name} ({number})" for number, run in enumerate(runs, 1)]
-    return first, second
+def names_of(runs: Sequence[Run]) -> list[str]:
+    """Return the names of runs, told apart by their folders where they are the same."""
+    told_apart = shortest_names([Path(run.path or run.name).parts for run in runs])
+    return told_apart or [f"{run.name} ({number})" for number, run in enumerate(runs, 1)]
 
 
 def charts_beside(runs: tuple[Run, Run]) -> list[Chart]:
@@ -135,33 +132,29 @@ def charts_beside(runs: tuple[Run, Run]) -> list[Chart]:
     return both
 
 
-def _last(run: Run) -> tuple[int, dict[str, EpisodeRecord]]:
-    """Return the updates before the last evaluation, and its episodes by their task; none without one."""
-    step, episodes = max(whole_evaluations(run).items(), default=(0, []))
-    return step, {key_of(e): e for e in episodes}
-
-
 def compare_runs(runs: tuple[Run, Run]) -> Comparison | None:
     """Return the last evaluation of each, on the tasks that both have played; `None` if there are none."""
-    (step_a, a), (step_b, b) = map(_last, runs)
-    common = [key for key in a if key in b]
+    (step_a, a), (step_b, b) = (max(whole_evaluations(run).items(), default=(0, [])) for run in runs)
+    common = {*map(key_of, a)} & {*map(key_of, b)}
     if not common:
         return None
     return Comparison(
         f"held-out, {updates(step_a)}",
         f"held-out, {updates(step_b)}",
-        per_skill([a[key] for key in common], [b[key] for key in common]),
+        per_skill(*([e for e in episodes if key_of(e) in common] for episodes in (a, b))),
     )
 
 
-def differing_episode(runs: tuple[Run, Run]) -> int | None:
-    """Return the place, among the episodes of both, of one that the second run got right in the end and the
-    first one not; else of one the other way round."""
-    a, b = ({key: e for key, e in _last(run)[1].items() if not is_void(e)} for run in runs)
-    ahead = [b[key] for key in a if key in b and b[key]["right"] and not a[key]["right"]]
-    behind = [b[key] for key in a if key in b and a[key]["right"] and not b[key]["right"]]
-    wanted = next(iter([*ahead, *behind]), None)
-    places = (len(runs[0].episodes) + place for place, e in enumerate(runs[1].episodes) if e is wanted)
+def opened_at(runs: Sequence[Run]) -> int | None:
+    """Return the place, among all episodes, of the one that the page opens at: of the last evaluation, right
+    where the first one, or the other run's last, was wrong; of two runs else one the other way round."""
+    held_out = [list(whole_evaluations(run).values()) for run in runs]
+    if not all(held_out):
+        return None
+    before, after = held_out[0][0] if len(runs) == 1 else held_out[0][-1], held_out[-1][-1]
+    wanted = turned_right(before, after) or (turned_right(after, before) if len(runs) > 1 else set())
+    shown = next((e for e in after if key_of(e) in wanted), None)
+    places = (place for place, e in enumerate(e for run in runs for e in run.episodes) if e is shown)
     return next(places, None)
 
 
@@ -258,14 +251,14 @@ def write_report(run: Run, out: str | Path, other: Run | None = None) -> Path:
     """Write one run, or two side by side, as one HTML file; raise ConfigError if it cannot be written."""
     shown = [(run.name, run)]
     if other is None:
-        drawn, compared, start = charts(run), compare(run), changed_episode(run)
+        drawn, compared = charts(run), compare(run)
     else:
         pair = (run, other)
         shown = list(zip(names_of(pair), pair, strict=True))
-        drawn, compared, start = charts_beside(pair), compare_runs(pair), differing_episode(pair)
+        drawn, compared = charts_beside(pair), compare_runs(pair)
     index, episode_blocks, task_blocks = transcripts(shown)
     in_page = [asdict(chart) | {"range": y_range(chart)} for chart in drawn]
-    steps = max(each.steps for _, each in shown)
+    steps, start = max(each.steps for _, each in shown), opened_at([each for _, each in shown])
     return render(
         "report.html.j2",
         out,
