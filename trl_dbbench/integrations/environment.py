@@ -155,6 +155,9 @@ def environments(
         protocol: `"tools"`, or `"tools_sql"` where answers are SQL.
         grader: judges the answers of all tasks; if left out, the one that each task names.
         max_turns: calls of an episode.
+
+    Raises:
+        ConfigError: if the protocol has no tools, or the grader is not known.
     """
     if protocol not in KINDS:
         raise ConfigError(

@@ -75,6 +75,9 @@ def export(
         model: folder or hub id of another model that will learn from `sft`; its tokenizer and chat template
             make the ids.
         notes: gets messages about unreadable or changed parts.
+
+    Raises:
+        ConfigError: if the run cannot be read, or has nothing of the kind.
     """
     check_choice("kind", kind, NEEDED)
     for phase in phases:
