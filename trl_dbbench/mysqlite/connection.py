@@ -59,17 +59,15 @@ class Result(NamedTuple):
 
 
 _DONE = Result(affected=0)
+_LATE = "Query execution was interrupted, maximum statement execution time exceeded"
 
 
 def _named(shown: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of a query's columns: those that are shown and, for a `*`, the database's own."""
-    if shown.count("*") > 1 or not shown:
-        return own
-    if "*" not in shown:
-        return shown
-    place = shown.index("*")
-    after = shown[place + 1 :]
-    return (*shown[:place], *own[place : len(own) - len(after)], *after)
+    if shown.count("*") != 1:
+        return own if "*" in shown else shown or own
+    place, more = shown.index("*"), len(own) - len(shown)
+    return (*shown[:place], *own[place : place + 1 + more], *shown[place + 1 :])
 
 
 class Connection:
@@ -130,10 +128,10 @@ class Connection:
             with self._guard.statement(self._limits.seconds):
                 return self._dispatch(sql)
         except OutOfTime:
-            raise _out_of_time() from None
+            raise StatementError(TIME_LIMIT, _LATE) from None
         except sqlite3.Error as error:
             if self._guard.timed_out:
-                raise _out_of_time() from None
+                raise StatementError(TIME_LIMIT, _LATE) from None
             if (reason := self._guard.failure) is not None:
                 raise StatementError(reason.code, reason.text) from None
             code = primary_code(error)
@@ -514,12 +512,6 @@ class Connection:
         return _DONE
 
 
-def _out_of_time() -> StatementError:
-    return StatementError(
-        TIME_LIMIT, "Query execution was interrupted, maximum statement execution time exceeded"
-    )
-
-
 def _modes(modes: Iterable[Any] | None) -> str:
     """Return the characteristics of a transaction as one text."""
     return ", ".join(getattr(mode, "name", mode) for mode in modes or ()).upper()
@@ -534,9 +526,7 @@ _RUN: dict[type, Callable[[Connection, Statement], Result]] = {
     exp.Alter: Connection._alter,
     exp.TruncateTable: Connection._truncate,
     exp.Use: Connection._use,
-    exp.Transaction: Connection._transact,
-    exp.Commit: Connection._transact,
-    exp.Rollback: Connection._transact,
+    **dict.fromkeys((exp.Transaction, exp.Commit, exp.Rollback), Connection._transact),
     exp.Set: Connection._set,
     exp.Command: Connection._command,
 }

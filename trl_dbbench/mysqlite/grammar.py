@@ -14,12 +14,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
+from sqlglot import exp
 from sqlglot.tokens import Token, TokenType
 
 from trl_dbbench.mysqlite.dates import is_date
 from trl_dbbench.mysqlite.errors import StatementError, fail_if, refuse_if, syntax_error, unsupported
 from trl_dbbench.mysqlite.kinds import words
 from trl_dbbench.mysqlite.names import ADJACENT, RESERVED, check_spaces
+from trl_dbbench.mysqlite.parse import text_of
 
 NO_FUNCTIONS = words(Path(__file__).with_name("keywords.txt").read_text())
 """Words that MySQL 9.7 knows without reserving them, and that no function has for its name."""
@@ -595,10 +597,7 @@ class _Reader:
 
     def statement(self) -> None:
         self.read("[WITH [RECURSIVE] {named_query}]")
-        read = _STATEMENTS.get(self.peek())
-        if read is None:
-            self.fail()
-        read(self)
+        _STATEMENTS.get(self.peek(), _Reader.fail)(self)
         self.end()
 
     def creation(self) -> bool:
@@ -679,11 +678,11 @@ class _Reader:
 
     def tables(self) -> None:
         if not self.accept("DUAL"):
-            self.listed(self._joined)
+            self.listed(self.joined)
 
-    def _joined(self) -> int:
+    def joined(self) -> int:
         """Read a table and its joins; return the number of tables."""
-        self._table()
+        self.source()
         return self._joins()
 
     def _joins(self) -> int:
@@ -692,24 +691,23 @@ class _Reader:
         count = 1
         while True:
             if waiting and self.peek() == "ON" and self.peek(1) != "DUPLICATE":
-                self.at += 1
-                self.expression()
+                self.read("ON expression")
                 waiting.pop()
             elif waiting and self.accept("USING"):
                 self.read("( {name} )")
                 waiting.pop()
             elif self.accept("NATURAL"):
-                self.read("INNER JOIN" if self.peek() == "INNER" else "[LEFT|RIGHT [OUTER]] JOIN")
-                self._table()
+                self.read(
+                    "INNER JOIN source" if self.peek() == "INNER" else "[LEFT|RIGHT [OUTER]] JOIN source"
+                )
                 count += 1
             elif self.peek() in ("JOIN", "STRAIGHT_JOIN", "INNER", "CROSS"):
-                self.read("JOIN" if self.accept_any(("INNER", "CROSS")) else "JOIN|STRAIGHT_JOIN")
-                self._table()
+                crossed = self.accept_any(("INNER", "CROSS"))
+                self.read("JOIN source" if crossed else "JOIN|STRAIGHT_JOIN source")
                 waiting.append(False)
                 count += 1
             elif self.peek() in ("LEFT", "RIGHT"):
-                self.read("LEFT|RIGHT [OUTER] JOIN")
-                self._table()
+                self.read("LEFT|RIGHT [OUTER] JOIN source")
                 waiting.append(True)
                 count += 1
             else:
@@ -718,21 +716,18 @@ class _Reader:
             self.fail()
         return count
 
-    def _table(self) -> None:
+    def source(self) -> None:
         if self.peek() == "(":
             if self._source_brackets():
-                self._alias()
-                if self.peek() == "(":
-                    self.read("( {name} )")
+                self.read("alias [( {name} )]")
             return
         if self.accept("LATERAL"):
             if not self._source_brackets():
                 self.fail()
-            self._alias()
+            self.alias()
             return
         refuse_if(self.peek() == "JSON_TABLE", "JSON_TABLE")
-        self.dotted(2)
-        self._alias()
+        self.read("table_name alias")
         refuse_if(self.peek() in ("USE", "IGNORE", "FORCE"), "USE INDEX and the like")
 
     def _source_brackets(self) -> bool:
@@ -744,25 +739,25 @@ class _Reader:
             return True
         count = 2
         if self.peek() != "(":
-            count = self._joined() + 1
+            count = self.joined() + 1
         elif self._source_brackets():
             if self.peek() in _LISTED or self.peek() in ("ORDER", "LIMIT", ")"):
                 self.rest_of_query()
                 self.expect(")")
                 return True
-            self._alias()
+            self.alias()
             count = self._joins()
         else:
             count = self._joins() + 1
         if self.accept(","):
-            self.listed(self._joined)
+            self.listed(self.joined)
             count += 1
         if count < 2:  # a query with an alias, and nothing else
             self.fail()
         self.expect(")")
         return False
 
-    def _alias(self) -> None:
+    def alias(self) -> None:
         if self.accept("AS"):
             self.name()
         else:
@@ -795,29 +790,20 @@ class _Reader:
 
     def update(self) -> None:
         self.at += 1
-        self.read("[LOW_PRIORITY] [IGNORE]")
-        self.listed(self._joined)
-        self.read("SET {assignment} rest_of_change")
+        self.read("[LOW_PRIORITY] [IGNORE] {joined} SET {assignment} rest_of_change")
 
     def delete(self) -> None:
         self.at += 1
         while self.accept_any(("LOW_PRIORITY", "QUICK", "IGNORE")):
             if self.peek() == "FROM":  # the parser would take the word for a table
                 raise unsupported("DELETE with LOW_PRIORITY, QUICK or IGNORE")
-        if self.accept("FROM"):
-            self.listed(self._target)
-            if self.accept("USING"):
-                self.listed(self._joined)
-        else:
-            self.listed(self._target)
-            self.expect("FROM")
-            self.listed(self._joined)
+        self.read("{target} [USING {joined}]" if self.accept("FROM") else "{target} FROM {joined}")
         self.read("rest_of_change")
 
-    def _target(self) -> None:
+    def target(self) -> None:
         self.table_name()
         if not self.accept(".", "*"):
-            self._alias()
+            self.alias()
 
 
 _STATEMENTS = {
@@ -897,3 +883,41 @@ def _check_lists(sql: str, tokens: Sequence[Token]) -> None:
         lacking = _T.COMMA in kinds and kinds[0] in _BEFORE_AN_ITEM and kinds[1] in _AFTER_AN_ITEM
         if lacking or depth < 0 or kinds[1] == _T.UNKNOWN or (depth and token.start == len(sql)):
             raise syntax_error(sql, token.start)
+
+
+_AFTER_COLUMNS = {_T.FROM, _T.INTO, _T.WHERE, _T.GROUP_BY, _T.HAVING, _T.WINDOW, _T.ORDER_BY, _T.LIMIT}
+_AFTER_COLUMNS |= {_T.FOR, _T.SEMICOLON, _T.UNION, _T.EXCEPT, _T.INTERSECT}
+
+
+def shown_names(tree: exp.Expr, text: str, tokens: Sequence[Token]) -> tuple[str, ...]:
+    """Return the names that MySQL gives a query's columns: aliases, or expressions as they are written.
+
+    `*` stands for any number of them. `text` and `tokens` are those of the statement.
+    """
+    select = tree
+    while isinstance(select, exp.SetOperation | exp.Subquery):
+        select = select.this
+    if not isinstance(select, exp.Select):
+        return ()
+    pieces: list[list[Token]] = []
+    depth = 0
+    for token in tokens:
+        kind = token.token_type
+        depth += (kind == _T.L_PAREN) - (kind == _T.R_PAREN)
+        if not pieces:
+            pieces += [[]] if kind == _T.SELECT and depth == 0 else []
+        elif depth == 0 and kind in _AFTER_COLUMNS:
+            break
+        elif depth == 0 and kind == _T.COMMA:
+            pieces.append([])
+        elif pieces[-1] or len(pieces) > 1 or token.text.upper() not in _OPTIONS:
+            pieces[-1].append(token)
+    if len(pieces) == len(select.expressions) and all(pieces):  # else they stand in brackets
+        written = [text[piece[0].start : piece[-1].end + 1] for piece in pieces]
+    else:
+        written = [*map(text_of, select.expressions)]
+    plain = (exp.Alias, exp.Column, exp.Star, exp.Literal)
+    return tuple(
+        each.alias_or_name if isinstance(each, plain) else text
+        for each, text in zip((each.unnest() for each in select.expressions), written, strict=True)
+    )

@@ -5,7 +5,6 @@ SQLite does neither, so what MySQL would refuse is looked for in the statement's
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from sqlglot import exp
@@ -15,7 +14,7 @@ from sqlglot.tokens import Token, TokenType
 from trl_dbbench.mysqlite import errors
 from trl_dbbench.mysqlite.errors import StatementError, fail_if, refuse_if, syntax_error, unknown_column
 from trl_dbbench.mysqlite.kinds import TableColumns, keep_kind, words
-from trl_dbbench.mysqlite.parse import text_of
+from trl_dbbench.mysqlite.parse import OF_JOINS, text_of
 
 RESERVED = frozenset(
     MySQLGenerator.RESERVED_KEYWORDS - {"master_bind", "master_ssl_verify_server_cert"}
@@ -101,14 +100,11 @@ def _is_hidden(table: exp.Table) -> bool:
     below: exp.Expr = table
     above = below.parent
     while above is not None:
-        with_ = above.args.get("with_")
         if isinstance(above, exp.With):
             names = [part.alias for part in above.expressions]
             seen = names[: (below.index or 0) + bool(above.args.get("recursive"))]
         else:
-            seen = (
-                [part.alias for part in with_.expressions] if with_ is not None and with_ is not below else []
-            )
+            seen = [part.alias for part in clause(above, "with_") if part.parent is not below]
         if table.name in seen:
             return False
         below, above = above, above.parent
@@ -130,53 +126,6 @@ def _read(tree: exp.Expr) -> Iterator[exp.Table]:
             yield table
 
 
-_BEFORE_COLUMNS = re.compile(
-    r"ALL|DISTINCT(ROW)?|HIGH_PRIORITY|STRAIGHT_JOIN|SQL_((SMALL|BIG|BUFFER)_RESULT|NO_CACHE|CALC_FOUND_ROWS)",
-    re.IGNORECASE,
-)
-_AFTER_COLUMNS = frozenset(
-    {
-        *(TokenType.FROM, TokenType.INTO, TokenType.WHERE, TokenType.GROUP_BY, TokenType.HAVING),
-        *(TokenType.WINDOW, TokenType.ORDER_BY, TokenType.LIMIT, TokenType.FOR, TokenType.SEMICOLON),
-        *(TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT),
-    }
-)
-
-
-def shown_names(tree: exp.Expr, text: str, tokens: Sequence[Token]) -> tuple[str, ...]:
-    """Return the names that MySQL gives a query's columns: aliases, or expressions as they are written.
-
-    `*` stands for any number of them. `text` and `tokens` are those of the statement.
-    """
-    select = tree
-    while isinstance(select, exp.SetOperation | exp.Subquery):
-        select = select.this
-    if not isinstance(select, exp.Select):
-        return ()
-    pieces: list[list[Token]] = []
-    depth = 0
-    for token in tokens:
-        kind = token.token_type
-        depth += (kind == TokenType.L_PAREN) - (kind == TokenType.R_PAREN)
-        if not pieces:
-            pieces += [[]] if kind == TokenType.SELECT and depth == 0 else []
-        elif depth == 0 and kind in _AFTER_COLUMNS:
-            break
-        elif depth == 0 and kind == TokenType.COMMA:
-            pieces.append([])
-        elif pieces[-1] or len(pieces) > 1 or not _BEFORE_COLUMNS.fullmatch(token.text):
-            pieces[-1].append(token)
-    if len(pieces) == len(select.expressions) and all(pieces):  # else they stand in brackets
-        written = [text[piece[0].start : piece[-1].end + 1] for piece in pieces]
-    else:
-        written = [*map(text_of, select.expressions)]
-    plain = (exp.Alias, exp.Column, exp.Star, exp.Literal)
-    return tuple(
-        each.alias_or_name if isinstance(each, plain) else text
-        for each, text in zip((each.unnest() for each in select.expressions), written, strict=True)
-    )
-
-
 def check_aliases(tree: exp.Expr) -> None:
     """Raise StatementError for a column of a table that the statement names in another case."""
     found: dict[int, set[str]] = {}
@@ -191,9 +140,8 @@ def check_aliases(tree: exp.Expr) -> None:
         if name in known:
             continue
         fail_if(name and isinstance(column.this, exp.Star), 1051, f"Unknown table '{name}'")
-        if name.lower() not in map(str.lower, known):
-            continue
-        raise unknown_column(f"{name}.{column.name}")
+        if name.lower() in map(str.lower, known):
+            raise unknown_column(f"{name}.{column.name}")
 
 
 def check_joins(tree: exp.Expr) -> None:
@@ -205,10 +153,7 @@ def check_joins(tree: exp.Expr) -> None:
         own, seen = sources(select), sources(first)
         for join in joins:
             inside = {each.alias_or_name for each in join.this.find_all(exp.Table, exp.Subquery)}
-            comma = not (
-                join.kind or join.side or join.method or join.args.get("on") or join.args.get("using")
-            )
-            seen = inside if comma else seen | inside
+            seen = seen | inside if any(map(join.args.get, OF_JOINS)) else inside
             if join.args.get("on") is None:
                 continue
             columns = join.args["on"].walk(prune=lambda node: isinstance(node, exp.Query))
@@ -416,8 +361,7 @@ def qualify_joins(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
         seen = {first.this.alias_or_name}
         for join in joins:
             name = join.this.alias_or_name
-            bound = join.kind or join.side or join.method or join.args.get("on") or join.args.get("using")
-            seen = {*seen, name} if bound else {name}
+            seen = {*seen, name} if any(map(join.args.get, OF_JOINS)) else {name}
             for column in (
                 _loose(join.args.get("on")) if all(every[each] is not None for each in seen) else ()
             ):

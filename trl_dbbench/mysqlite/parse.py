@@ -32,7 +32,8 @@ _KEPT_FUNCTIONS = words(
     """
 )
 _KEPT_PARSERS = words("CAST CONVERT GROUP_CONCAT TRIM EXTRACT SUBSTRING SUBSTR POSITION CHAR VALUES")
-_OF_JOINS = ("method", "side", "kind", "on", "using")
+OF_JOINS = ("method", "side", "kind", "on", "using")
+"""What a join has, and a comma lacks."""
 
 
 class _Source(MySQL):
@@ -51,7 +52,7 @@ class _Source(MySQL):
             """Tell JOIN without a condition, which joins all that comes before it, from a comma."""
             comma = self._curr is not None and self._curr.token_type == TokenType.COMMA
             join = super()._parse_join(*args, **kwargs)
-            if join is not None and not comma and not any(join.args.get(key) for key in _OF_JOINS):
+            if join is not None and not comma and not any(map(join.args.get, OF_JOINS)):
                 join.set("kind", "INNER")
             return join
 

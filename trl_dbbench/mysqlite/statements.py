@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from trl_dbbench.mysqlite import checks, names
 from trl_dbbench.mysqlite.errors import StatementError, refuse_if, syntax_error, unsupported
-from trl_dbbench.mysqlite.grammar import check_grammar
+from trl_dbbench.mysqlite.grammar import check_grammar, shown_names
 from trl_dbbench.mysqlite.kinds import TableColumns
 from trl_dbbench.mysqlite.names import check_aliases, check_columns, check_derived, check_joins, check_words
 from trl_dbbench.mysqlite.parse import parse, tokenize
@@ -31,7 +31,7 @@ class Statement:
         tree: must not be changed if the statement is short enough for the cache.
         tables: the names that must be those of tables or views, in the order of the tree.
         catalog: the information_schema tables that it reads.
-        shown: the names of a query's columns, see `names.shown_names`.
+        shown: the names of a query's columns, see `grammar.shown_names`.
     """
 
     sql: str
@@ -91,7 +91,7 @@ def _look(sql: str) -> Statement:
     of_rows = isinstance(tree, exp.Query | exp.Insert | exp.Update | exp.Delete)
     for check in _CHECKS if of_query or of_rows else ():
         check(tree)
-    shown = names.shown_names(tree, text, tokens)
+    shown = shown_names(tree, text, tokens)
     return Statement(sql, certain, tree, names.needed_tables(tree), frozenset(catalog), shown)
 
 
