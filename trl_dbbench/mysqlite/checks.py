@@ -429,14 +429,10 @@ class _Single:
         if not isinstance(node, exp.Column) or isinstance(node.this, exp.Star):
             return False
         outer = bool(node.table) and node.table not in self._sources
-        return (
-            outer
-            or self._is_named(node)
-            or any(
-                each.is_of(node) and all(self._is_named(exp.column(part, each.alias)) for part in each.key)
-                for each in self._keyed
-            )
+        keys = (
+            [exp.column(part, each.alias) for part in each.key] for each in self._keyed if each.is_of(node)
         )
+        return outer or self._is_named(node) or any(all(map(self._is_named, key)) for key in keys)
 
     def _is_named(self, column: exp.Column) -> bool:
         return any(_same(column, each) for each in self._columns)

@@ -465,15 +465,14 @@ def _in(node: exp.Expr) -> exp.Expr:
         raise unsupported("the date of a constant date and time IN several")
     of_texts = kind_of(node.this).name == "text" and len(sides) > 2
     refuse_if(of_texts and any(kind_of(each).is_moment for each in sides), "a text IN dates")
-    if not is_in_change(node):
-        return call("IN", *comparable(sides, strict=len(sides) == 2))
-    texts = [each for each in node.expressions if isinstance(each, exp.Literal) and each.is_string]
-    own, numbers = kind_of(node.this), any(kind_of(each).is_number for each in node.expressions)
-    if own.silent and own.name == "text" and not any(map(may_fail, node.expressions)):
-        return call("IN", *sides)
-    wrong = (own.is_number or numbers) and not all(is_number(each.name) for each in texts)
-    if wrong or any(map(may_fail, node.expressions)):
-        raise unsupported("IN with what may be no number in a statement that changes rows")
+    if is_in_change(node):
+        texts = [each for each in node.expressions if isinstance(each, exp.Literal) and each.is_string]
+        own, numbers = kind_of(node.this), any(kind_of(each).is_number for each in node.expressions)
+        fails = any(map(may_fail, node.expressions))
+        if own.silent and own.name == "text" and not fails:
+            return call("IN", *sides)
+        wrong = (own.is_number or numbers) and not all(is_number(each.name) for each in texts)
+        refuse_if(wrong or fails, "IN with what may be no number in a statement that changes rows")
     return call("IN", *comparable(sides, strict=len(sides) == 2))
 
 
@@ -650,8 +649,7 @@ COMPARISONS: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     exp.NullSafeEQ: _comparison("NULL_SAFE_EQ"),
     exp.In: _in,
     exp.Between: _between,
-    exp.And: _connector,
-    exp.Or: _connector,
+    **dict.fromkeys((exp.And, exp.Or), _connector),
     exp.Like: _like,
     exp.Escape: _escape,
     exp.RegexpLike: _regexp,

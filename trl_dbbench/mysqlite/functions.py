@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import random
 import re
 import uuid
@@ -631,10 +632,10 @@ STORAGE: dict[str, Callable[..., Value]] = {
 """Functions that store values in columns. They return NULL for NULL."""
 
 
-def _comparison(test: Callable[[int], bool]) -> Callable[[Value, Value], int | None]:
+def _comparison(test: Callable[[int, int], bool]) -> Callable[[Value, Value], int | None]:
     def function(left: Value, right: Value) -> int | None:
         order = compare(left, right)
-        return None if order is None else int(test(order))
+        return None if order is None else int(test(order, 0))
 
     return function
 
@@ -696,12 +697,7 @@ def elt(place: Value, *options: Value) -> Value:
 
 
 _COMPARING: dict[str, Callable[..., Value]] = {
-    "EQ": _comparison(lambda order: order == 0),
-    "NE": _comparison(lambda order: order != 0),
-    "LT": _comparison(lambda order: order < 0),
-    "LE": _comparison(lambda order: order <= 0),
-    "GT": _comparison(lambda order: order > 0),
-    "GE": _comparison(lambda order: order >= 0),
+    **{name: _comparison(getattr(operator, name.lower())) for name in ("EQ", "NE", "LT", "LE", "GT", "GE")},
     "NULL_SAFE_EQ": null_safe_equal,
     "IN": is_in,
     "BETWEEN": between,
@@ -712,8 +708,6 @@ _COMPARING: dict[str, Callable[..., Value]] = {
 _SEEING_NULL: dict[str, Callable[..., Value]] = {
     **_COMPARING,
     "REGEXP_LIKE": regexp_like,
-    "REGEXP_SUBSTR": regexp_substr,
-    "REGEXP_REPLACE": regexp_replace,
     "CONCAT_WS": concat_ws,
     "ONE_ROW": one_row,
     "PRESENT": present,
@@ -763,6 +757,8 @@ _STRICT: dict[str, Callable[..., Value]] = {
     "CAST_FLOAT": cast_float,
     "CAST_CHAR": lambda value, length=None: text(value)[: None if length is None else int(number(length))],
     "FORMAT": format_number,
+    "REGEXP_SUBSTR": regexp_substr,
+    "REGEXP_REPLACE": regexp_replace,
     "CONCAT": lambda *values: bounded("".join(text(value) for value in values)),
     **dict.fromkeys(("LENGTH", "OCTET_LENGTH"), lambda value: len(text(value).encode())),
     **dict.fromkeys(("CHAR_LENGTH", "CHARACTER_LENGTH"), lambda value: len(text(value))),

@@ -82,12 +82,11 @@ class Watch:
     @contextmanager
     def statement(self, seconds: float) -> Iterator[None]:
         """Watch over a block that runs a statement, for `seconds` at most."""
-        self.timed_out, self.failure, self._mistake, self._parts = False, None, None, 0
-        self._recursed = 0
+        self._parts = self._recursed = 0
         self._written_before, self._next_look = None, 0.0
         self._watching = True
         try:
-            with time_limit(seconds):
+            with self.reading(seconds):
                 yield
         finally:
             self._watching = False

@@ -245,10 +245,8 @@ def _one_of(nodes: Sequence[exp.Expr | None], kind: Kind) -> Kind:
 
 def _over_window(node: exp.Expr) -> Kind:
     """Return the kind of a window function. MySQL reads MIN and MAX as columns of a table that it makes."""
-    kind, function = _same(node), node.this
-    if kind.name != "text":
-        return kind
-    return kind._replace(silent=kind_of(function.this).silent or None)
+    kind = _same(node)
+    return kind._replace(silent=kind_of(node.this.this).silent or None) if kind.name == "text" else kind
 
 
 def _sides(node: exp.Expr) -> list[Kind]:
@@ -362,13 +360,7 @@ def _rounded(node: exp.Expr) -> Kind:
         return arithmetic([kind])
     if not digits:
         return Kind("decimal", 0)
-    places = (
-        digits[0].name
-        if isinstance(digits[0], exp.Literal)
-        else "0"
-        if isinstance(digits[0], exp.Neg)
-        else ""
-    )
+    places = {exp.Literal: digits[0].name, exp.Neg: "0"}.get(type(digits[0]), "")
     return Kind("decimal", min(kind.places, int(places)) if places.isdecimal() else kind.places)
 
 
@@ -557,9 +549,7 @@ class _Annotator:
             self._source(each.this, scope)
         row: Row = []
         for each in node.expressions:
-            if isinstance(each, exp.Star) or (
-                isinstance(each, exp.Column) and isinstance(each.this, exp.Star)
-            ):
+            if isinstance(each, exp.Star | exp.Column) and each.is_star:
                 wanted = each.table.lower() if isinstance(each, exp.Column) else ""
                 row += _starred(scope.sources, joins, wanted)
                 continue

@@ -22,6 +22,8 @@ MAX_PATTERN_PARTS = 20_000
 MIN_COMPUTING_SHARE = 0.2
 """A match that computed for less than this share of its time has waited, and is tried again."""
 
+_TOO_LARGE = (3887, "The regular expression pattern exceeds limits on size or complexity.")
+
 
 @lru_cache(maxsize=256)
 def _like_pattern(pattern: str, escape: str, exact: bool) -> Any:
@@ -52,8 +54,7 @@ def like(value: Value, pattern: Value, escape: Value = "\\", exact: Value = 0) -
     if value is None or pattern is None:
         return None
     wanted = text(pattern)
-    if len(wanted) > MAX_PATTERN_CHARACTERS:
-        raise _too_large()
+    fail_if(len(wanted) > MAX_PATTERN_CHARACTERS, *_TOO_LARGE)
     subject = text(value) if exact else symbols(text(value))
     compiled = _like_pattern(wanted, text(escape), bool(exact))
     return int(in_regex_time(lambda: compiled.fullmatch(subject, timeout=MAX_REGEX_SECONDS)) is not None)
@@ -62,13 +63,8 @@ def like(value: Value, pattern: Value, escape: Value = "\\", exact: Value = 0) -
 def _checked_pattern(pattern: Value) -> str:
     wanted = text(pattern)
     fail_if(not wanted, 3685, "Illegal argument to a regular expression.")
-    if len(wanted) > MAX_PATTERN_CHARACTERS:
-        raise _too_large()
+    fail_if(len(wanted) > MAX_PATTERN_CHARACTERS, *_TOO_LARGE)
     return wanted
-
-
-def _too_large() -> StatementError:
-    return StatementError(3887, "The regular expression pattern exceeds limits on size or complexity.")
 
 
 # recursive and approximate patterns, which MySQL does not know, and in which `regex` notices its timeout late
@@ -95,8 +91,7 @@ def _written_out(pattern: str) -> int:
 @lru_cache(maxsize=256)
 def _regex(pattern: str, flags: str) -> Any:
     fail_if(_FOREIGN.search(pattern), 1139, "Got error 'not supported' from regexp")
-    if _written_out(pattern) > MAX_PATTERN_PARTS:
-        raise _too_large()
+    fail_if(_written_out(pattern) > MAX_PATTERN_PARTS, *_TOO_LARGE)
     try:
         return regex.compile(pattern, 0 if "c" in flags else regex.IGNORECASE)
     except (regex.error, RecursionError, OverflowError) as error:
@@ -142,8 +137,6 @@ def regexp_like(value: Value, pattern: Value, flags: Value = "") -> int | None:
 
 
 def regexp_substr(value: Value, pattern: Value) -> str | None:
-    if value is None or pattern is None:
-        return None
     compiled = _regex(_checked_pattern(pattern), "")
     _letters("", text(value), text(pattern))
     found = in_regex_time(lambda: compiled.search(text(value), timeout=MAX_REGEX_SECONDS))
@@ -151,8 +144,6 @@ def regexp_substr(value: Value, pattern: Value) -> str | None:
 
 
 def regexp_replace(value: Value, pattern: Value, new: Value) -> str | None:
-    if value is None or pattern is None or new is None:
-        return None
     compiled = _regex(_checked_pattern(pattern), "")
     _letters("", text(value), text(pattern))
     template = regex.sub(r"\$(\d+)", r"\\\1", text(new).replace("\\", "\\\\"))

@@ -44,11 +44,7 @@ from trl_dbbench.mysqlite.storage import count_rows, is_recursive, note_columns,
 from trl_dbbench.mysqlite.values import COLLATION
 
 _FUNCTIONS = functions.functions()
-_KNOWN = (
-    frozenset(name for name in _FUNCTIONS if not functions.is_own(name))
-    | frozenset(AGGREGATES)
-    | {"ADDDATE", "SUBDATE"}
-)
+_KNOWN = {name for name in _FUNCTIONS if not functions.is_own(name)} | {*AGGREGATES, "ADDDATE", "SUBDATE"}
 
 
 def interval(node: exp.Interval) -> tuple[exp.Expr, exp.Expr]:
@@ -457,9 +453,7 @@ def turn_right_joins(select: exp.Expr) -> None:
     if not any(join.side.upper() == "RIGHT" for join in joins):
         return
     named = any(join.args.get("using") or join.method for join in joins)
-    if named and any(
-        isinstance(each, exp.Column) and isinstance(each.this, exp.Star) for each in select.expressions
-    ):
+    if named and any(isinstance(each, exp.Column) and each.is_star for each in select.expressions):
         raise unsupported("t.* of tables that RIGHT JOIN joins by USING or NATURAL")
     if named or first is None or any(each.is_star for each in select.expressions):
         _check_right_joins(joins)
@@ -665,8 +659,6 @@ def _literal(node: exp.Expr) -> exp.Expr:
 
 def _variable(node: exp.Expr) -> exp.Expr:
     name = node.name.lower()
-    if isinstance(node, exp.Parameter):
-        return exp.null()  # like a user variable that was never set
     refuse_if(name != "version", f"@@{name}")
     return call("VERSION")
 
@@ -843,7 +835,7 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     exp.CurrentUser: _call_of("USER"),
     exp.Anonymous: function_call,
     exp.Literal: _literal,
-    exp.Parameter: _variable,
+    exp.Parameter: lambda node: exp.null(),  # like a user variable that was never set
     exp.SessionParameter: _variable,
     exp.PropertyEQ: _refuse(":="),
     exp.BitString: _refuse("bits as bytes"),

@@ -65,9 +65,7 @@ def _converted(row: Sequence[Any], places: Sequence[tuple[int, Kind]]) -> tuple:
 
 def _cell(value: Any, kind: Kind) -> Any:
     if kind.name == "text":
-        if isinstance(value, date | datetime):
-            return value.isoformat(" ") if isinstance(value, datetime) else value.isoformat()
-        return text(value) if isinstance(value, int | float | Decimal) else value
+        return text(value) if isinstance(value, date | int | float | Decimal) else value
     if isinstance(value, int | float) and kind.is_single:
         digits = shown_single(single(value) or value)
         refuse_if(kind.silent and digits != value, "MIN or MAX of a computed FLOAT in groups")
