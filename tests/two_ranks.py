@@ -378,7 +378,7 @@ def episode_fails(model: str, folder: Path, rank: int) -> dict:
 
 
 def opening_fails(model: str, folder: Path, rank: int) -> dict:
-    refused = patch("trl_dbbench.database.open._join", side_effect=DatabaseError("no route to host"))
+    refused = patch("trl_dbbench.database.open._start", side_effect=DatabaseError("no route to host"))
     try:
         with refused if rank == 1 else nullcontext(), open_database("sqlite"):
             return {"error": "none"}
@@ -389,9 +389,8 @@ def opening_fails(model: str, folder: Path, rank: int) -> dict:
 def opening_fails_elsewhere(model: str, folder: Path, rank: int) -> dict:
     """Rank 0 starts a server, which rank 1 cannot reach from another machine."""
     host = patch("socket.gethostname", return_value=("alpha", "beta")[rank])
-    refused = patch("trl_dbbench.database.open._join", side_effect=DatabaseError("2003: cannot connect."))
-    started = patch("trl_dbbench.database.open._start", return_value=SQLiteDatabase(Limits()))
-    with host, refused, started:
+    opened: Any = (SQLiteDatabase(Limits()), DatabaseError("2003: cannot connect."))[rank]
+    with host, patch("trl_dbbench.database.open._start", side_effect=[opened]):
         return {"error": error_of(lambda: open_database("local").__enter__())}
 
 
