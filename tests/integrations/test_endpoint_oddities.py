@@ -496,7 +496,7 @@ def test_an_error_of_the_model_is_its_turn(api: Api, play: Play, error: dict, re
 def test_a_call_that_the_server_cannot_read_is_an_unreadable_turn(
     api: Api, play: Play, status: int, message: str, read: str
 ) -> None:
-    """Of Ollama, llama.cpp, vLLM with gpt-oss; asked again, a greedy model would write the same."""
+    """The errors are those of Ollama, llama.cpp and vLLM with gpt-oss. A greedy model would write the call again."""
 
     def answer(body: dict, number: int) -> Any:
         return with_calls(call("commit_final_answer", ANSWER)) if number else refused(status, message)

@@ -33,7 +33,7 @@ def two_ranks(tiny_model, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def two_ranks_in_order(tiny_model, tmp_path_factory) -> Path:
-    """What two ranks were given, to be compared with one."""
+    """Runs of two ranks that tests compare with runs of one."""
     folder = tmp_path_factory.mktemp("two_ranks_in_order")
     return play_on_two("estimators,ppo,ppo_model,prime", tiny_model, folder)
 

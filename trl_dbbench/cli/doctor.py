@@ -208,7 +208,7 @@ class Case:
 
     @property
     def load_options(self) -> dict[str, Any]:
-        """What a training loads a tokenizer and a configuration with."""
+        """The options with which a training loads its tokenizer and its configuration."""
         revision, trusted = self.get("model_revision"), bool(self.get("trust_remote_code"))
         return {"revision": revision, "trust_remote_code": trusted}
 

@@ -14,9 +14,9 @@ a statement fails, by the environment's fault -> wait for the server -> fresh sa
 - An error that looks like the environment's (`QueryResult.doubtful`) while the server is in order is tried
   again, on fresh sandboxes: the failure may have just ended. If it comes again it is the agent's, and
   so its observation.
-- A statement is at fault itself if it loses its connection on `MAX_TRIES` fresh sandboxes of a server that
-  answered others all the while. The error becomes its observation. So does that of a statement during which
-  the server stood still `MAX_STANDSTILLS` times.
+- A statement is at fault itself if it loses its connection on `MAX_TRIES` fresh sandboxes while the server
+  answers others, or if the server stood still `MAX_STANDSTILLS` times during it. Its error is then the
+  agent's observation.
 - A statement that has ended the server itself is not executed again: `ServerCrash` ends its episode.
 - If repeating a change gives another result than the agent has read (UUID(), ...), the episode ends without
   a reward: the tables would not be those that the agent knows. But if it lost its tables by its own doing,
@@ -68,7 +68,7 @@ class Outage:
         with self._lock:
             now = time.monotonic()
             if self._since is None or now - self._last > max(patience, MAX_PAUSE_SECONDS):
-                self._since = now  # nobody has tried for so long that this is another outage
+                self._since = now  # the last failure is so long ago that this is another outage
             self._last = now
             return now - self._since
 

@@ -17,7 +17,7 @@ NAMED: dict[str, Any] = {}
 Filled when the modules of this room are imported, which `registry` does."""
 
 OF_TURNS: set[str] = set()
-"""Those of them that give a value for each turn."""
+"""Names of the rewards that give a value for each turn."""
 
 
 def named(name: str, *, steps: bool = False) -> Callable[[R], R]:

@@ -350,6 +350,10 @@ class DBBenchGRPOConfig(GRPOConfig):
         )
 
     def advantage_function(self) -> AdvantageFunction | None:
-        """What gives each token its advantage; `None` leaves what TRL computes. Another object each time."""
+        """Return a new function for the tokens' advantages; `None` where TRL computes them.
+
+        Raises:
+            ConfigError: if there is none of that name, or it does not take its arguments.
+        """
         function = get_advantage(self.advantage, self.advantage_args)
         return grpo if function is None and self.kl_in_reward else function  # TRL knows no penalties

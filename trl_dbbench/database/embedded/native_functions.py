@@ -19,7 +19,7 @@ MAX_LARGE_BYTES = 1024 * 1024
 """Bytes of a text, a blob or a row, where a statement meets large ones."""
 
 _STRIPS: dict[str, Callable[[str, str], str]] = {"trim": str.strip, "ltrim": str.lstrip, "rtrim": str.rstrip}
-"""What gives the same for texts in less time."""
+"""Python's methods that give the same for texts, in less time."""
 
 TRIMS = dict.fromkeys(_STRIPS, (2,))
 SEARCHES = {"like": (2, 3), "glob": (2,), "instr": (2,), "replace": (3,)}

@@ -141,7 +141,7 @@ class ServerError:
 
     @property
     def wants_more_tokens(self) -> bool:
-        """Whether a turn was allowed too few."""
+        """Whether `max_tokens` was too small for the server."""
         return bool(re.search(_TOO_FEW, self.message, re.IGNORECASE))
 
     def meant_status(self, status: int) -> int:

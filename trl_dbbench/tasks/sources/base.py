@@ -127,7 +127,10 @@ def lost_views(
 def view_steps(
     views: Mapping[str, str], tables: Iterable[str], functions: Iterable[str] = ()
 ) -> Iterator[tuple[str, Step | str]]:
-    """What makes each view, or why nothing can, with its name; the arguments are those of `lost_views`."""
+    """Yield each view's name with the step that makes it, or with the reason why it is left out.
+
+    The arguments are those of `lost_views`.
+    """
     lost = lost_views(views, tables, functions)
     for name in in_order(views):
         what = f"the view {name}"

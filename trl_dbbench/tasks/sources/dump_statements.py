@@ -182,7 +182,7 @@ _NOT_MADE = (
     *(("AS", "ROW", each) for each in ("START", "END")),
     *(("SRID", "NUMBER"), ("COMPRESSED",), ("VISIBLE",), ("PERSISTENT",)),
 )
-"""What columns have of the history of their rows in MariaDB, and what only one of the servers knows."""
+"""Words that a CREATE TABLE loses: MariaDB's of row history, and those that one server alone knows."""
 
 
 def _on_any_server(line: Sequence[Word]) -> list[Word]:

@@ -145,7 +145,7 @@ def shown_name(written: str) -> str:
 
 
 def unescaped(written: str) -> str:
-    """What a quoted text, or the digits of bytes, stand for; another cell as it is.
+    """Return the value of a quoted text or of hexadecimal or binary digits; another cell as it is.
 
     Raises UnicodeDecodeError if bytes are not UTF-8.
     """

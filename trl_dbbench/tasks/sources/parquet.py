@@ -98,7 +98,7 @@ def batches(path: Path, file: ParquetFile, columns: list[ParquetColumn]) -> Iter
 
 
 def too_long(value: Any) -> str | None:
-    """What a number has more of than SQLite gives back as it was; `None` if it is none."""
+    """Return what makes a number too long for SQLite to give it back as it was; `None` if it is not."""
     if isinstance(value, int):
         return "64 bits" if value >= 2**63 else None
     digits = len(value.normalize(_EVERY_DIGIT).as_tuple().digits) if isinstance(value, Decimal) else 0
