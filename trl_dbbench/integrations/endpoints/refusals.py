@@ -49,7 +49,7 @@ _MAX_TOKENS = r"max(?:imum)?[_ ]?(?:completion|new|output)?[_ ]?tokens"
 _COUNT = r"(\d[\d,]*)"
 _ABOUT_MAX_TOKENS = re.compile(
     rf"{_MAX_TOKENS}\W.*"
-    r"(too (large|big|high)|exceed|must be|less than|greater than|at most|range|limit|invalid)"
+    r"(too (large|big|high)|exceed|must be|(less|greater|larger|more) than|at most|range|limit|invalid)"
     rf"|(exceed|too (large|big|high)|invalid|limit).*{_MAX_TOKENS}",
     re.IGNORECASE | re.DOTALL,
 )
@@ -79,7 +79,8 @@ _CEILING = (
 )
 _TOO_FEW = (
     rf"{_MAX_TOKENS}\W.{{0,40}}"
-    r"(greater than (?!or equal to 1\b)|at least (?!1\b)|too (small|low)|below minimum)"
+    r"(\b(must|should|to) be (strictly )?(greater|larger|more) than (?!or equal to 1\b)"
+    r"|at least (?!1\b)|too (small|low)|below minimum)"
 )
 """A turn was allowed fewer tokens than the server wants, as where thoughts have a budget of their own."""
 
