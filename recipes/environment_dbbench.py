@@ -1,4 +1,4 @@
-"""Trains an agent by TRL's own GRPOTrainer, whose tool loop works our sandboxes as environments.
+"""Train an agent by TRL's own GRPOTrainer, with our databases as environments of its tool loop.
 
     accelerate launch recipes/environment_dbbench.py --config recipes/qwen2.5-7b-environment.yaml
 

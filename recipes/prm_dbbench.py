@@ -1,4 +1,4 @@
-"""Trains a process reward model on the episodes of a run: for each turn whether it was a good step.
+"""Train a process reward model on the episodes of a run, to say of each turn whether it was a good step.
 
     accelerate launch recipes/prm_dbbench.py --config recipes/prm_quickstart.yaml
 
@@ -65,16 +65,16 @@ class ScriptArguments:
         },
     )
     continuations: int = field(
-        default=4, metadata={"help": "How often an episode is played on from after each turn, for the label."}
+        default=4, metadata={"help": "Number of continuations played after each turn, for its label."}
     )
     continue_with: str | None = field(
         default=None,
         metadata={
-            "help": "Who plays on: a run's folder, a checkpoint or a model; the run itself if left out."
+            "help": "What plays them: a run's folder, a checkpoint or a model; the run itself if left out."
         },
     )
     held_out_share: float = field(
-        default=0.1, metadata={"help": "Share of the tasks that the model is measured on, not trained."}
+        default=0.1, metadata={"help": "Share of the tasks held out to measure the model."}
     )
     chat_template: str | None = field(
         default=None,

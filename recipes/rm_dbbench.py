@@ -1,4 +1,4 @@
-"""Trains a reward model on the episodes of a run: right ones over wrong ones of the same task.
+"""Train a reward model on the episodes of a run, to prefer right ones to wrong ones of the same task.
 
     accelerate launch recipes/rm_dbbench.py --config recipes/rm_quickstart.yaml
 
@@ -45,9 +45,11 @@ class ScriptArguments:
         default_factory=list,
         metadata={"help": "Files with chosen and rejected, and prompt if there is one: texts or messages."},
     )
-    pairs_per_task: int = field(default=8, metadata={"help": "Most pairs for each task of a run."})
+    pairs_per_task: int = field(
+        default=8, metadata={"help": "Maximum number of pairs for each task of a run."}
+    )
     held_out_share: float = field(
-        default=0.1, metadata={"help": "Share of the tasks that the model is measured on, not trained."}
+        default=0.1, metadata={"help": "Share of the tasks held out to measure the model."}
     )
     chat_template: str | None = field(
         default=None,

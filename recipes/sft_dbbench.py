@@ -39,7 +39,8 @@ class DemonstrationArguments(TaskArguments):
     """The tasks to demonstrate; none where there are `episodes`."""
 
     tasks: str | None = field(
-        default=None, metadata={"help": "Tasks to demonstrate: a file, a folder of parquet, or a hub id."}
+        default=None,
+        metadata={"help": "Tasks to demonstrate: a file, a folder of parquet files, or a hub id."},
     )
 
 
@@ -50,15 +51,15 @@ class ScriptArguments:
     episodes: str | None = field(
         default=None,
         metadata={
-            "help": "Learns from these, in the place of demonstrations: the folder of trl-dbbench sample or "
+            "help": "Episodes to learn from instead of demonstrations: the folder of trl-dbbench sample or "
             "of a run, or a file of trl-dbbench export --to sft."
         },
     )
     mistakes: float = field(
         default=0.0,
         metadata={
-            "help": "The share of demonstrations, from 0 to 1, that begin with a statement that fails. No "
-            "loss is on it. They show what to do after an error."
+            "help": "Share of demonstrations, 0 to 1, that begin with a statement that fails, which is not "
+            "learned: they show what to do after an error."
         },
     )
     protocol: str = field(default="text", metadata={"help": "text, tools or a dotted path"})
