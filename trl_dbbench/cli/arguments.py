@@ -31,11 +31,12 @@ class TaskArguments:
     """The tasks, and the messages before their questions."""
 
     tasks: str = field(
-        metadata={"help": "Training tasks: a file, a folder of parquet, a hub id, or generate://full."}
+        metadata={"help": "Training tasks: a file, a folder of parquet files, a hub id, or generate://full."}
     )
     tasks_split: str | None = option(None, "The split of a hub id or folder.")
     eval_tasks: str | None = option(
-        None, "Held-out tasks, played by eval_strategy; before and after if it is left out."
+        None,
+        "Held-out tasks, played as eval_strategy says; without it, before and after the training.",
     )
     eval_tasks_split: str | None = option(None, "The split of eval_tasks.")
     tasks_format: str | None = option(
@@ -43,8 +44,8 @@ class TaskArguments:
     )
     schema: str | None = option(
         None,
-        "Tables in the prompt: names of columns, full (with keys and first rows), or none; left out, as each "
-        "task says.",
+        "How the prompt shows tables: names (of columns), full (with keys and first rows), or none; left "
+        "out, as each task says.",
         SCHEMAS,
     )
     system_prompt: str | None = option(
@@ -128,14 +129,14 @@ class DatabaseArguments:
     database: dict[str, int] | list[str] | str = option(
         lambda: "auto",
         "auto, docker, local, sqlite or mysql+pymysql://user:password@host:port; several servers as a list "
-        "of URLs, or as {local: 2}, on the command line local:2; or the dotted path of a class.",
+        "of URLs, or as {local: 2} (on the command line local:2); or the dotted path of a class.",
     )
     docker_image: str | None = option(
         None, "The image that docker and auto start; $TRL_DBBENCH_DOCKER_IMAGE, else mysql:8.4."
     )
     database_patience: float = option(
         Database.patience,
-        "Seconds to wait for a database that does not answer; then the run saves and ends.",
+        "Seconds to wait for a database that does not answer; then the run saves a checkpoint and ends.",
     )
     require_accounts: bool = option(
         False, "Refuse a server on which agents cannot have accounts of their own."

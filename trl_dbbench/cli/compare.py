@@ -21,7 +21,7 @@ def compare(
     context: typer.Context,
     saved: Annotated[
         list[Path] | None,
-        typer.Argument(help="Files of eval --json, or runs; one run alone: its first and last evaluation."),
+        typer.Argument(help="Files of eval --json, or runs. A single run: its first and last evaluation."),
     ] = None,
     model: opt.ModelName = None,
     adapter: Annotated[
@@ -38,9 +38,9 @@ def compare(
 ) -> None:
     """Says whether adapters are better than their base model, on the same tasks, task by task.
 
-    Plays the base and each adapter with one model in memory, as the first adapter's run played; or reads what
-    was played before. Prints their figures, wins and losses, McNemar's exact test, bootstrap intervals of the
-    difference, and tasks that flipped.
+    Plays the base model and each adapter with the settings of the first adapter's run; or, with SAVED, reads
+    what was played before. Prints accuracies, wins and losses, McNemar's exact test, bootstrap intervals of
+    the difference, and the tasks that flipped.
     """
     from trl_dbbench.evaluation.compare.comparison import compare_arms, comparison_text
     from trl_dbbench.evaluation.compare.page import write_comparison

@@ -41,10 +41,12 @@ def evaluate(
     vllm_server_urls: opt.ServerUrls = None,
     few_shot_update: Annotated[
         bool,
-        typer.Option("--few-shot-update", help="Adds right episodes of this evaluation, batch by batch."),
+        typer.Option(
+            "--few-shot-update", help="Right episodes of this evaluation become few-shot examples too."
+        ),
     ] = False,
     endpoint: Annotated[
-        str | None, typer.Option(help="An OpenAI-compatible server that has --model: its address.")
+        str | None, typer.Option(help="Address of an OpenAI-compatible server, which has --model.")
     ] = None,
     api_key_env: Annotated[
         str | None,
@@ -64,9 +66,9 @@ def evaluate(
 ) -> None:
     """Prints greedy accuracy, overall, per operation and per skill, with 95 % intervals and status shares.
 
-    What a training run trained is played as the run played it: its run.json says model, system prompt, limits
-    and the like, and options override that. Defaults are for models without a run. --samples adds pass@k,
-    majority@n, and with --reward-model best-of-n.
+    With RUN, the trained model plays as in its training: model, system prompt, limits and the like come from
+    run.json, and options override them. Defaults are for models without a run. --samples adds pass@k,
+    majority@n and, with --reward-model, best-of-n.
     """
     check_outputs([json_file, html_file], *opt.files_of(run), tasks)
     plan = opt.plan_of(context)
@@ -226,20 +228,18 @@ def _keep(evaluation: Evaluation, arm: Arm, json_file: Path | None, html_file: P
 @opt.taking(opt.engine, opt.episodes, opt.few_shot)
 def sample(
     context: typer.Context,
-    tasks: Annotated[str, typer.Option(help="A task file, folder or hub id: what may be trained on.")],
+    tasks: Annotated[str, typer.Option(help="The tasks to play: a task file, folder or hub id.")],
     out: Annotated[
-        Path, typer.Option(help="The folder to write; a sampling that was stopped goes on in it.")
+        Path, typer.Option(help="The folder to write; if it has a stopped sampling, that continues.")
     ],
     run: opt.TrainedRun = None,
     model: opt.ModelName = None,
     adapter: opt.AdapterName = None,
     n: Annotated[int, typer.Option("--n", help="Episodes of each task.")] = 8,
-    keep: Annotated[
-        str, typer.Option(help="right: episodes that ended right; all: wrong ones too.")
-    ] = "right",
-    max_per_task: Annotated[int | None, typer.Option(help="Most episodes kept of a task.")] = None,
+    keep: Annotated[str, typer.Option(help="right: only right episodes; all: wrong ones too.")] = "right",
+    max_per_task: Annotated[int | None, typer.Option(help="Maximum episodes kept of a task.")] = None,
     eval_tasks: Annotated[
-        str | None, typer.Option(help="Tasks to evaluate on later: none of them may be among --tasks.")
+        str | None, typer.Option(help="Tasks held out for evaluation: none of them may be among --tasks.")
     ] = None,
     temperature: opt.Temperature = 1.0,
     top_p: opt.TopP = 1.0,
@@ -251,7 +251,7 @@ def sample(
     """Plays each task several times and keeps the episodes that ended right, each once: rejection sampling.
 
     The folder is like a training run's, with token ids and log-probabilities: replay, report and export read
-    it, and `recipes/sft_dbbench.py --episodes` trains on it. Evaluation tasks are refused.
+    it, and `recipes/sft_dbbench.py --episodes` trains on it. Held-out tasks are refused.
     """
     from trl_dbbench.data.sample import check_not_held_out, sample_into
     from trl_dbbench.episode.plan import Plan

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., None])
 
 Tasks = Annotated[
-    str, typer.Argument(help="A task file (.jsonl, .json, .parquet), a folder of parquet, or a hub id.")
+    str, typer.Argument(help="A task file (.jsonl, .json, .parquet), a folder of parquet files, or a hub id.")
 ]
 TaskFormatName = Annotated[
     str | None,
@@ -57,19 +57,22 @@ RunsDatabase = Annotated[
 Databases = Annotated[
     list[str],
     typer.Option(
-        help=f"{_DATABASES}; once for each. Everything is tried on the first; on the others the gold SQL has "
-        "to run and to agree. One may be several servers, as in local:2."
+        help=f"{_DATABASES}; once for each. All checks run on the first; on the others gold SQL must run and "
+        "give the same. One may be several servers, as in local:2."
     ),
 ]
 ServerUrls = Annotated[
     str | None, typer.Option(help="URLs of vLLM servers that generate with this model, joined by commas.")
 ]
 ModelName = Annotated[
-    str | None, typer.Option(help="A model folder or hub id; an adapter's base model, if not the run's.")
+    str | None,
+    typer.Option(
+        help="A model's folder or hub id; with an adapter, a base model in place of the recorded one."
+    ),
 ]
 AdapterName = Annotated[str | None, typer.Option(help="A LoRA adapter's folder or hub id.")]
 TrainedRun = Annotated[
-    Path | None, typer.Argument(help="A training run's output_dir, or a checkpoint in it.")
+    Path | None, typer.Argument(help="The output_dir of a training run, or a checkpoint in it.")
 ]
 RunsGrader = Annotated[
     str | None, typer.Option(help="Judges all answers: a name or a dotted path; else each task's own.")
@@ -86,23 +89,26 @@ EvalTasks = Annotated[
     str | None, typer.Option(help="A task file, folder or hub id; left out, the run's held-out tasks.")
 ]
 Delimiter = Annotated[
-    str | None, typer.Option(help="What separates the cells of CSV files; told from the file by default.")
+    str | None, typer.Option(help="What separates the cells of CSV files; detected by default.")
 ]
 Encoding = Annotated[
-    str | None, typer.Option(help="Of CSV files, such as cp1252; told from the file by default.")
+    str | None, typer.Option(help="Encoding of CSV files, such as cp1252; detected by default.")
 ]
 ColumnTypes = Annotated[
     list[str] | None,
     typer.Option("--type", help="NAME=TYPE or TABLE.NAME=TYPE, the type of a CSV column; once for each."),
 ]
 
-Limit = Annotated[int | None, typer.Option(min=1, help="Only this number of tasks, from the first.")]
+Limit = Annotated[
+    int | None, typer.Option(min=1, help="Number of tasks to play, from the first; all by default.")
+]
 Temperature = Annotated[float | None, typer.Option(help="Sampling temperature (default: 1).")]
 TopP = Annotated[
-    float | None, typer.Option(help="Samples draw from the likeliest tokens of this mass (default: 1).")
+    float | None,
+    typer.Option(help="Samples only the likeliest tokens that have this probability together (default: 1)."),
 ]
 TopK = Annotated[
-    int | None, typer.Option(help="Samples draw from this number of likeliest tokens; 0 (default): all.")
+    int | None, typer.Option(help="Samples only this many of the likeliest tokens; 0 (default): all.")
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of the samples (default: 0).")]
 HtmlFile = Annotated[Path | None, typer.Option("--html", help="Writes a page with figures and transcripts.")]
@@ -123,7 +129,7 @@ def engine(
     ] = None,
     database: RunsDatabase = None,
     docker_image: DockerImage = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Episodes that run side by side.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, help="Episodes played at a time.")] = 64,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Options that say what generates, and where SQL runs."""
@@ -147,12 +153,14 @@ def episodes(
         typer.Option(help="A program that plays: a function's dotted path, file.py:name, or a command line."),
     ] = None,
     grader: RunsGrader = None,
-    max_turns: Annotated[int | None, typer.Option(min=1, help="Turns of an episode (default: 3).")] = None,
+    max_turns: Annotated[
+        int | None, typer.Option(min=1, help="Maximum turns of an episode (default: 3).")
+    ] = None,
     max_turn_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of a turn (default: 512).")
+        int | None, typer.Option(min=1, help="Maximum tokens of a turn (default: 512).")
     ] = None,
     max_completion_length: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of an episode after its prompt (default: 2048).")
+        int | None, typer.Option(min=1, help="Maximum tokens of an episode after its prompt (default: 2048).")
     ] = None,
     observation_characters: Annotated[
         int | None, typer.Option(min=0, help="Longer observations are cut; 0 cuts nothing (default: 800).")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def report(
     context: typer.Context,
     run: Annotated[Path, typer.Argument(help="A training run's output_dir, finished, running or killed.")],
-    other: Annotated[Path | None, typer.Argument(help="A second run, to be shown beside it.")] = None,
+    other: Annotated[Path | None, typer.Argument(help="A second run, to show beside it.")] = None,
     out: Annotated[Path | None, typer.Option(help="The HTML file; RUN/report.html if left out.")] = None,
     figures: Annotated[
         Path | None, typer.Option(help="Folder of the PNG files; figures/ beside the HTML file if left out.")
@@ -35,7 +35,7 @@ def report(
 ) -> None:
     """Writes a run's curves and transcripts as one HTML file that needs no network, and the curves as PNG.
 
-    Of two runs it writes one file that shows them side by side, and no PNG.
+    Two runs are shown side by side in one file, without PNG.
     """
     from trl_dbbench.evaluation.report.figures import NO_MATPLOTLIB, can_draw, write_figures
     from trl_dbbench.evaluation.report.page import write_report
@@ -80,7 +80,7 @@ def replay(
         str | None, typer.Option(help="Values of the outcome reward instead of the run's.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Writes the episodes with the rewards of now and the saved ones.")
+        Path | None, typer.Option(help="Writes the episodes with their new and their saved rewards.")
     ] = None,
     protocol: Annotated[str | None, typer.Option(help="text or tools; for runs without run.json.")] = None,
     max_turns: Annotated[int | None, typer.Option(min=1, help="For runs without run.json.")] = None,
@@ -88,10 +88,10 @@ def replay(
         int | None, typer.Option(min=0, help="For runs without run.json.")
     ] = None,
 ) -> None:
-    """Plays every saved episode again on fresh sandboxes and prints what differs.
+    """Plays every saved episode again on fresh sandboxes, without the model, and prints what differs.
 
-    Checks how turns are read, observations, final tables, status and rewards; exits with 1 if one differs.
-    With other rewards it scores an old run anew.
+    Compares how turns are read, observations, final tables, status and rewards; exits with 1 if one differs.
+    --reward-funcs scores an old run by other rewards.
     """
     from trl_dbbench.cli.arguments import outcome_reward
     from trl_dbbench.runs.replay import replay as replay_run
@@ -149,23 +149,23 @@ def _tell(episodes: Iterable[Replayed], notes: Sequence[str], file: IO[str] | No
 
 def export(
     context: typer.Context,
-    run: Annotated[Path, typer.Argument(help="A training run's output_dir, or a folder of sample.")],
+    run: Annotated[Path, typer.Argument(help="The output_dir of a training run, or the folder of `sample`.")],
     to: Annotated[str, typer.Option(help="sft, preference, kto or prm.")],
     out: Annotated[
         Path | None, typer.Option(help="A .jsonl or .parquet file; RUN/sft.jsonl and the like if left out.")
     ] = None,
     phases: Annotated[
-        str, typer.Option(help="train, greedy and eval, joined by commas; eval played held-out tasks.")
+        str, typer.Option(help="train, greedy or eval (held-out tasks), or several joined by commas.")
     ] = "train",
     max_per_task: Annotated[
-        int | None, typer.Option(min=1, help="Rows of a task at most; by default 8 pairs, or all episodes.")
+        int | None, typer.Option(min=1, help="Maximum rows of a task (default: 8 pairs, or all episodes).")
     ] = None,
     label_by: Annotated[
         str, typer.Option(help="For prm: outcome, or a step reward that the run recorded.")
     ] = "outcome",
     model: Annotated[
         str | None,
-        typer.Option(help="Another model that is to learn: its tokenizer makes the ids of sft and prm."),
+        typer.Option(help="For sft and prm: the model to train, if not the run's; its tokenizer is used."),
     ] = None,
 ) -> None:
     """Writes a run's episodes as a dataset that TRL's SFT, DPO, KTO and reward trainers take as it is."""

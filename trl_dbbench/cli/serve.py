@@ -32,8 +32,8 @@ TOKEN_VARIABLE = "TRL_DBBENCH_MCP_TOKEN"
 
 def serve(
     tasks: opt.Tasks,
-    mcp: Annotated[bool, typer.Option("--mcp", help="As tools of the Model Context Protocol.")] = False,
-    openenv: Annotated[bool, typer.Option("--openenv", help="As an OpenEnv environment.")] = False,
+    mcp: Annotated[bool, typer.Option("--mcp", help="Serves tools of the Model Context Protocol.")] = False,
+    openenv: Annotated[bool, typer.Option("--openenv", help="Serves an OpenEnv environment.")] = False,
     tasks_format: opt.TaskFormatName = None,
     database: opt.TasksDatabase = "auto",
     docker_image: opt.DockerImage = None,
@@ -41,42 +41,45 @@ def serve(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="A port alone is one of 127.0.0.1. MCP's default is standard input and output, OpenEnv's "
-            "8000.",
+            help="Serves over HTTP; a port alone means 127.0.0.1. By default MCP uses standard input and "
+            "output, and OpenEnv port 8000.",
         ),
     ] = None,
     token_env: Annotated[
         str | None,
         typer.Option(
-            help="The environment variable with the token that HTTP clients send as bearer; "
-            f"{TOKEN_VARIABLE}, if set, where left out."
+            help="The environment variable with the token that HTTP clients send as bearer (default: "
+            f"{TOKEN_VARIABLE}, if set)."
         ),
     ] = None,
     save: Annotated[Path | None, typer.Option(help="The folder that episodes are added to.")] = None,
     tell: Annotated[
-        bool, typer.Option("--tell", help="MCP: submit says whether the answer was right.")
+        bool, typer.Option("--tell", help="With --mcp: submit says whether the answer was right.")
     ] = False,
     reward: Annotated[
         str | None,
-        typer.Option(help="OpenEnv: what episodes are worth, the name of a reward, such as outcome."),
+        typer.Option(help="With --openenv: the reward, by name or dotted path (default: outcome)."),
     ] = None,
     protocol: Annotated[str, typer.Option(help="tools, or tools_sql for answers that are SQL.")] = "tools",
     grader: opt.RunsGrader = None,
-    max_turns: Annotated[int, typer.Option(min=1, help="Calls of an episode, its answer included.")] = 3,
+    max_turns: Annotated[
+        int, typer.Option(min=1, help="Maximum calls of an episode, its answer included.")
+    ] = 3,
     observation_characters: Annotated[
         int, typer.Option(min=0, help="Longer observations are cut; 0 cuts nothing.")
     ] = 800,
     idle_seconds: Annotated[
-        float, typer.Option(min=0.1, help="Seconds without a call after which an episode ends, as not right.")
+        float, typer.Option(min=0.1, help="Seconds without a call after which an episode ends as not right.")
     ] = 900,
     drain_seconds: Annotated[
-        float, typer.Option(min=0, help="Seconds that open episodes may go on after SIGTERM or Ctrl-C.")
+        float, typer.Option(min=0, help="Seconds that open episodes may continue after SIGTERM or Ctrl-C.")
     ] = 0,
 ) -> None:
-    """Serves tasks to MCP clients, or to trainers as an OpenEnv environment. Each episode has a database.
+    """Serves tasks to MCP clients, or to trainers as an OpenEnv environment.
 
-    Ends with the client, or at SIGTERM and Ctrl-C, and leaves no database behind. Episodes are judged as in a
-    training, and kept in the form that report, replay and export read.
+    Each episode has its own database and is judged as in training; --save keeps it in the form that report,
+    replay and export read. The server ends with the client, or at SIGTERM and Ctrl-C, and leaves no database
+    behind.
     """
     if mcp is openenv:
         raise ConfigError("say how to serve: --mcp or --openenv.")

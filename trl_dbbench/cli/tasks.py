@@ -34,11 +34,11 @@ def validate(
     database: opt.TasksDatabase = "auto",
     docker_image: opt.DockerImage = None,
 ) -> None:
-    """Executes every gold solution through the sandboxes and graders that training uses.
+    """Executes every gold solution in the sandboxes and judges it by the graders that training uses.
 
-    Tasks whose gold is results have no SQL to execute; for them, their databases must open.
+    Tasks with gold results instead of gold SQL have nothing to execute; their databases must open.
 
-    Exits with 1 if one does not score as correct.
+    Exits with 1 if a gold solution is not right.
     """
     if grader is not None:
         get_grader(grader)  # an unknown one is an error before a server starts
@@ -63,7 +63,7 @@ def scores(
     predictions: Annotated[
         Path,
         typer.Argument(
-            help="SQL: .jsonl of id and sql, a run's episodes.jsonl, .json by id, or a line for each task."
+            help="SQL: .jsonl with id and sql, a run's episodes.jsonl, .json by id, or a line for each task."
         ),
     ],
     format: opt.TaskFormatName = None,
@@ -73,7 +73,7 @@ def scores(
         Path | None, typer.Option("--json", help="Writes what each grader says of each prediction.")
     ] = None,
 ) -> None:
-    """Executes predicted SQL and scores it by the rules of all evaluators, beside each other."""
+    """Executes predicted SQL and scores it by the rules of each evaluator, side by side."""
     from tqdm.auto import tqdm
 
     from trl_dbbench.data.score_predictions import LIMITS, can_be_scored, read_predictions, score_all
@@ -133,7 +133,7 @@ def convert(
     encoding: opt.Encoding = None,
     type_: opt.ColumnTypes = None,
     split: Annotated[
-        str | None, typer.Option(help="The split of IN, where it has some; verl's extra_info.split.")
+        str | None, typer.Option(help="The split of IN, if it has several; also extra_info.split for verl.")
     ] = None,
     protocol: Annotated[
         str | None, typer.Option(help="text (default), tools or a dotted path; for verl's prompts.")
@@ -142,7 +142,7 @@ def convert(
         bool, typer.Option("--skip", help="Leaves out tasks that OUT's format cannot hold.")
     ] = False,
 ) -> None:
-    """Writes tasks in another format, or makes them of CSV files; says what the format cannot hold."""
+    """Writes tasks in another format, or makes them from CSV files; says what the format cannot hold."""
     from trl_dbbench.data.convert import convert as convert_tasks
 
     conversion = convert_tasks(
@@ -164,15 +164,15 @@ def convert(
 
 
 def generate(
-    num_tasks: Annotated[int, typer.Option(help="How many tasks.")],
+    num_tasks: Annotated[int, typer.Option(help="Number of tasks.")],
     out: Annotated[Path, typer.Option(help="The JSONL file to write.")],
     seed: Annotated[int, typer.Option(help="The same seed gives the same file.")] = 0,
     skills: Annotated[str | None, typer.Option(help="Only these, joined by commas; all by default.")] = None,
     single_skill: Annotated[
-        bool, typer.Option("--single-skill", help="Each task has one skill and what that one needs.")
+        bool, typer.Option("--single-skill", help="Each task has one skill, and those that it needs.")
     ] = False,
-    max_skills: Annotated[int | None, typer.Option(help="Most skills of a task.")] = None,
-    split: Annotated[str, typer.Option(help="train or test; they share no table and no question")] = "train",
+    max_skills: Annotated[int | None, typer.Option(help="Maximum skills of a task.")] = None,
+    split: Annotated[str, typer.Option(help="train or test; they share no table and no question.")] = "train",
     level: Annotated[
         str,
         typer.Option(
@@ -181,7 +181,7 @@ def generate(
     ] = "full",
     workers: Annotated[int | None, typer.Option(help="Processes; one per CPU core by default.")] = None,
 ) -> None:
-    """Makes tasks of tables, questions and gold SQL that has been executed."""
+    """Generates tasks: tables, questions, and gold SQL that has been executed."""
     from tqdm.auto import tqdm
 
     from trl_dbbench.data.generate import Request, iterate_tasks
@@ -202,7 +202,7 @@ def skills(
     min_tasks: Annotated[
         int, typer.Option("--min", help="Only tasks of skills with at least this number of tasks.")
     ] = 1,
-    out: Annotated[Path | None, typer.Option(help="Writes these tasks in our format.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Writes these tasks in the native format.")] = None,
 ) -> None:
     """Counts the tasks of each operation and each skill; writes a selection of them."""
     check_outputs([out], tasks)
@@ -219,7 +219,7 @@ def skills(
 def split(
     tasks: opt.Tasks,
     out_train: Annotated[Path, typer.Option(help="The JSONL file of the tasks to train on.")],
-    out_test: Annotated[Path, typer.Option(help="The JSONL file of those that are held out.")],
+    out_test: Annotated[Path, typer.Option(help="The JSONL file of the held-out tasks.")],
     test_size: Annotated[float, typer.Option(help="The share of the tasks that is held out.")] = 0.1,
     seed: Annotated[int, typer.Option(help="The same seed gives the same halves.")] = 0,
     format: opt.TaskFormatName = None,
@@ -264,7 +264,7 @@ def audit(
     docker_image: opt.DockerImage = None,
     fix: Annotated[
         Path | None,
-        typer.Option(help="Writes the tasks without faults. Where only slips pass, the tables are repaired."),
+        typer.Option(help="Writes the tasks without faults; changes tables on which wrong SQL passes."),
     ] = None,
     drop_doubtful: Annotated[
         bool,
@@ -273,11 +273,11 @@ def audit(
             help="With --fix: also leaves out tasks whose question and gold SQL name different values.",
         ),
     ] = False,
-    report: Annotated[Path | None, typer.Option(help="Writes a page (.html) of all that was found.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Writes the same as JSON.")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Tasks that are examined side by side.")] = 4,
+    report: Annotated[Path | None, typer.Option(help="Writes all findings as a page (.html).")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Writes all findings as JSON.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Tasks examined at a time.")] = 4,
 ) -> None:
-    """Looks for tasks that teach the wrong thing: gold SQL that fails, is open or empty, or that slips match.
+    """Finds tasks that teach the wrong thing: gold SQL that fails or is ambiguous, or wrong SQL that passes.
 
     Exits with 1 if there are faults and no --fix.
     """
@@ -350,11 +350,13 @@ def import_tables(
     ] = None,
     sample: Annotated[
         int,
-        typer.Option(help="Most rows of a table, drawn at random; from a server, also rows they refer to."),
+        typer.Option(
+            help="Maximum rows of a table, drawn at random; from a server, also rows they refer to."
+        ),
     ] = DEFAULT_SAMPLE,
-    num_tasks: Annotated[int, typer.Option(min=1, help="How many questions and changes.")] = 500,
+    num_tasks: Annotated[int, typer.Option(min=1, help="Number of questions and changes.")] = 500,
     difficulty: Annotated[
-        int | None, typer.Option(min=1, help="Most skills of a task: 1 to 3 for a small model to begin with.")
+        int | None, typer.Option(min=1, help="Maximum skills of a task: begin with 1 to 3 for a small model.")
     ] = None,
     delimiter: opt.Delimiter = None,
     encoding: opt.Encoding = None,

@@ -18,7 +18,7 @@ Config = Annotated[
     str, typer.Argument(help="A recipe: a YAML file, or the name of one that is shipped (see `recipes`).")
 ]
 NumProcesses = Annotated[
-    int | None, typer.Option("--num-processes", "--num_processes", min=1, help="Ranks, one for each GPU.")
+    int | None, typer.Option("--num-processes", "--num_processes", min=1, help="Processes, one for each GPU.")
 ]
 ConfigFile = Annotated[
     str | None,
@@ -34,7 +34,7 @@ ConfigFile = Annotated[
 def train(
     context: typer.Context, config: Config, num_processes: NumProcesses = None, config_file: ConfigFile = None
 ) -> None:
-    """Trains by a recipe, in processes that accelerate's launcher starts.
+    """Trains by a recipe, in processes started by accelerate's launcher.
 
     Every key of the recipe is also an option, which wins: --learning_rate 1e-5. Options come after CONFIG.
     """
@@ -78,7 +78,7 @@ def doctor(
     """Checks whether a training can work, before it starts: settings, packages, episodes, tasks, model,
     database, memory.
 
-    One line for each, with what to do; exits with 1 if one fails. Takes what `train` takes.
+    Prints a line for each, with what to do; exits with 1 if one fails. Takes the options of `train`.
     """
     from trl_dbbench.cli.doctor import examine
 
@@ -96,12 +96,12 @@ def merge(
     ],
     out: Annotated[Path, typer.Option(help="The folder to write the model to; it must not be there yet.")],
     model: Annotated[
-        str | None, typer.Option(help="The adapter's base model, if it lies elsewhere than in training.")
+        str | None, typer.Option(help="The adapter's base model, if it is elsewhere than in training.")
     ] = None,
     dtype: opt.Dtype = None,
     trust_remote_code: opt.TrustRemoteCode = False,
 ) -> None:
-    """Merges an adapter into its base model, and shows that the result gives the same logits.
+    """Merges an adapter into its base model, and checks that the result gives the same logits.
 
     `trl-dbbench eval --model OUT` plays it as the run played: run.json goes with it.
     """
