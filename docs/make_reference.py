@@ -1,4 +1,4 @@
-"""Writes docs/reference.md: every command, key of a training YAML, and metric, as the code has them.
+"""Write docs/reference.md: every command, key of a training YAML, and metric, as the code has them.
 
     python docs/make_reference.py
 
@@ -44,9 +44,9 @@ OURS: list[tuple[str, str, type, type | None]] = [
     ("Rewards", "", RewardArguments, None),
     ("Database", "", DatabaseArguments, None),
     ("Rollout and training", "Beside TRL's own, below.", DBBenchGRPOConfig, GRPOConfig),
-    ("PPO", "`recipes/ppo_dbbench.py`, beside all others.", DBBenchPPOConfig, DBBenchGRPOConfig),
+    ("PPO", "For `recipes/ppo_dbbench.py`, beside all others.", DBBenchPPOConfig, DBBenchGRPOConfig),
 ]
-"""Title, note, dataclass, and the one whose keys it inherits."""
+"""Title, note, dataclass, and the one whose keys it inherits; those that it describes anew are its own."""
 
 TRLS: list[tuple[str, str, type]] = [
     ("Model and LoRA", "TRL's `ModelConfig` describes them.", ModelConfig),
@@ -55,33 +55,39 @@ TRLS: list[tuple[str, str, type]] = [
 
 
 def reference() -> str:
-    """The page's text."""
+    """Return the page's text."""
     parts = [HEAD, *_commands()]
     for title, note, settings, base in OURS:
-        inherited = {each.name for each in fields(base)} if base else set()
-        own = [each for each in fields(settings) if each.name not in inherited]
-        rows = [(*_key(settings, each), " ".join(each.metadata["help"].split())) for each in own]
+        rows = [
+            (*_key(settings, each), " ".join(each.metadata["help"].split())) for each in _own(settings, base)
+        ]
         parts += [f"## {title}\n", f"{note}\n" if note else "", _table(KEY_HEADS, rows)]
-    defaults = {each.name: each for each in fields(DBBenchGRPOConfig)}  # some differ from TRL's
+    left_out = REFUSED_SETTINGS.keys() | {each.name for each in _own(DBBenchGRPOConfig, GRPOConfig)}
     for title, note, settings in TRLS:
-        named = [defaults.get(each.name, each) for each in fields(settings)]
-        kept = [_key(settings, each) for each in named if each.name not in REFUSED_SETTINGS]
+        kept = [_key(settings, each) for each in fields(settings) if each.name not in left_out]
         parts += [f"## {title}\n", f"{note}\n", _table(KEY_HEADS[:3], kept)]
     parts.append(
-        "## Refused\n\nWhat TRL has and a rollout on a database cannot use ends in an error at the start.\n"
+        "## Refused\n\nTRL's keys that a rollout on a database cannot use end in an error at the start.\n"
     )
     parts.append(_table(["key", "why", "instead"], [(f"`{k}`", *v) for k, v in REFUSED_SETTINGS.items()]))
     parts.append("## Metrics\n")
     parts.append(
-        "Logged beside TRL's own, to `metrics.jsonl` and the trackers; of held-out evaluations with `eval_` "
-        "before the name.\n"
+        "Logged beside TRL's own, to `metrics.jsonl` and the trackers. In held-out evaluations `eval_` "
+        "stands before the name. A *void* episode is one whose environment failed, such as the database.\n"
     )
-    parts.append(_table(["metric", "what it is"], sorted(_metrics())))
+    metrics = sorted(_metrics(), key=lambda row: row[0].replace("`", ""))
+    parts.append(_table(["metric", "what it is"], metrics))
     return "\n".join(parts)
 
 
+def _own(settings: type, base: type | None) -> list[Field]:
+    """Return the fields that a dataclass has beside those of its base, or describes anew."""
+    inherited = {each.name: each for each in fields(base)} if base else {}
+    return [each for each in fields(settings) if inherited.get(each.name) is not each]
+
+
 def _commands() -> Iterator[str]:
-    """The commands in their groups, each with the first paragraph of its help."""
+    """Yield the commands in their groups, each with the first paragraph of its help."""
     yield "## Commands\n\n`trl-dbbench COMMAND --help` lists the options of one.\n"
     for group, commands in COMMANDS.items():
         rows = [(f"`{name}`", _first_paragraph(command)) for name, command in commands.items()]
@@ -107,7 +113,7 @@ def _default(setting: Field) -> str:
 
 
 def _metrics() -> Iterator[tuple[str, str]]:
-    """What docstrings name under `Logged:`."""
+    """Yield the metrics that docstrings name under `Logged:`."""
     for file in sorted(Path(trl_dbbench.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):

@@ -20,9 +20,9 @@ def episode_metrics(episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]
 
     Logged:
 
-    - `accuracy`: share of right episodes, without those whose environment failed.
-    - `accuracy_void_wrong`: the same with episodes whose environment failed counted as wrong.
-    - `status/...`: share of the episodes that ended so.
+    - `accuracy`: share of right episodes; void ones are left out.
+    - `accuracy_void_wrong`: share of right episodes; void ones count as wrong.
+    - `status/...`: share of the episodes with this status.
     - `turns/mean`: turns of an episode.
     - `sql/mean_seconds`: seconds of a statement's execution.
     - `database/retries`: retries of the database, summed over the batch.
@@ -54,8 +54,8 @@ def refined_metrics(
 
     - `completions/...`: lengths in sampled tokens, and the share of truncated episodes (`Episode.truncated`;
       TRL looks at the last id).
-    - `frac_reward_zero_std`: `alarm/groups_without_spread`, unless TRL measures the batch's spread.
-    - `reward`, `rewards/.../mean`: of an evaluation, the means of its episodes, not of its batches.
+    - `frac_reward_zero_std`: as `alarm/groups_without_spread`, unless TRL measures the batch's spread.
+    - `reward`, `rewards/.../mean`: in an evaluation, the means over its episodes, not over its batches.
 
     `episodes` are those of all ranks, `alarms` their `alarm_metrics`, `weights` those of the rewards.
     """

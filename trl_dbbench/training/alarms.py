@@ -69,9 +69,9 @@ def alarm_metrics(
 
     - `alarm/invalid_actions`: share of the turns that the protocol could not read.
     - `alarm/answers_without_query`: share of the answers before which no statement was executed.
-    - `alarm/distinct_sql`: share of the pairs of a group's episodes with SQL that executed different
-      statements (Simpson's index of diversity), averaged over groups: 0 if all execute the same, 1 if no two
-      do.
+    - `alarm/distinct_sql`: share of the pairs of a group's episodes that executed different statements
+      (Simpson's index of diversity), averaged over groups: 0 if all execute the same, 1 if no two do.
+      Episodes without SQL are left out.
     - `alarm/groups_without_spread`: share of the groups with at least two rewards whose rewards are all
       equal, so that no episode has an advantage.
     - `error/...`: share of the executed statements that failed in each of `ERROR_CLASSES`.

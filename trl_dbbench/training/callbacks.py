@@ -54,14 +54,14 @@ class GreedyEvalCallback(TrainerCallback):
         Logged:
 
         - `greedy/accuracy`: accuracy of the greedy runs so far, each before its prompt's update.
-        - `greedy/accuracy_low`, `greedy/accuracy_high`: its 95 % Wilson interval.
-        - `greedy/accuracy_void_wrong`: the same with void episodes, whose environment failed, counted as
-          wrong.
-        - `greedy/void`: share of void episodes of the greedy runs so far.
+        - `greedy/accuracy_low`, `greedy/accuracy_high`: the 95 % Wilson interval of `greedy/accuracy`.
+        - `greedy/accuracy_void_wrong`: `greedy/accuracy` with void episodes counted as wrong.
+        - `greedy/void`: share of void episodes among the greedy runs so far.
         - `greedy/operation/...`, `greedy/skill/...`: accuracy on the tasks with this operation or skill.
-        - `greedy/void_wrong/...`: the same with void episodes counted as wrong, if there are any.
+        - `greedy/void_wrong/...`: accuracy by operation and by skill with void episodes counted as wrong, if
+          there are any.
         - `greedy/batch_accuracy`: accuracy of this batch alone.
-        - `greedy/batch_accuracy_void_wrong`: the same with void episodes counted as wrong.
+        - `greedy/batch_accuracy_void_wrong`: `greedy/batch_accuracy` with void episodes counted as wrong.
         """
         batch = Accuracy().add(episodes)
         self.accuracy.add(episodes)

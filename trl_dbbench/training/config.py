@@ -78,17 +78,19 @@ class DBBenchGRPOConfig(GRPOConfig):
         HISTORIES,
     )
     compaction_tokens: int | None = option(
-        None, "Tokens of prompt and earlier turns beyond which they are compacted; left out, all is read."
+        None, "Compact prompt and earlier turns where they have more tokens than this; left out, never."
     )
     compaction: str = option(
         "drop",
-        "With compaction_tokens: leaves the oldest turns out of what the agent reads (drop), or lets it "
-        "write a summary, which is trained too, and go on from that (summary).",
+        "With compaction_tokens: the agent no longer reads the oldest turns (drop), or it writes a summary, "
+        "which is trained too, and continues from that (summary).",
         ("drop", "summary"),
     )
-    max_turns: int = option(3, "Turns of an episode at most.")
-    max_turn_tokens: int = option(512, "Tokens that the agent may write in one turn.")
-    max_completion_length: int = option(2048, "Tokens of an episode after its prompt, observations included.")
+    max_turns: int = option(3, "Maximum number of turns of an episode.")
+    max_turn_tokens: int = option(512, "Maximum number of tokens that the agent may write in a turn.")
+    max_completion_length: int = option(
+        2048, "Maximum number of tokens of an episode after its prompt, observations included."
+    )
     observation_characters: int = option(800, "Longer observations are cut and marked. 0 cuts nothing.")
     grader: str | None = option(
         None, "Judges the answers to all questions: a name or a dotted path; left out, each task's own."
@@ -118,8 +120,8 @@ class DBBenchGRPOConfig(GRPOConfig):
     # --- few-shot ---
     few_shot: int = option(
         0,
-        "Right episodes of other tasks shown before the question, as earlier turns; fewer where they do not "
-        "fit.",
+        "Number of right episodes of other tasks shown before the question, as earlier turns; fewer where "
+        "they do not fit.",
     )
     few_shot_memory: str | None = option(
         None, "With few_shot: where they come from, a run's output_dir or a JSONL file of episodes."
@@ -145,9 +147,7 @@ class DBBenchGRPOConfig(GRPOConfig):
         "Addresses of vLLM servers that generate, as http://10.0.0.7:8000. With LoRA they must see "
         "output_dir under the same path, to load the adapter from it; full weights are sent over NCCL.",
     )
-    vllm_server_timeout: float = option(
-        600.0, "Seconds that vLLM servers are waited for when none of them answers."
-    )
+    vllm_server_timeout: float = option(600.0, "Seconds to wait for vLLM servers when none of them answers.")
     rollouts_ahead: int = option(
         0,
         "Batches that vLLM servers play ahead while an earlier one is trained on, 0 to 2. The weights that "
@@ -156,7 +156,7 @@ class DBBenchGRPOConfig(GRPOConfig):
     max_concurrent_episodes: int | None = option(
         None,
         "Episodes that the transformers engine plays at a time; the others wait for one to end. Left out: "
-        "what fits into the memory that is free.",
+        "as many as fit into the free memory.",
     )
     use_rollout_logprobs: bool = option(
         False, "Take the old log-probabilities of the loss from the rollout, not from TRL's scoring."
@@ -169,15 +169,15 @@ class DBBenchGRPOConfig(GRPOConfig):
     )
     shared_prefix: str = option(
         "auto",
-        "Training computes a prompt once for its episodes, where that is known to be right (auto), or for "
-        "each (off). auto draws dropout once for them too.",
+        "Training computes a prompt once for all its episodes, where that is known to be right (auto), or "
+        "once for each (off). auto also draws the prompt's dropout once for all.",
         ("auto", "off"),
     )
     max_tokens_per_forward: int | None = option(
         None,
-        "Tokens of a forward and backward pass at most, padding included: the rows of a micro-batch are "
-        "divided into such parts, with the same loss and gradient. A longer row goes alone. Left out: what "
-        "fits into the memory that is free.",
+        "Maximum number of tokens in a forward and backward pass, padding included: a micro-batch is divided "
+        "into such parts, with the same loss and gradient. A longer row is a part of its own. Left out: as "
+        "many as fit into the free memory.",
     )
 
     # --- KL ---
@@ -197,8 +197,8 @@ class DBBenchGRPOConfig(GRPOConfig):
     # --- tasks ---
     task_sampling: str = option(
         "shuffle",
-        "How the next task is found: every task once an epoch (shuffle), draw a skill, then a task of it "
-        "(skill), or one that the agent solves now and then (frontier).",
+        "How the next task is chosen: each once an epoch (shuffle), by drawing a skill and then a task of it "
+        "(skill), or with a preference for tasks that the agent sometimes solves (frontier).",
         ("shuffle", "skill", "frontier"),
     )
     sampled_skills: list[str] | None = option(
@@ -213,13 +213,13 @@ class DBBenchGRPOConfig(GRPOConfig):
     )
     stream_order: str = option(
         "fixed",
-        "With stream: the order of the stages, fixed, random, by difficulty (fewest skills a task first), or "
+        "With stream: the order of the stages: fixed, random, difficulty (fewest skills a task first), or "
         "mixed: one stage of all tasks.",
         ORDERS,
     )
-    stage_steps: int | None = option(None, "With stream: updates of a stage at most.")
+    stage_steps: int | None = option(None, "With stream: maximum number of updates of a stage.")
     stage_tasks: int | None = option(
-        None, "With stream: tasks that a stage plays at most; with stream file, its size."
+        None, "With stream: maximum number of tasks of a stage; with stream: file, its size."
     )
     stage_accuracy: float | None = option(
         None, "With stream: greedy accuracy over the last 32 tasks, 0 to 1, at which a stage ends."
@@ -230,18 +230,22 @@ class DBBenchGRPOConfig(GRPOConfig):
         "tasks (each) or is merged with the others by PEFT (linear, ties, dare_linear).",
         ADAPTER_WAYS,
     )
-    replay: float = option(0.0, "With stream: share of the prompts that are of earlier stages, 0 to 1.")
-    replay_size: int = option(REPLAY_SIZE, "With replay: earlier tasks that are kept, a fair sample of them.")
+    replay: float = option(0.0, "With stream: share of the prompts that come from earlier stages, 0 to 1.")
+    replay_size: int = option(
+        REPLAY_SIZE, "With replay: number of earlier tasks that are kept, drawn at random."
+    )
     replay_by: str = option(
         "uniform",
-        "With replay: any of the kept tasks alike (uniform), or rather those solved less often when they "
-        "were played last (accuracy).",
+        "With replay: all kept tasks equally often (uniform), or more often those that were solved less when "
+        "last played (accuracy).",
         REPLAYS,
     )
     dynamic_sampling: bool = option(
-        False, "Play further prompts in the place of groups whose episodes all have the same reward (DAPO)."
+        False, "Play further prompts in place of groups whose episodes all have the same reward (DAPO)."
     )
-    dynamic_sampling_rounds: int = option(3, "With dynamic_sampling: rounds of further prompts at most.")
+    dynamic_sampling_rounds: int = option(
+        3, "With dynamic_sampling: maximum number of rounds of further prompts."
+    )
 
     # --- alarms ---
     alarm_window: int = option(10, "Logged values whose mean an alarm compares with its threshold.")
@@ -252,14 +256,18 @@ class DBBenchGRPOConfig(GRPOConfig):
         0.3, "Warn above this share of answers without a query. 1 disables the alarm."
     )
     alarm_groups_without_spread: float = option(
-        0.9, "Warn above this share of groups with one reward. 1 disables the alarm."
+        0.9, "Warn above this share of groups whose rewards are all equal. 1 disables the alarm."
     )
     alarm_errors: float = option(
-        0.3, "Warn above this share of statements with one class of errors. 1 disables the alarm."
+        0.3, "Warn if more than this share of statements fail with one class of errors. 1 disables the alarm."
     )
-    alarm_void: float = option(0.05, "Warn above this share of void episodes. 1 disables the alarm.")
+    alarm_void: float = option(
+        0.05, "Warn above this share of episodes whose environment failed. 1 disables the alarm."
+    )
     alarm_distinct_sql: float = option(
-        0.05, "Warn below this share of a group's pairs with different SQL. 0 disables the alarm."
+        0.05,
+        "Warn below this share of a group's pairs of episodes that executed different SQL. 0 disables the "
+        "alarm.",
     )
     alarm_entropy: float = option(0.005, "Warn below this entropy, in nats per token. 0 disables the alarm.")
 

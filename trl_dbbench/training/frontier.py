@@ -104,7 +104,7 @@ class Frontier:
 
         Logged:
 
-        - `frontier/expected`: how often the drawn tasks were expected to be solved, 0 to 1.
+        - `frontier/expected`: mean accuracy that was expected of the drawn tasks, 0 to 1.
         - `frontier/known`: share of the drawn tasks that had been played before.
         """
         self._rollout += 1

@@ -285,7 +285,7 @@ class Stream:
         Logged:
 
         - `stream/stage`: number of the stage, from 1.
-        - `stream/replayed`: share of the prompts that are of earlier stages.
+        - `stream/replayed`: share of the prompts that come from earlier stages.
         """
         self._generations += 1
         replays = []
@@ -359,7 +359,7 @@ class Stream:
         Logged:
 
         - `stream/average_accuracy`, `stream/forgetting`, `stream/backward_transfer`,
-          `stream/forward_transfer`: see `grading.continual`.
+          `stream/forward_transfer`: docs/lifelong.md defines them.
         - `stream/held_out/GROUP`: accuracy on the held-out tasks of a stage.
         """
         counts, self._counts = self._counts, None

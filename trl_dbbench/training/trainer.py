@@ -497,8 +497,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     def _note_prefix_cache(self, engine: Any) -> None:
         """Logged, with vLLM in this process:
 
-        - `rollout/cached_tokens`: of the tokens that turns went on from, the share that its prefix cache
-          held.
+        - `rollout/cached_tokens`: share of the tokens before a turn that vLLM's prefix cache held.
         """
         if read := getattr(engine, "prompt_tokens", 0):
             phase = "train" if self.model.training else "eval"
@@ -507,9 +506,9 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     def _note_ahead(self, episodes: Sequence[Episode], waited: float) -> None:
         """Logged, with `rollouts_ahead`:
 
-        - `ahead/staleness`: updates since the weights that sampled a token, the mean over the tokens of a
-          batch when its training begins.
-        - `ahead/waited_seconds`: for a batch that was still being played.
+        - `ahead/staleness`: updates between the weights that sampled a token and the start of its training,
+          the mean over a batch's tokens.
+        - `ahead/waited_seconds`: seconds that the training waited for a batch that was still being played.
         """
         own = torch.tensor([*staleness(episodes, self.state.global_step), waited])
         every = self.accelerator.gather(own.to(self.accelerator.device)).view(-1, 3)

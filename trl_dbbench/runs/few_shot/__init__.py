@@ -248,7 +248,7 @@ class Shots:
 
         Logged:
 
-        - `few_shot/shown`: examples that an episode's prompt showed.
+        - `few_shot/shown`: examples in an episode's prompt.
         - `few_shot/memory`: tasks in the memory.
         """
         if Ranks().is_main:
