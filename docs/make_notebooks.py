@@ -1,8 +1,8 @@
-"""Runs the notebooks and keeps their outputs, so that they can be read without running them.
+"""Run the notebooks and save their outputs, so that they can be read without running them.
 
     python docs/make_notebooks.py [NAME ...]
 
-Tables and figures stay, the log and warnings do not: they are of a machine and a day.
+Tables and figures are kept; the log, warnings and paths are not, since they differ from machine to machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FOLDERS = re.compile(re.escape(str(NOTEBOOKS.parent)) + r"|/tmp/tmp\w+")
 
 
 def cleaned(output: Any) -> Any | None:
-    """An output without what is of this machine; `None` if nothing of it is to be kept."""
+    """Return an output without paths of this machine; `None` if it is not kept."""
     if output.get("name") == "stderr" or PROGRESS in output.get("data", {}):
         return None
     if "text" in output:
