@@ -94,7 +94,7 @@ def merge(
     adapter: Annotated[
         Path, typer.Option(help="An adapter's folder: a run's output_dir, or a checkpoint in it.")
     ],
-    out: Annotated[Path, typer.Option(help="The folder to write the model to; it must not be there yet.")],
+    out: Annotated[Path, typer.Option(help="The folder to write the model to: a new or empty one.")],
     model: Annotated[
         str | None, typer.Option(help="The adapter's base model, if it is elsewhere than in training.")
     ] = None,
