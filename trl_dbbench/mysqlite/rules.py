@@ -668,7 +668,7 @@ def _literal(node: exp.Expr) -> exp.Expr:
 
 
 def _large(number: exp.Literal) -> exp.Literal:
-    """Return a whole number above `_LARGEST` where it is only compared, or bounds rows; refuse it elsewhere."""
+    """Return a number above `_LARGEST` that is only compared, or bounds rows; refuse any other."""
     if isinstance(number.parent, exp.Limit | exp.Offset) and len(number.name) <= len(str(2**64)):
         return exp.Literal.number(_LARGEST)
     least = isinstance(number.parent, exp.Neg) and number.name.lstrip("0") == str(2**63)
