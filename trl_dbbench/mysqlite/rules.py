@@ -672,7 +672,10 @@ def _large(number: exp.Literal) -> exp.Literal:
     if isinstance(number.parent, exp.Limit | exp.Offset) and len(number.name) <= len(str(2**64)):
         return exp.Literal.number(_LARGEST)
     least = isinstance(number.parent, exp.Neg) and number.name.lstrip("0") == str(2**63)
-    refuse_if(not least and not isinstance(number.parent, exp.Predicate), _TOO_LARGE)
+    above = number.parent
+    while isinstance(above, exp.Neg | exp.Paren):
+        above = above.parent
+    refuse_if(not least and not isinstance(above, exp.Predicate), _TOO_LARGE)
     return number
 
 
