@@ -441,7 +441,7 @@ _LARGEST = str(2**63 - 1)
 _TOO_LARGE = f"whole numbers above {_LARGEST}"
 
 
-def _is_too_large(literal: exp.Literal) -> bool:
+def _is_too_large(literal: exp.Expr) -> bool:
     """Return whether SQLite would read a whole number as a fraction, and lose digits."""
     digits = literal.name.lstrip("0")
     whole = not literal.is_string and literal.name.isdecimal()
@@ -667,7 +667,7 @@ def _literal(node: exp.Expr) -> exp.Expr:
     return _large(node) if _is_too_large(node) and not is_in_change(node) else node
 
 
-def _large(number: exp.Literal) -> exp.Literal:
+def _large(number: exp.Expr) -> exp.Expr:
     """Return a number above `_LARGEST` that is only compared, or bounds rows; refuse any other."""
     if isinstance(number.parent, exp.Limit | exp.Offset) and len(number.name) <= len(str(2**64)):
         return exp.Literal.number(_LARGEST)
