@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -408,7 +409,7 @@ def test_the_lines_of_the_document_run(
     commands = lines_of_the_document()
     assert len(commands) == 11 and all(line.startswith("trl-dbbench ") for line in commands)
     for line in commands:
-        arguments = re.sub(r"--samples \d+", "--samples 2", line).split()[1:]
+        arguments = shlex.split(re.sub(r"--samples \d+", "--samples 2", line))[1:]
         saved_only = arguments[0] == "compare" and "--adapter" not in arguments
         code, out = command(*arguments, *(() if saved_only else ("--limit", "2", "--database", "sqlite")))
         assert code == 0, (line, code)

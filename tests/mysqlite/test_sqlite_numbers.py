@@ -78,6 +78,27 @@ def test_a_statement_that_would_store_another_number_is_refused(
         assert sandbox.execute("SELECT COUNT(*) FROM t").rows == [(1,)]
 
 
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        ("SELECT 9223372036854775807, -9223372036854775808", [(2**63 - 1, -(2**63))]),
+        ("SELECT x FROM t WHERE x < 9223372036854775808 LIMIT 18446744073709551615", [(1,)]),
+        ("SELECT x FROM t WHERE x BETWEEN -9223372036854775809 AND (99999999999999999999)", [(1,)]),
+        ("SELECT 9223372036854775808", None),
+        ("SELECT CONCAT(99999999999999999999)", None),
+        ("SELECT -9223372036854775809", None),
+        (f"SELECT x + 9{'9' * 5000} FROM t", None),
+    ],
+)
+def test_a_number_beyond_64_bits_is_compared_and_never_shown(
+    sqlite_database: Database, sql: str, rows: list[tuple] | None
+) -> None:
+    with sqlite_database.sandbox(task(table("t", "x BIGINT", (1,)))) as sandbox:
+        result = sandbox.execute(sql)
+        assert result.rows == rows
+        assert rows or "whole numbers above 9223372036854775807' (embedded" in str(result.error)
+
+
 @pytest.mark.parametrize("dialect", ["mysql", "sqlite"])
 def test_columns_that_differ_in_capitals_are_one_name(sqlite_database: Database, dialect: str) -> None:
     twice = Table("t", (Column("A", "INT"), Column("a", "INT")), ((1, 2),))

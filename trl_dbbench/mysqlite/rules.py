@@ -433,9 +433,19 @@ def checked(node: exp.Expr, kind: Kind) -> exp.Expr:
         return call("UNSIGNED", node)
     if kind.name != "int":
         return node
-    whole = [each.name for each in node.find_all(exp.Literal) if not each.is_string and each.name.isdecimal()]
-    refuse_if(any(int(each) >= 2**63 for each in whole), "whole numbers above 9223372036854775807")
+    refuse_if(any(map(_is_too_large, node.find_all(exp.Literal))), _TOO_LARGE)
     return call("WHOLE", node)
+
+
+_LARGEST = str(2**63 - 1)
+_TOO_LARGE = f"whole numbers above {_LARGEST}"
+
+
+def _is_too_large(literal: exp.Expr) -> bool:
+    """Return whether SQLite would read a whole number as a fraction, and lose digits."""
+    digits = literal.name.lstrip("0")
+    whole = not literal.is_string and literal.name.isdecimal()
+    return whole and (len(digits), digits) > (len(_LARGEST), _LARGEST)
 
 
 def bits(node: exp.Expr) -> exp.Expr:
@@ -654,7 +664,19 @@ def _substring(node: exp.Expr) -> exp.Expr:
 def _literal(node: exp.Expr) -> exp.Expr:
     if node.is_string and "\0" in node.name:  # where SQLite would stop to read the statement
         return call("CAST_CHAR", exp.HexString(this=node.name.encode().hex()))
-    return node
+    return _large(node) if _is_too_large(node) and not is_in_change(node) else node
+
+
+def _large(number: exp.Expr) -> exp.Expr:
+    """Return a number above `_LARGEST` that is only compared, or bounds rows; refuse any other."""
+    if isinstance(number.parent, exp.Limit | exp.Offset) and len(number.name) <= len(str(2**64)):
+        return exp.Literal.number(_LARGEST)
+    least = isinstance(number.parent, exp.Neg) and number.name.lstrip("0") == str(2**63)
+    above = number.parent
+    while isinstance(above, exp.Neg | exp.Paren):
+        above = above.parent
+    refuse_if(not least and not isinstance(above, exp.Predicate), _TOO_LARGE)
+    return number
 
 
 def _variable(node: exp.Expr) -> exp.Expr:
