@@ -245,7 +245,7 @@ def test_columns_without_a_name_are_left_out_with_a_note(tmp_path: Path) -> None
     table, notes = read(tmp_path, "id;name;;\r\n1;A;;\r\n2;B;;\r\n")
     assert shown(table) == ["id INT", "name TEXT"] and table.rows == ((1, "A"), (2, "B"))
     assert notes[1:] == [
-        f"t: column {place} has no name and is left out; name it to keep it" for place in (3, 4)
+        f"column {place} has no name and is left out; name it to keep it" for place in (3, 4)
     ]
     assert shown(read(tmp_path, ",a\n0,x\n1,y\n")[0]) == ["a TEXT"], "as pandas writes its index"
     with pytest.raises(TaskError, match="none of its columns has a name"):

@@ -60,14 +60,10 @@ def read_entries(path: Path, csv: CsvOptions = FROM_FILE) -> Iterable[Entry]:
         file = read_csv(path, csv)
         for note in file.notes:
             logger.warning(note)
-        if not any(file.header):
-            raise TaskError(f"{path}: none of its columns has a name; its first line must name them.")
-        for place in [place for place, name in enumerate(file.header) if not name]:
-            logger.warning("%s: column %d has no name and is left out; name it to keep it", path, place + 1)
         if not file.lines:
             raise TaskError(f"{path} holds no questions, only a header.")
         return [
-            Entry(f"line {line}", {name: cell for name, cell in zip(file.header, row, strict=True) if name})
+            Entry(f"line {line}", dict(zip(file.header, row, strict=True)))
             for line, row in zip(file.lines, zip(*file.columns, strict=True), strict=True)
         ]
     return _jsonl_entries(path)
