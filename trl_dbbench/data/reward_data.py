@@ -256,6 +256,7 @@ class Rows:
         names = sorted(of_task)
         random.Random(seed).shuffle(names)
         count = min(max(1, round(held_out_share * len(names))), len(names) - 1) if held_out_share else 0
-        held_out = [row for task in of_task if task in names[:count] for row in of_task[task]]
-        train = [row for task in of_task if task not in names[:count] for _, row in of_task[task]]
+        chosen = set(names[:count])
+        held_out = [row for task in of_task if task in chosen for row in of_task[task]]
+        train = [row for task in of_task if task not in chosen for _, row in of_task[task]]
         return cls(train, [row for _, row in held_out], [task for task, _ in held_out])
