@@ -399,6 +399,8 @@ def test_a_declared_time_keeps_all_that_is_written(
         ("TIME", "10", ""),
         ("YEAR", "24", ""),
         ("DECIMAL", "1.5", "it has 1 digits behind the point, of which a server would keep 0"),
+        ("DECIMAL(10,2)", "1_000", ""),
+        ("DECIMAL(10,2)", "\uff11\uff12", ""),
     ],
 )
 def test_what_a_declared_type_would_change_is_an_error_that_names_row_and_column(
