@@ -46,7 +46,7 @@ _VERSION = 3
 
 
 class Folder(SQLiteFile):
-    """The tables of a folder's files; see `Kind`."""
+    """The tables of a folder's files."""
 
     def __init__(self, path: Path, digest: str) -> None:
         super().__init__(_converted(path, digest), digest)
