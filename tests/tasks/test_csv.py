@@ -665,10 +665,10 @@ def test_convert_takes_the_options_of_import(tmp_path: Path, command: Callable) 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("", "has no name"),
-        ("a ", "ends in a space"),
-        ("a😀", "'😀' in its name"),
-        ("a\0", r"'\\x00' in its name"),
+        ("", "has the name ''; .* none that is empty"),
+        ("a ", "has the name 'a '; .* ends in a space"),
+        ("a😀", "has the name 'a😀'; .* beyond U\\+FFFF"),
+        ("a\0", r"has the name 'a\\x00'; .* a NUL"),
     ],
 )
 def test_other_names_that_no_server_takes(
