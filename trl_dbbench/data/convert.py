@@ -28,6 +28,7 @@ from trl_dbbench.tasks.formats.base import Loss, Unrepresentable, WritableFormat
 from trl_dbbench.tasks.formats.csv import CsvFormat
 from trl_dbbench.tasks.model import FIELDS
 from trl_dbbench.utils.files import check_outputs
+from trl_dbbench.utils.lookup import some_of
 
 GOLD_LIMITS = Limits(seconds=60.0, rows=10_000, characters=10_000_000)
 """Limits for the user's own statements; agents get less."""
@@ -64,10 +65,9 @@ def _grouped(losses: Iterable[Loss]) -> dict[tuple[str, str], list[str]]:
     return groups
 
 
-def _named(tasks: Sequence[str], most: int = 5) -> str:
-    names = ", ".join(f"'{task}'" for task in tasks[:most])
-    more = f" and {len(tasks) - most} more" if len(tasks) > most else ""
-    return f"task{'s' if len(tasks) > 1 else ''} {names}{more}"
+def _named(tasks: Sequence[str]) -> str:
+    quoted = [f"'{task}'" for task in tasks]
+    return f"task{'s' if len(tasks) > 1 else ''} {some_of(quoted, 5)}"
 
 
 def convert(
