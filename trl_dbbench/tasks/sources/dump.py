@@ -79,6 +79,10 @@ class Dump:
     digest_of = staticmethod(file_digest)
 
     def tables(self, dialect: str | None = None) -> tuple[Table, ...]:
+        return self._tables
+
+    @cached_property
+    def _tables(self) -> tuple[Table, ...]:
         made = self._contents.made
         if strange := sorted(set(self.only).difference(made)):
             raise TaskError(f"the dump '{self.path}': {unknown('table', strange[0], made)}.")

@@ -89,7 +89,7 @@ class SQLiteFile:
         """Its tables and views without their rows, for tasks of this dialect, or of the first."""
         if dialect != "mysql":
             return self._tables
-        lost = {name for name, step in self._views().items() if not isinstance(step, Step)}
+        lost = {name for name, step in self._views.items() if not isinstance(step, Step)}
         return tuple(table for table in self._tables if table.name not in lost)
 
     @cached_property
@@ -114,8 +114,8 @@ class SQLiteFile:
             made = self._made
             if dialect == "mysql":
                 made = {each.name: ("table", each.create(whole=True)) for each in self.definitions}
-                views = self._views().items()
-                made |= {name: ("view", step.sql) for name, step in views if isinstance(step, Step)}
+                steps = self._views.items()
+                made |= {name: ("view", step.sql) for name, step in steps if isinstance(step, Step)}
             parts, told = [], descriptions(self.path.parent / DESCRIPTIONS_FOLDER)
             for table in self.tables(dialect):
                 if table.name not in made:  # a view that no server can have
@@ -143,7 +143,7 @@ class SQLiteFile:
             yield from each.keys()
         for each in made:  # when all that they refer to is there
             yield from each.references()
-        yield from self._views().values()
+        yield from self._views.values()
 
     @cached_property
     def definitions(self) -> list[Definition]:
@@ -173,6 +173,7 @@ class SQLiteFile:
                 if not name.startswith("sqlite_") and name not in inner
             }
 
+    @cached_property
     def _views(self) -> dict[str, Step | str]:
         """By its name what makes each view on a server, or why nothing can."""
         there = {table.name for table in self.tables()}
