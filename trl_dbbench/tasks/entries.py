@@ -101,8 +101,11 @@ def write_entries(
         import pyarrow as pa
         import pyarrow.parquet
 
+        # pyarrow takes the columns of the first row for those of all
+        named = dict.fromkeys(key for entry in entries for key in entry)
+        table = pa.Table.from_pylist([{**named, **entry} for entry in entries], schema=schema)
         with write_atomically(path, "wb") as file:
-            pyarrow.parquet.write_table(pa.Table.from_pylist(list(entries), schema=schema), file)
+            pyarrow.parquet.write_table(table, file)
         return
     with write_atomically(path) as file:
         if path.suffix == ".json":
