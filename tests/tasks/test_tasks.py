@@ -628,6 +628,14 @@ def test_a_parquet_file_has_the_fields_of_all_entries(tmp_path: Path) -> None:
     assert read == [{"id": 1, "knowledge": None}, {"id": 2, "knowledge": "rain"}]
 
 
+@pytest.mark.parametrize("ids", [(1, 2), (1, 1), (1, "1"), (None, 2)])
+def test_a_json_file_has_all_entries(tmp_path: Path, ids: tuple) -> None:
+    """By their ids, if these differ."""
+    entries = [{"question": "a"} | ({} if id is None else {"id": id}) for id in ids]
+    write_entries(tmp_path / "t.json", entries)
+    assert len(list(read_entries(tmp_path / "t.json"))) == 2
+
+
 def test_a_parquet_file_that_is_none(tmp_path: Path) -> None:
     path = tmp_path / "tasks.parquet"
     path.write_bytes(b"PAR1 or so")

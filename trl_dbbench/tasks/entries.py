@@ -110,7 +110,7 @@ def write_entries(
     with write_atomically(path) as file:
         if path.suffix == ".json":
             whole: Any = list(entries)
-            if all("id" in entry for entry in entries):
+            if len({str(entry.get("id", "")) for entry in entries} - {""}) == len(entries):
                 whole = {entry["id"]: {k: v for k, v in entry.items() if k != "id"} for entry in entries}
             file.write(json.dumps(whole, ensure_ascii=False, indent=1) + "\n")
         else:
