@@ -9,7 +9,7 @@ import random
 from dataclasses import replace
 from functools import partial
 
-from trl_dbbench.data.generate import Level, forms, relational
+from trl_dbbench.data.generate import Level, relational
 from trl_dbbench.data.generate.relational import Col, Condition, Draft, Order, Part
 from trl_dbbench.data.generate.schemas import Entity, World, make_world, read_schemas
 from trl_dbbench.data.generate.tables import literal
@@ -173,10 +173,10 @@ SELECT {c.name} FROM {c.source} WHERE {n} > (SELECT AVG({i_n}) FROM {i.source} W
 }
 """The SQL of a form of level relational -> short wordings of its question."""
 
-FORMS = tuple(replace(form, wordings=WORDINGS[form.sql]) for form in forms.FORMS if form.sql in WORDINGS)
+FORMS = tuple(replace(form, wordings=WORDINGS[form.sql]) for form in relational.FORMS if form.sql in WORDINGS)
 
 
-def draft(rng: random.Random, world: World, form: forms.Form) -> tuple[str, str] | None:
+def draft(rng: random.Random, world: World, form: relational.Form) -> tuple[str, str] | None:
     return relational.draft(rng, world, form, ShortDraft)
 
 

@@ -218,6 +218,25 @@ def test_no_insert_leaves_a_column_empty_that_would_get_its_default() -> None:
     assert columns <= {"INSERT INTO orders (id, priority)", "INSERT INTO orders (id, priority, note)"}
 
 
+@pytest.mark.parametrize(
+    ("type", "keys"),
+    [
+        ("INT NOT NULL UNIQUE", [7, 9, 12]),
+        ("VARCHAR(9) PRIMARY KEY", ["A-9", "A-10", "B-1"]),
+        ("CHAR(2) PRIMARY KEY", ["DE", "FR", "SE"]),
+        ("VARCHAR(60) NOT NULL UNIQUE", ["ann@example.org", "bob@example.org", "eve@example.com"]),
+        ("DATE PRIMARY KEY", ["2024-01-01", "2024-01-02", "2024-01-03"]),
+        ("DATETIME NOT NULL UNIQUE", ["2024-01-01 10:00:00", "2024-01-02 11:30:00", "2024-01-03 09:00:00"]),
+    ],
+)
+def test_a_new_row_has_a_key_of_its_own(type: str, keys: list) -> None:
+    rows = [(key, number) for number, key in enumerate(keys)]
+    made = source_of(table("t", f"k {type}, n INT", *rows))
+    assert made is not None
+    new = {made.items[0].values(random.Random(seed)) for seed in range(20)}
+    assert new - set(keys), "an INSERT of any other fails"
+
+
 def test_numbers_stay_within_what_their_type_holds() -> None:
     small = table("t", "id INT, age TINYINT UNSIGNED, name TEXT", *((n, 1 + n, f"N{n}") for n in range(8)))
     changes = [task.gold.sql or "" for task in Drafts([small], 60) if task.operation == "UPDATE"]

@@ -20,7 +20,7 @@ from worlds.tiny import tiny_words
 
 from trl_dbbench.data.generate import generate_tasks
 from trl_dbbench.data.generate.checks import gold_answer
-from trl_dbbench.data.generate.forms import FORMS
+from trl_dbbench.data.generate.relational import FORMS
 from trl_dbbench.data.generate.schemas import SCHEMAS
 from trl_dbbench.data.generate.slips import wrong_statements
 from trl_dbbench.data.generate.tables import quoted

@@ -31,6 +31,7 @@ from trl_dbbench.runs.replay import replay
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import find_trained
 from trl_dbbench.tasks import load_tasks
+from trl_dbbench.tasks.entries import write_entries
 
 RECIPE = ROOT / "recipes" / "prm_dbbench.py"
 QUICKSTART = ROOT / "recipes" / "prm_quickstart.yaml"
@@ -245,6 +246,12 @@ def test_steps_of_others(tmp_path, reader, tokenizer):
     assert {task for task, _ in read} == {"How many?"}, "one task, whatever its steps"
     assert [reader.labelled_steps(row)[1] for _, row in read] == [[True, False]] * 3
     assert tokenizer.decode(read[0][1]["input_ids"]) == f"How many?\nLook.{ASK} Two.{ASK}<|im_end|>"
+
+    write_entries(tmp_path / "steps.parquet", rows[:2])
+    assert list(steps_of_files([str(tmp_path / "steps.parquet")], reader, TOKENS)) == read[:2], "with nulls"
+    file.write_text(json.dumps({**rows[0], "reward_tokens": ["+"]}) + "\n")
+    with pytest.raises(ConfigError, match=r"line 1: .*reward_tokens, one for good and one for bad"):
+        list(steps_of_files([str(file)], reader, TOKENS))
 
     for label in (["+"], [{"rating": 1}, {"rating": -1}], "a+ c-"):
         file.write_text(json.dumps({"input": f"a{ASK} b{ASK}", "label": label}) + "\n")

@@ -245,7 +245,7 @@ def test_columns_without_a_name_are_left_out_with_a_note(tmp_path: Path) -> None
     table, notes = read(tmp_path, "id;name;;\r\n1;A;;\r\n2;B;;\r\n")
     assert shown(table) == ["id INT", "name TEXT"] and table.rows == ((1, "A"), (2, "B"))
     assert notes[1:] == [
-        f"t: column {place} has no name and is left out; name it to keep it" for place in (3, 4)
+        f"column {place} has no name and is left out; name it to keep it" for place in (3, 4)
     ]
     assert shown(read(tmp_path, ",a\n0,x\n1,y\n")[0]) == ["a TEXT"], "as pandas writes its index"
     with pytest.raises(TaskError, match="none of its columns has a name"):
@@ -399,6 +399,8 @@ def test_a_declared_time_keeps_all_that_is_written(
         ("TIME", "10", ""),
         ("YEAR", "24", ""),
         ("DECIMAL", "1.5", "it has 1 digits behind the point, of which a server would keep 0"),
+        ("DECIMAL(10,2)", "1_000", ""),
+        ("DECIMAL(10,2)", "\uff11\uff12", ""),
     ],
 )
 def test_what_a_declared_type_would_change_is_an_error_that_names_row_and_column(
@@ -663,10 +665,10 @@ def test_convert_takes_the_options_of_import(tmp_path: Path, command: Callable) 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("", "has no name"),
-        ("a ", "ends in a space"),
-        ("a😀", "'😀' in its name"),
-        ("a\0", r"'\\x00' in its name"),
+        ("", "has the name ''; .* none that is empty"),
+        ("a ", "has the name 'a '; .* ends in a space"),
+        ("a😀", "has the name 'a😀'; .* beyond U\\+FFFF"),
+        ("a\0", r"has the name 'a\\x00'; .* a NUL"),
     ],
 )
 def test_other_names_that_no_server_takes(

@@ -484,6 +484,23 @@ def test_what_no_server_holds_is_refused_once(
         local_database.sandbox(large)
 
 
+@pytest.mark.parametrize("suffix", [".sqlite", ".sql"])
+def test_views_are_parsed_once_for_all_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    path = tmp_path / f"v{suffix}"
+    script = "CREATE TABLE t (a INT); CREATE VIEW v AS SELECT a FROM t; CREATE VIEW w AS SELECT a FROM gone;"
+    if suffix == ".sql":
+        path.write_text(script)
+    else:
+        made(path, script)
+    source = Source.of(path)
+    first = source.tables("mysql")
+    assert [table.name for table in first] == ["t", "v"]
+    monkeypatch.setattr("trl_dbbench.tasks.sources.base.only_statement", lambda *_: pytest.fail("again"))
+    assert source.tables("mysql") == first
+
+
 def test_a_view_shows_nothing_that_its_reader_may_not_see(
     server_database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

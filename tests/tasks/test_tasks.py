@@ -20,6 +20,7 @@ from trl_dbbench.episode.dataset import to_dataset
 from trl_dbbench.episode.protocol import ToolsProtocol
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
+from trl_dbbench.tasks.entries import read_entries, write_entries
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
@@ -618,6 +619,21 @@ def test_a_file_that_is_not_utf8(tmp_path: Path) -> None:
         TaskError, match=r"tasks\.jsonl cannot be read as UTF-8 text: .* can't decode byte 0xeb"
     ):
         load_tasks(path)
+
+
+def test_a_parquet_file_has_the_fields_of_all_entries(tmp_path: Path) -> None:
+    """pyarrow takes those of the first."""
+    write_entries(tmp_path / "t.parquet", [{"id": 1}, {"id": 2, "knowledge": "rain"}])
+    read = [entry.fields for entry in read_entries(tmp_path / "t.parquet")]
+    assert read == [{"id": 1, "knowledge": None}, {"id": 2, "knowledge": "rain"}]
+
+
+@pytest.mark.parametrize("ids", [(1, 2), (1, 1), (1, "1"), (None, 2)])
+def test_a_json_file_has_all_entries(tmp_path: Path, ids: tuple) -> None:
+    """By their ids, if these differ."""
+    entries = [{"question": "a"} | ({} if id is None else {"id": id}) for id in ids]
+    write_entries(tmp_path / "t.json", entries)
+    assert len(list(read_entries(tmp_path / "t.json"))) == 2
 
 
 def test_a_parquet_file_that_is_none(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ the formats.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, FROM_FILE, CsvOptions, read_csv_tables
 from trl_dbbench.tasks.entries import WRITABLE, write_entries
 from trl_dbbench.tasks.formats import FORMATS, get_format, read_entry
-from trl_dbbench.tasks.formats.base import Loss, Unrepresentable, WritableFormat
+from trl_dbbench.tasks.formats.base import Loss, Unrepresentable, WritableFormat, WriteContext
 from trl_dbbench.tasks.formats.csv import CsvFormat
 from trl_dbbench.tasks.model import FIELDS
 from trl_dbbench.utils.files import check_outputs
+from trl_dbbench.utils.lookup import some_of
 
 GOLD_LIMITS = Limits(seconds=60.0, rows=10_000, characters=10_000_000)
 """Limits for the user's own statements; agents get less."""
@@ -64,10 +66,9 @@ def _grouped(losses: Iterable[Loss]) -> dict[tuple[str, str], list[str]]:
     return groups
 
 
-def _named(tasks: Sequence[str], most: int = 5) -> str:
-    names = ", ".join(f"'{task}'" for task in tasks[:most])
-    more = f" and {len(tasks) - most} more" if len(tasks) > most else ""
-    return f"task{'s' if len(tasks) > 1 else ''} {names}{more}"
+def _named(tasks: Sequence[str]) -> str:
+    quoted = [f"'{task}'" for task in tasks]
+    return f"task{'s' if len(tasks) > 1 else ''} {some_of(quoted, 5)}"
 
 
 def convert(
@@ -117,11 +118,12 @@ def convert(
     protocol = protocol or "text"
     messages = get_protocol(protocol).messages
     with SQLiteDatabase(GOLD_LIMITS) if database is None else nullcontext(database) as opened:
-        context = _Context(opened, messages, split or "train", protocol)
+        rows, state = partial(_rows, opened), partial(_state, opened)
+        context = WriteContext(rows, state, messages, protocol, split or "train")
         losses: list[Loss] = []
         notes: list[str] = []
         if tables:
-            questions = CsvFormat(read_csv_tables(tables, csv, notes.append), context.rows, csv)
+            questions = CsvFormat(read_csv_tables(tables, csv, notes.append), rows, csv)
             tasks, losses = load_tasks(source, format=questions), questions.warnings
         else:
             # a single file has no splits; for verl it is said which one the file is
@@ -174,37 +176,28 @@ def _check_source(
         )
 
 
-@dataclass
-class _Context:
-    """Data that writing a format may need; see `WriteContext`."""
+def _rows(database: Database, task: Task) -> list[tuple]:
+    assert task.gold.sql is not None
+    result = execute_alone(database, task, task.gold.sql)
+    if result.error:
+        raise Unrepresentable("sql", f"the gold SQL fails: {result.error}")
+    if result.limit:
+        raise Unrepresentable("sql", f"the gold SQL gives more than the limit of {result.limit}")
+    return result.rows or []
 
-    database: Database
-    messages: Callable[[Task], list[dict[str, str]]]
-    split: str
-    protocol: str
-    index: int = 0
 
-    def rows(self, task: Task) -> list[tuple]:
-        assert task.gold.sql is not None
-        result = execute_alone(self.database, task, task.gold.sql)
-        if result.error:
-            raise Unrepresentable("sql", f"the gold SQL fails: {result.error}")
-        if result.limit:
-            raise Unrepresentable("sql", f"the gold SQL gives more than the limit of {result.limit}")
-        return result.rows or []
-
-    def state(self, task: Task) -> State:
-        gold = gold_state(self.database, task)
-        if gold.state is None:
-            raise Unrepresentable("sql", f"the gold SQL fails: {gold.error}")
-        return gold.state
+def _state(database: Database, task: Task) -> State:
+    gold = gold_state(database, task)
+    if gold.state is None:
+        raise Unrepresentable("sql", f"the gold SQL fails: {gold.error}")
+    return gold.state
 
 
 # --- writing ----------------------------------------------------------------------------------------
 
 
 def _write(
-    tasks: Sequence[Task], format: WritableFormat, context: _Context, skip: bool
+    tasks: Sequence[Task], format: WritableFormat, context: WriteContext, skip: bool
 ) -> tuple[list[dict[str, Any]], list[Loss], list[Loss]]:
     """Return the entries, what their tasks lost, and why other tasks are not among them."""
     entries: list[dict[str, Any]] = []

@@ -182,10 +182,12 @@ def steps_of_files(files: Sequence[str], reader: StepReader, tokens: StepTokens)
             raise ConfigError(
                 f"{place}: a row needs 'input', a text, and 'label'; there are {', '.join(fields)}."
             )
-        own = step_tokens(
-            fields.get("placeholder_token", tokens.placeholder_token),
-            fields.get("reward_tokens", tokens.reward_tokens),
-        )
+        # rows of a parquet file have all columns, and a null where one says nothing
+        said = vars(tokens) | {name: fields[name] for name in fields if fields[name] is not None}
+        try:
+            own = step_tokens(said["placeholder_token"], said["reward_tokens"])
+        except ConfigError as error:
+            raise ConfigError(f"{place}: {error}") from None
         parts = text.split(own.placeholder_token)
         labels = _labels(fields["label"], parts, own)
         if labels is None:
@@ -256,6 +258,7 @@ class Rows:
         names = sorted(of_task)
         random.Random(seed).shuffle(names)
         count = min(max(1, round(held_out_share * len(names))), len(names) - 1) if held_out_share else 0
-        held_out = [row for task in of_task if task in names[:count] for row in of_task[task]]
-        train = [row for task in of_task if task not in names[:count] for _, row in of_task[task]]
+        chosen = set(names[:count])
+        held_out = [row for task in of_task if task in chosen for row in of_task[task]]
+        train = [row for task in of_task if task not in chosen for _, row in of_task[task]]
         return cls(train, [row for _, row in held_out], [task for task, _ in held_out])

@@ -56,6 +56,7 @@ from trl_dbbench.utils.files import (
     write_json,
     write_through,
 )
+from trl_dbbench.utils.lookup import some_of
 
 PROGRESS_FILE = "sample.json"
 
@@ -122,10 +123,9 @@ def check_not_held_out(tasks: Sequence[Task], run: Path | None, eval_tasks: Sequ
         contents = {(task.question, task.tables_key) for task in others}
         shared = [task.id for task in tasks if (task.question, task.tables_key) in contents]
         if shared:
-            named = ", ".join(shared[:3]) + (f" and {len(shared) - 3} more" if len(shared) > 3 else "")
             raise ConfigError(
-                f"{len(shared)} of {len(tasks)} tasks are also in {name}: {named}. What is "
-                "sampled is trained on, and their evaluation would tell nothing: take them out of --tasks."
+                f"{len(shared)} of {len(tasks)} tasks are also in {name}: {some_of(shared)}. What is sampled "
+                "is trained on, and their evaluation would tell nothing: take them out of --tasks."
             )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from trl_dbbench.errors import TaskError
 from trl_dbbench.runs.records import EpisodeRecord, checked_record
 from trl_dbbench.tasks import Task
+from trl_dbbench.utils.lookup import some_of
 
 
 def read_episodes(
@@ -49,8 +50,7 @@ def read_episodes(
         notes.append(f"{path.name} is empty: no transcripts.")
         return
     if bad:
-        more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
-        notes.append(f"{path.name} has lines that were left out: {', '.join(bad[:3])}{more}.")
+        notes.append(f"{path.name} has lines that were left out: {some_of(bad)}.")
     if unreadable:
         notes.append(f"{path.name} has no readable episode: no transcripts.")
 

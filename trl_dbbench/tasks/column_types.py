@@ -55,7 +55,8 @@ def _double(text: str) -> float:
 
 
 def _decimal(text: str) -> str:
-    if not Decimal(text).is_finite():
+    # Python reads 1_000 and the digits of all scripts, servers do not
+    if "_" in text or not text.isascii() or not Decimal(text).is_finite():
         raise ValueError
     return text
 

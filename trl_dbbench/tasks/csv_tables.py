@@ -70,7 +70,7 @@ class CsvOptions:
 
 @dataclass(frozen=True)
 class CsvFile:
-    """A header, the cells of each column, the lines that rows end on, and what was found out to read them."""
+    """The columns that have a name, the lines that rows end on, and what was found out to read them."""
 
     header: list[str]
     columns: list[tuple[str, ...]]
@@ -84,11 +84,12 @@ FROM_FILE = CsvOptions()
 
 
 def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
-    """Read a CSV file. Empty lines do not count, nor do rows of empty cells where there are several columns.
+    """Read a CSV file. Empty lines do not count, nor do rows of empty cells where there are several columns,
+    nor columns without a name.
 
     Raises:
-        TaskError: if it cannot be read, a column has the name of another, or a row has not as many cells as
-            the header.
+        TaskError: if it cannot be read, no column has a name or one has that of another, or a row has not as
+            many cells as the header.
     """
     text, notes, guessed = _text(path, options.encoding)
     begins = 0
@@ -112,6 +113,8 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
         else:
             empty += 1
     unnamed = [place for place, name in enumerate(header) if not name]
+    if not named:
+        raise TaskError(f"{path}: none of its columns has a name; its first line must name them.")
     lost = [place for place in unnamed if any(len(row) > place and row[place] for row in rows)]
     if len(named) == 1 and len(lost) > 1:
         raise TaskError(
@@ -133,11 +136,15 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
                 f"{DELIMITERS.get(delimiter, repr(delimiter))}. Correct the line, or name the delimiter."
             )
     columns = list(zip(*rows, strict=True)) or [()] * len(header)
+    columns = [cells for name, cells in zip(header, columns, strict=True) if name]
     if guessed:
-        notes += _doubtful_letters(path, header, columns)
+        notes += _doubtful_letters(path, named, columns)
     if delimiter != usual:
         notes.append(f"{path}: cells are separated by {DELIMITERS.get(delimiter, repr(delimiter))}")
-    return CsvFile(header, columns, lines, delimiter, notes)
+    notes += [
+        f"{path}: column {place + 1} has no name and is left out; name it to keep it" for place in unnamed
+    ]
+    return CsvFile(named, columns, lines, delimiter, notes)
 
 
 def _doubtful_letters(path: Path, header: Sequence[str], columns: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -647,13 +654,9 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
     file = read_csv(path, options)
     for line in file.notes:
         note(line)
-    readings: list[tuple[int, str, Reading]] = []
-    guessed = set[int]()
-    for place, title in enumerate(file.header):
+    readings: list[tuple[str, Reading, bool]] = []
+    for title, texts in zip(file.header, file.columns, strict=True):
         name, type_ = _title(title, path)
-        if not name:
-            note(f"{path.stem}: column {place + 1} has no name and is left out; name it to keep it")
-            continue
         chosen = options.types.get(f"{path.stem}.{name}", options.types.get(name))
         if chosen is not None:
             type_ = _title(f"{name}:{chosen}", path)[1]
@@ -661,19 +664,18 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
                 raise ConfigError(
                     f"{chosen!r} is not a type for the column '{name}'; allowed are such as TEXT."
                 )
-        filled = [text for text in file.columns[place] if text]
+        filled = [*filter(None, texts)]
         if type_ is None:
-            guessed.add(place)
             reading = with_missing(filled, file.delimiter != ",")
         else:
             reading = _declared(type_, file, filled)
-        readings.append((place, name, reading))
-    commas = file.delimiter == ";" or any(reading.commas for _, _, reading in readings)
+        readings.append((name, reading, type_ is None))
+    commas = file.delimiter == ";" or any(reading.commas for _, reading, _ in readings)
     columns, cells_by_column = [], []
-    for place, name, reading in readings:
+    for place, (name, reading, guessed) in enumerate(readings):
         texts = file.columns[place]
         file.columns[place] = ()  # large files are read in less memory
-        if commas and place in guessed and (kept := kept_as_text([*filter(None, texts)])) is not None:
+        if commas and guessed and (kept := kept_as_text([*filter(None, texts)])) is not None:
             reading = kept
         type_ = reading.type
         if type_ == "TEXT":
@@ -682,8 +684,6 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
         cells_by_column.append(_cells(texts, reading, file.lines, path, name))
         if reading.note:
             note(f"{path.stem}.{name}: {reading.note}")
-    if not columns:
-        raise TaskError(f"{path}: none of its columns has a name; its first line must name them.")
     check_differ([column.name for column in columns], str(path))
     return Table(path.stem, tuple(columns), tuple(zip(*cells_by_column, strict=True)))
 

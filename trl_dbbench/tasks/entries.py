@@ -60,14 +60,10 @@ def read_entries(path: Path, csv: CsvOptions = FROM_FILE) -> Iterable[Entry]:
         file = read_csv(path, csv)
         for note in file.notes:
             logger.warning(note)
-        if not any(file.header):
-            raise TaskError(f"{path}: none of its columns has a name; its first line must name them.")
-        for place in [place for place, name in enumerate(file.header) if not name]:
-            logger.warning("%s: column %d has no name and is left out; name it to keep it", path, place + 1)
         if not file.lines:
             raise TaskError(f"{path} holds no questions, only a header.")
         return [
-            Entry(f"line {line}", {name: cell for name, cell in zip(file.header, row, strict=True) if name})
+            Entry(f"line {line}", dict(zip(file.header, row, strict=True)))
             for line, row in zip(file.lines, zip(*file.columns, strict=True), strict=True)
         ]
     return _jsonl_entries(path)
@@ -105,13 +101,16 @@ def write_entries(
         import pyarrow as pa
         import pyarrow.parquet
 
+        # pyarrow takes the columns of the first row for those of all
+        named = dict.fromkeys(key for entry in entries for key in entry)
+        table = pa.Table.from_pylist([{**named, **entry} for entry in entries], schema=schema)
         with write_atomically(path, "wb") as file:
-            pyarrow.parquet.write_table(pa.Table.from_pylist(list(entries), schema=schema), file)
+            pyarrow.parquet.write_table(table, file)
         return
     with write_atomically(path) as file:
         if path.suffix == ".json":
             whole: Any = list(entries)
-            if all("id" in entry for entry in entries):
+            if len({str(entry.get("id", "")) for entry in entries} - {""}) == len(entries):
                 whole = {entry["id"]: {k: v for k, v in entry.items() if k != "id"} for entry in entries}
             file.write(json.dumps(whole, ensure_ascii=False, indent=1) + "\n")
         else:

@@ -18,11 +18,9 @@ from trl_dbbench.tasks.formats.lifelong import HUB_FOLDER, HUB_ID
 from trl_dbbench.tasks.formats.own import OwnFormat
 from trl_dbbench.tasks.model import Task
 from trl_dbbench.utils.files import nearest_path
+from trl_dbbench.utils.lookup import some_of
 
 logger = logging.getLogger("trl_dbbench.tasks")
-
-MAX_IDS_IN_WARNING = 3
-"""Ids listed per reason."""
 
 
 def load_tasks(
@@ -54,7 +52,9 @@ def load_tasks(
     left_out: dict[str, list[str]] = {}
     tasks = list(_read(entries, str(path_or_id), format, left_out))
     if left_out:
-        told = _told(left_out, str(path_or_id), len(tasks))
+        count = sum(map(len, left_out.values()))
+        reasons = "; ".join(f"{some_of(ids)}: {reason}" for reason, ids in left_out.items())
+        told = f"{path_or_id}: {count} of {count + len(tasks)} entries are left out; {reasons}"
         if not tasks:
             raise TaskError(told)
         logger.warning(told)
@@ -101,18 +101,6 @@ def _download() -> Path:
         ) from None
 
 
-def _told(left_out: dict[str, list[str]], source: str, tasks: int) -> str:
-    """Return what to say of entries that are left out, by the reasons why."""
-    count = sum(map(len, left_out.values()))
-    reasons = "; ".join(f"{_first(ids)}: {reason}" for reason, ids in left_out.items())
-    return f"{source}: {count} of {count + tasks} entries are left out; {reasons}"
-
-
-def _first(ids: list[str]) -> str:
-    more = f" and {len(ids) - MAX_IDS_IN_WARNING} more" if len(ids) > MAX_IDS_IN_WARNING else ""
-    return f"{', '.join(ids[:MAX_IDS_IN_WARNING])}{more}"
-
-
 def _read(
     entries: Iterable[Entry], source: str, format: TaskFormat | None, left_out: dict[str, list[str]]
 ) -> Iterator[Task]:
@@ -142,7 +130,7 @@ def _read(
         yield task
     if repeated:
         logger.warning(
-            "%s has ids twice: their later entries have ids of their own, %s.", source, _first(repeated)
+            "%s has ids twice: their later entries have ids of their own, %s.", source, some_of(repeated)
         )
 
 

@@ -34,7 +34,7 @@ A statement that does not parse has no skills: the question SQL of published tas
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from sqlglot import exp
 
@@ -99,9 +99,7 @@ def skills_of(sql: str, dialect: str = "mysql") -> tuple[str, ...]:
     operation = _operation(statement)
     if statement is None or operation is None:
         return ()
-    found = {operation.lower(), *_subquery_skills(statement)}
-    for node in statement.walk():
-        found.update(skill for read in _READERS for skill in read(node))
+    found = {operation.lower(), *_subquery_skills(statement), *map(_skill_at, statement.walk())}
     return tuple(skill for skill in SKILLS if skill in found)
 
 
@@ -120,18 +118,35 @@ def _operation(statement: exp.Expr | None) -> str | None:
     return None
 
 
-# Each reader looks at one node and yields the skills that this node alone shows.
-
-
-def _where(node: exp.Expr) -> Iterator[str]:
+def _skill_at(node: exp.Expr) -> str | None:
+    """Return the skill that this node alone shows."""
+    query = node.parent if isinstance(node.parent, (exp.Query, exp.Update, exp.Delete)) else None
     if isinstance(node, exp.Where):
         condition = node.this.unnest()
         if not _is_group(condition):
-            yield "where_single_condition"
-        elif _is_flat(condition):
-            yield "where_multiple_conditions"
-        else:
-            yield "where_nested_conditions"
+            return "where_single_condition"
+        return "where_multiple_conditions" if _is_flat(condition) else "where_nested_conditions"
+    if isinstance(node, exp.Order) and query is not None:
+        directions = [bool(term.args.get("desc")) for term in node.expressions]
+        if len(directions) == 1:
+            return "order_by_single_column"
+        same = len(set(directions)) == 1
+        return f"order_by_multiple_columns_{'same_direction' if same else 'different_directions'}"
+    if isinstance(node, exp.Limit) and query is not None:
+        return "limit_and_offset" if query.args.get("offset") else "limit_only"
+    if isinstance(node, exp.Group) and node.expressions:
+        return "group_by_single_column" if len(node.expressions) == 1 else "group_by_multiple_columns"
+    if isinstance(node, exp.Having):
+        if any(isinstance(part, _ARITHMETIC) and _has_aggregate(part) for part in _own_nodes(node)):
+            return "having_aggregate_calculation"
+        number = "multiple_conditions" if _is_group(node.this) else "single_condition"
+        aliases = _aggregate_aliases(node.parent)
+        return f"having_{number}_with_aggregate" if _has_aggregate(node, aliases) else None
+    if isinstance(node, exp.Select) and any(isinstance(column, exp.Alias) for column in node.expressions):
+        return "column_alias"
+    if isinstance(node, (exp.Table, exp.Subquery)) and isinstance(node.args.get("alias"), exp.TableAlias):
+        return "table_alias"
+    return None
 
 
 def _is_group(condition: exp.Expr) -> bool:
@@ -159,45 +174,6 @@ def _operands(node: exp.Expr, connector: type[exp.Expr]) -> Iterator[exp.Expr]:
             yield current
 
 
-def _order_by(node: exp.Expr) -> Iterator[str]:
-    if isinstance(node, exp.Order) and isinstance(node.parent, (exp.Query, exp.Update, exp.Delete)):
-        directions = [bool(term.args.get("desc")) for term in node.expressions]
-        if len(directions) == 1:
-            yield "order_by_single_column"
-        elif len(set(directions)) == 1:
-            yield "order_by_multiple_columns_same_direction"
-        else:
-            yield "order_by_multiple_columns_different_directions"
-
-
-def _limit(node: exp.Expr) -> Iterator[str]:
-    if isinstance(node, exp.Limit) and isinstance(node.parent, (exp.Query, exp.Update, exp.Delete)):
-        yield "limit_and_offset" if node.parent.args.get("offset") else "limit_only"
-
-
-def _aliases(node: exp.Expr) -> Iterator[str]:
-    if isinstance(node, exp.Select) and any(isinstance(column, exp.Alias) for column in node.expressions):
-        yield "column_alias"
-    if isinstance(node, (exp.Table, exp.Subquery)) and isinstance(node.args.get("alias"), exp.TableAlias):
-        yield "table_alias"
-
-
-def _group_by(node: exp.Expr) -> Iterator[str]:
-    if isinstance(node, exp.Group) and node.expressions:
-        yield "group_by_single_column" if len(node.expressions) == 1 else "group_by_multiple_columns"
-
-
-def _having(node: exp.Expr) -> Iterator[str]:
-    if not isinstance(node, exp.Having):
-        return
-    aliases = _aggregate_aliases(node.parent)
-    if any(isinstance(part, _ARITHMETIC) and _has_aggregate(part) for part in _own_nodes(node)):
-        yield "having_aggregate_calculation"
-    elif _has_aggregate(node, aliases):
-        several = _is_group(node.this)
-        yield f"having_{'multiple_conditions' if several else 'single_condition'}_with_aggregate"
-
-
 def _aggregate_aliases(select: exp.Expr | None) -> frozenset[str]:
     """The output columns of `select` that have a name and are made of an aggregate."""
     columns = select.expressions if isinstance(select, exp.Select) else []
@@ -221,16 +197,6 @@ def _own_nodes(node: exp.Expr) -> Iterator[exp.Expr]:
         for part in node.walk(prune=lambda part: isinstance(part, exp.Query))
         if not isinstance(part, exp.Query)
     )
-
-
-_READERS: tuple[Callable[[exp.Expr], Iterator[str]], ...] = (
-    _where,
-    _order_by,
-    _limit,
-    _aliases,
-    _group_by,
-    _having,
-)
 
 
 def _subquery_skills(statement: exp.Expr) -> Iterator[str]:

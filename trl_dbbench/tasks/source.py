@@ -10,7 +10,7 @@ from typing import Any
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.fields import check_known, optional, required
-from trl_dbbench.tasks.sources.base import Kind, with_rows
+from trl_dbbench.tasks.sources.base import with_rows
 from trl_dbbench.tasks.sources.dump import DUMP_SUFFIXES, Dump
 from trl_dbbench.tasks.sources.folder import Folder
 from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile
@@ -97,7 +97,7 @@ class Source:
         return {"path": self.path, "digest": self.digest, **{key: more[key] for key in more if more[key]}}
 
     @property
-    def opened(self) -> Kind:
+    def opened(self) -> SQLiteFile | Dump:
         """Return what can be asked of it, remembered from task to task."""
         return _opened(self)
 
@@ -113,23 +113,23 @@ class Source:
         return opened
 
     def tables(self, dialect: str | None = None) -> tuple[Table, ...]:
-        """See `Kind.tables`."""
+        """See `SQLiteFile.tables`."""
         return self.opened.tables(dialect)
 
     @lru_cache(maxsize=1024)  # noqa: B019 - the same few sources come from task to task
     def described(self, dialect: str) -> str:
-        """See `Kind.described`."""
+        """See `SQLiteFile.described`."""
         return self.opened.described(dialect)
 
 
-def _kind_at(path: Path) -> type[SQLiteFile] | type[Folder] | type[Dump]:
+def _kind_at(path: Path) -> type[SQLiteFile] | type[Dump]:
     if path.is_dir():
         return Folder
     return Dump if path.name.lower().endswith(DUMP_SUFFIXES) else SQLiteFile
 
 
 @lru_cache(maxsize=1024)
-def _opened(source: Source) -> Kind:
+def _opened(source: Source) -> SQLiteFile | Dump:
     path = Path(source.path)
     kind = _kind_at(path)
     if kind is not Dump:

@@ -98,9 +98,9 @@ def plan_stages(
             "out, or name it later."
         )
     groups = tuple(name for name in found if members[name])
-    by_stage = {name: mean(len(tasks[row].skills) for row in members[name]) for name in groups}
     if order == "difficulty":
-        groups = tuple(sorted(groups, key=by_stage.__getitem__))  # sorted is stable
+        # sorted is stable
+        groups = tuple(sorted(groups, key=lambda name: mean(len(tasks[row].skills) for row in members[name])))
     elif order == "random":
         groups = tuple(random.Random(seed).sample(groups, len(groups)))
     if len(groups) < 2:
@@ -189,9 +189,6 @@ def _cut(tasks: int, size: int) -> Stages:
             f"stream: file makes one stage of {tasks} tasks, as stage_tasks is {size}; set it to less, for "
             "at least 2 stages."
         )
-    starts = range(0, tasks, size)
-    stages = tuple(
-        Stage(f"tasks {start + 1} to {end}", tuple(range(start, end)))
-        for start, end in zip(starts, [*starts[1:], tasks], strict=True)
-    )
+    parts = [range(tasks)[start : start + size] for start in range(0, tasks, size)]
+    stages = tuple(Stage(f"tasks {part[0] + 1} to {part[-1] + 1}", tuple(part)) for part in parts)
     return Stages("file", stages, (ALL,), 0)

@@ -83,17 +83,10 @@ def check_names(table: Table) -> None:
 def check_new_names(table: Table) -> None:
     """Raise TaskError for a name that servers do not take in a new table; published tasks have odd ones."""
     for what, name in _named(table):
-        if not name:
-            raise TaskError(f"{what} has no name; MySQL and MariaDB need one (1166: Incorrect column name).")
-        if name.endswith(" "):
+        if not name or re.search("[\0\U00010000-\U0010ffff]| \\Z", name):
             raise TaskError(
-                f"{what} '{name}' has a name that ends in a space; MySQL and MariaDB take none "
-                "(1166: Incorrect column name). Leave it out."
-            )
-        if strange := re.search("[\0\U00010000-\U0010ffff]", name):
-            raise TaskError(
-                f"{what} '{name}' has {strange[0]!r} in its name; MySQL and MariaDB take no NUL "
-                "and no character beyond U+FFFF there. Leave it out."
+                f"{what} has the name {name!r}; MySQL and MariaDB take none that is empty, ends in a space, "
+                "or has a NUL or a character beyond U+FFFF (1166: Incorrect column name). Rename it."
             )
     check_names(table)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -34,6 +34,12 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     known = list(known)
     near = nearest(name, known)
     return f"unknown {kind} {name!r}; allowed: {', '.join(known)}" + (f"; nearest: {near}" if near else "")
+
+
+def some_of(names: Sequence[str], most: int = 3) -> str:
+    """Return the first of the names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:

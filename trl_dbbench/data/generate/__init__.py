@@ -30,9 +30,10 @@ from itertools import repeat
 from multiprocessing import get_context
 from typing import Any
 
-from trl_dbbench.data.generate import forms, plain, queries, relational, tables
+from trl_dbbench.data.generate import plain, queries, relational, tables
 from trl_dbbench.data.generate.checks import PATIENT, gold_answer, gold_state
 from trl_dbbench.data.generate.plans import all_plans
+from trl_dbbench.data.generate.relational import FORMS
 from trl_dbbench.database import Database, open_database
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading import GRADERS
@@ -104,7 +105,7 @@ LEVELS: dict[str, Level] = {
     for level in (
         Level("full", tuple(all_plans()), tables.make_table, queries.draft),
         Level("plain", plain.PLANS, plain.make_plain, plain.draft, _plain_task),
-        Level("relational", forms.FORMS, relational.make_relational, relational.draft, relational.make_task),
+        Level("relational", FORMS, relational.make_relational, relational.draft, relational.make_task),
     )
 }
 

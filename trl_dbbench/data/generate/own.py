@@ -10,11 +10,13 @@ which no task comes is given up, and named at the end.
 
 from __future__ import annotations
 
+import datetime
 import math
 import random
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
@@ -161,7 +163,8 @@ def _item(column: Column, cells: Sequence[Cell]) -> Item | None:
         if not held or any(_is_rough(words, cell) for cell in cells):
             return None
     length = int(size[1]) if (size := re.match(r"(?:VAR)?CHAR\((\d+)\)", words)) else _LONGEST
-    fresh = partial(_fresh, role, sorted(set(present)), length, "PRIMARY KEY" in words)
+    unique = re.search("PRIMARY KEY|UNIQUE", words) is not None
+    fresh = partial(_fresh, role, sorted(set(present)), length, unique)
     bounds, has_default = _bounds(kind, words), "DEFAULT" in words
     return Item(column.name, role, fresh, column.nullable, tuple(values), bounds, has_default)
 
@@ -223,9 +226,13 @@ def _names_something(column: Column, values: Sequence[int]) -> bool:
 
 
 def _fresh(role: str, present: Sequence[Any], length: int, unique: bool, rng: random.Random) -> Cell:
-    """Return a value that fits the column, for a new or a changed row."""
+    """Return a value that fits the column, for a new or a changed row; a new one if they are unique."""
     if role == "id" and unique:
         return present[-1] + 1
+    if role == "day" and unique:
+        with suppress(ValueError, OverflowError):  # there is none before the first day of all
+            day = datetime.datetime.fromisoformat(present[0]) - datetime.timedelta(1)
+            return str(day)[: len(present[0])]
     if role == "count":
         return rng.randint(present[0], present[-1])
     if role == "money":
@@ -238,4 +245,15 @@ def _fresh(role: str, present: Sequence[Any], length: int, unique: bool, rng: ra
         mixed = " ".join([first[0], last[-1]])
         if len(first) > 1 and len(last) > 1 and len(mixed) <= length:
             return mixed
+        if unique:
+            return _new_text(present, rng)
     return rng.choice(present)
+
+
+def _new_text(present: Sequence[str], rng: random.Random) -> str:
+    """Return a text that is like these: one with the next number at its end, or the halves of two of them."""
+    last = max(present, key=lambda text: (len(text), text))
+    if digits := re.search("[0-9]+$", last):
+        return last[: digits.start()] + str(int(digits[0]) + 1).zfill(len(digits[0]))
+    first, other = rng.choice(present), rng.choice(present)
+    return first[: len(first) // 2] + other[len(other) // 2 :]

@@ -1,7 +1,16 @@
 """Questions over two to five tables: joins, set operations, window functions, CTEs, correlated subqueries.
 
-A draft fills the blanks of a form (`forms.py`) with tables, columns and conditions. Each task names its kind,
-one of `skills.QUERY_KINDS`, in the place of skills.
+A draft fills the blanks of a form with tables, columns and conditions. `forms.txt` has the forms, SQL and
+several wordings of the question that it answers, with an empty line between two:
+
+```
+kind, shape, by the column that its rows are in the order of
+  SQL
+  - a wording
+```
+
+The shape says how the tables hang together (`Draft.parts`). Each task names its kind, one of
+`skills.QUERY_KINDS`, in the place of skills.
 """
 
 from __future__ import annotations
@@ -11,15 +20,40 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from string import Formatter
 from typing import Any
 
 from trl_dbbench.data.generate.checks import gold_answer
-from trl_dbbench.data.generate.forms import Form
 from trl_dbbench.data.generate.schemas import SCHEMAS, Entity, World, make_world
 from trl_dbbench.data.generate.tables import literal
 from trl_dbbench.database import Database
 from trl_dbbench.tasks import Gold, Table, Task
+
+
+@dataclass(frozen=True)
+class Form:
+    """A template; see the module."""
+
+    kind: str
+    shape: str
+    by: str
+    sql: str
+    wordings: tuple[str, ...]
+
+    @property
+    def skills(self) -> frozenset[str]:
+        return frozenset({self.kind})
+
+
+def _read(text: str) -> Iterator[Form]:
+    for entry in text.strip().split("\n\n"):
+        head, sql, *wordings = map(str.strip, entry.splitlines())
+        kind, shape, by = head.split(", ")
+        yield Form(kind, shape, by.removeprefix("by "), sql, tuple(each[2:] for each in wordings))
+
+
+FORMS = tuple(_read(Path(__file__).with_name("forms.txt").read_text(encoding="utf-8")))
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Schemas of several tables that are linked by keys, and rows for them.
 
-A schema is a list of entities, written as text (`read_schemas`). The first column of each table is its key, named
-after the entity; a column of the same name in another table refers to it, so a prompt's column names tell how
-tables are joined. The rows are made so that joins matter: some rows have no partner, others several.
+A schema is a list of entities, written as text (`read_schemas`). The first column of each table is its key,
+named after the entity; a column of the same name in another table refers to it, so a prompt's column names
+tell how tables are joined. The rows are made so that joins matter: some rows have no partner, others several.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from trl_dbbench.data.generate.themes import random_day, words
@@ -19,8 +20,8 @@ from trl_dbbench.tasks import Cell, Column, Table
 
 @dataclass(frozen=True)
 class Field:
-    """A column that is not a key: `name` tells the rows of its table apart, `kind` is shared by some, `number`
-    and `day` can be compared."""
+    """A column that is not a key: `name` tells the rows of its table apart, `kind` is shared by some,
+    `number` and `day` can be compared."""
 
     name: str
     role: str
@@ -136,11 +137,11 @@ def _references(rng: random.Random, parent: Table, size: int) -> list[Any]:
 
 _LISTS = {
     "PEOPLE": """Alma Frank, Bruno Keller, Carla Rossi, Dora Silva, Emil Larsen, Farid Haddad, Greta Weber,
-        Hiro Tanaka, Ivan Petrov, Jonas Brandt, Karin Nowak, Liam Murphy, Malik Okafor, Nadia Costa, Oscar Marino,
-        Priya Sharma, Rosa Castro, Selma Kaya, Tomas Novak, Wanda Fischer""",
+        Hiro Tanaka, Ivan Petrov, Jonas Brandt, Karin Nowak, Liam Murphy, Malik Okafor, Nadia Costa,
+        Oscar Marino, Priya Sharma, Rosa Castro, Selma Kaya, Tomas Novak, Wanda Fischer""",
     "CITIES": "Oslo, Lisbon, Nairobi, Quito, Osaka, Porto, Turin, Boston, Lima, Hanoi",
-    "NAMES": """ann, ben, carl, dora, emil, finn, gina, hugo, ida, jack, kim, leo, mia, nora, olaf, pia, rosa, sam,
-        tina, zoe""",
+    "NAMES": """ann, ben, carl, dora, emil, finn, gina, hugo, ida, jack, kim, leo, mia, nora, olaf, pia,
+        rosa, sam, tina, zoe""",
 }
 
 
@@ -171,155 +172,5 @@ def _field(line: str) -> Field:
     return Field(column, role, low=low, high=high)
 
 
-SCHEMAS = read_schemas(
-    """
-customers: customer below referrer
-  customer_name: name PEOPLE
-  city: kind CITIES
-  age: number 18 to 79
-suppliers: supplier
-  supplier_name: name Acme, Borea, Cirrus, Delta Trade, Elmwood, Fjord, Granit, Helix, Indigo, Juno, Kestrel
-  country: kind Norway, Peru, Kenya, Japan, Italy
-products: product of supplier
-  product_name: name desk lamp, notebook, fountain pen, stapler, kettle, backpack, umbrella, blanket, mirror, teapot, candle
-  category: kind office, kitchen, travel, home
-  price: money 3 to 90
-orders: order of customer, product
-  quantity: number 1 to 30
-  order_date: day
-reviews: review of customer
-  stars: number 1 to 30
-  likes: number 0 to 60
-
-departments: department
-  department_name: name Sales, Research, Finance, Support, Design, Logistics, Legal, Quality, Training, Marketing
-  building: kind North, South, East, West
-  budget: number 50 to 900
-employees: employee of department below manager
-  employee_name: name PEOPLE
-  job: kind analyst, engineer, clerk, designer, driver
-  salary: number 30 to 120
-projects: project of department
-  project_name: name Atlas, Beacon, Comet, Dune, Ember, Falcon, Glacier, Harbor, Iris, Jasper
-  status: kind planned, active, paused, closed
-  cost: number 5 to 400
-assignments: assignment of employee, project
-  hours: number 2 to 90
-  start_date: day
-trainings: training of employee
-  topic: kind safety, budgeting, writing, statistics
-  days: number 1 to 20
-
-teachers: teacher below mentor
-  teacher_name: name PEOPLE
-  subject: kind history, physics, music, biology, art
-  experience: number 1 to 40
-courses: course of teacher
-  course_title: name Rivers, Optics, Harmony, Cells, Empires, Waves, Sketching, Genetics, Rhythm, Maps, Atoms
-  level: kind basic, middle, advanced
-  lessons: number 4 to 40
-students: student
-  student_name: name PEOPLE
-  home_city: kind CITIES
-  birth_year: number 1990 to 2010
-enrolments: enrolment of student, course
-  grade: number 1 to 100
-  enrolment_date: day
-loans: loan of student
-  item: kind laptop, camera, guitar, microscope
-  weeks: number 1 to 25
-
-doctors: doctor below supervisor
-  doctor_name: name PEOPLE
-  specialty: kind surgery, cardiology, neurology, pediatrics
-  salary: number 60 to 220
-patients: patient
-  patient_name: name PEOPLE
-  city: kind CITIES
-  age: number 1 to 95
-visits: visit of doctor, patient
-  fee: money 20 to 200
-  minutes: number 5 to 90
-  visit_date: day
-prescriptions: prescription of visit
-  drug: kind aspirin, insulin, codeine, statin
-  dose: number 5 to 95
-payments: payment of patient
-  method: kind cash, card, transfer
-  amount: money 10 to 300
-
-artists: artist
-  artist_name: name Blue Harbor, Nightjar, The Pines, Velvet Sun, Red Canoe, Polar Choir, Tin Birds, Low Tide, Amber Road, Salt Line
-  country: kind Norway, Peru, Kenya, Japan, Italy
-  founded: number 1960 to 2015
-albums: album of artist
-  album_title: name Afterglow, Blizzard, Canyon, Driftwood, Echoes, Fireflies, Gravity, Horizon, Islands, Journey, Lanterns
-  genre: kind jazz, rock, folk, soul
-  sales: number 1 to 95
-songs: song of album
-  song_title: name Anchor, Breeze, Candle, Dawn, Feather, Garden, Hollow, Ivory, Juniper, Lighthouse, Meadow, Ribbon
-  seconds: number 90 to 480
-concerts: concert of artist
-  venue_city: kind CITIES
-  tickets: number 20 to 900
-  ticket_price: money 8 to 90
-
-members: member below sponsor
-  member_name: name PEOPLE
-  district: kind Center, Harbor, Old Town, Hillside
-  age: number 8 to 90
-authors: author
-  author_name: name PEOPLE
-  language: kind French, Hindi, Polish, Swahili
-  birth_year: number 1900 to 1990
-books: book of author
-  book_title: name Silent River, Last Train, Glass City, Iron Moon, Winter Bees, Open Sea, Paper Crown, Lost Keys, Tall Grass, Deep Snow
-  genre: kind crime, poetry, travel, fantasy
-  pages: number 80 to 900
-loans: loan of member, book
-  days_kept: number 1 to 60
-  loan_date: day
-fines: fine of member
-  reason: kind late, damaged, lost
-  fine_amount: money 1 to 40
-
-airlines: airline
-  airline_name: name Nordwind, Aero Sur, Transpolar, Blue Jet, Condor Air, Sky East, Lumen, Pacifica, Orion, Zephyr
-  country: kind Norway, Peru, Kenya, Japan, Italy
-  fleet_size: number 3 to 150
-pilots: pilot of airline below instructor
-  pilot_name: name PEOPLE
-  rank_title: kind captain, officer, trainee
-  flight_hours: number 100 to 9000
-flights: flight of pilot
-  destination: kind CITIES
-  passengers: number 30 to 380
-  delay_minutes: number 0 to 190
-planes: plane of airline
-  plane_name: name Albatross, Bluebird, Crane, Dove, Eagle, Finch, Gull, Heron, Ibis, Kite
-  model: kind A320, B737, E190, Q400
-  seats: number 40 to 320
-repairs: repair of plane
-  part: kind engine, wheel, radar, door
-  repair_cost: money 5 to 400
-
-teams: team
-  team_name: name Falcons, Badgers, Comets, Dragons, Eagles, Foxes, Giants, Hornets, Lions, Mariners
-  city: kind CITIES
-  founded: number 1880 to 2010
-players: player of team below mentor
-  player_name: name PEOPLE
-  position: kind keeper, defender, midfielder, striker
-  goals: number 0 to 60
-contracts: contract of player
-  weekly_pay: number 5 to 250
-  signing_date: day
-injuries: injury of player
-  body_part: kind knee, ankle, shoulder, back
-  weeks_out: number 1 to 40
-games: game of team
-  weather: kind sunny, rainy, windy, snowy
-  spectators: number 200 to 9000
-"""
-)
+SCHEMAS = read_schemas(Path(__file__).with_name("schemas.txt").read_text(encoding="utf-8"))
 """Eight themes of level relational."""

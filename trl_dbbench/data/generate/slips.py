@@ -38,7 +38,7 @@ def wrong_statements(tree: exp.Expr, tables: Sequence[Table] = (), dialect: str 
     """Yield each statement that one slip makes of `tree`.
 
     Args:
-        tables: for the slips over several tables as well, if the statement is one that `forms` make.
+        tables: for the slips over several tables as well, if the statement is one that `forms.txt` has.
         dialect: of the statements.
     """
 

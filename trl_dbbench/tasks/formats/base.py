@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -61,26 +61,23 @@ class WritableFormat(TaskFormat, Protocol):
         ...
 
 
-class WriteContext(Protocol):
-    """Services for writing a task. `rows` and `state` raise Unrepresentable if its gold SQL fails."""
+@dataclass
+class WriteContext:
+    """Services for writing a task. `rows` and `state` raise Unrepresentable if its gold SQL fails.
 
-    split: str
+    Args:
+        rows: gives what the gold SQL of a question gives.
+        state: gives the tables that the gold SQL of a change leaves.
+        messages: gives the prompt that the protocol of this name makes of the task.
+        index: number of tasks before this one in the file.
+    """
+
+    rows: Callable[[Task], list[tuple]]
+    state: Callable[[Task], State]
+    messages: Callable[[Task], list[dict[str, str]]]
     protocol: str
-    """Name of the protocol of the prompts that `messages` gives."""
-    index: int
-    """Number of tasks before this one in the file."""
-
-    def rows(self, task: Task) -> list[tuple]:
-        """Return what the gold SQL of a question gives."""
-        ...
-
-    def state(self, task: Task) -> State:
-        """The tables that the gold SQL of a change leaves."""
-        ...
-
-    def messages(self, task: Task) -> list[dict[str, str]]:
-        """The prompt that a protocol makes of the task."""
-        ...
+    split: str
+    index: int = 0
 
 
 @dataclass(frozen=True)

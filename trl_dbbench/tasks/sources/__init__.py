@@ -1,4 +1,4 @@
 """Kinds of shared databases, one module each: a SQLite file, a folder of tables, a dump.
 
-Each is a `Kind`. `tasks/source.py` is the way in: it tells which one lies at a path.
+`tasks/source.py` is the way in: it tells which one lies at a path.
 """

@@ -7,13 +7,13 @@ import hashlib
 import io
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any, Protocol
+from typing import Any
 
 from sqlglot import exp
 
@@ -45,30 +45,6 @@ class Step:
     sql: str
     rows: Sequence[tuple[Any, ...]] = ()
     else_lost: str | None = None
-
-
-class Kind(Protocol):
-    """A database at a path, read when it is asked for. All raise TaskError if it cannot be read."""
-
-    @property
-    def dialects(self) -> tuple[str, ...]:
-        """Dialects of the tasks that it can serve; tasks that name none have the first."""
-        ...
-
-    def tables(self, dialect: str | None = None) -> tuple[Table, ...]:
-        """Its tables and views without their rows, for tasks of this dialect, or of the first."""
-        ...
-
-    def described(self, dialect: str) -> str:
-        """Return how its tables were made, in this dialect, and their first rows."""
-        ...
-
-    def steps(self) -> Iterator[Step | str]:
-        """Return what makes the database on a server, in the order in which it is to be executed.
-
-        A text among the steps says what of the database has no counterpart there.
-        """
-        ...
 
 
 def file_digest(path: Path) -> str:
@@ -104,10 +80,10 @@ def in_order(views: Mapping[str, str]) -> list[str]:
         return list(views)
 
 
-def lost_views(
+def view_steps(
     views: Mapping[str, str], tables: Iterable[str], functions: Iterable[str] = ()
-) -> dict[str, str]:
-    """Views that no server can make, with the reason.
+) -> dict[str, Step | str]:
+    """Return by its name the step that makes each view, or the reason why no server can make it.
 
     Args:
         views: CREATE VIEW in MySQL's dialect, by name. A server judges those that cannot be parsed here.
@@ -115,26 +91,15 @@ def lost_views(
         functions: that there will not be.
     """
     there, gone = {name.casefold() for name in tables} | {"dual"}, {name.casefold() for name in functions}
-    lost: dict[str, str] = {}
-    for name in in_order(views):
-        if (reason := _lost_because(views[name], there, gone)) is None:
-            there.add(name.casefold())
-        else:
-            lost[name] = reason
-    return lost
-
-
-def view_steps(
-    views: Mapping[str, str], tables: Iterable[str], functions: Iterable[str] = ()
-) -> Iterator[tuple[str, Step | str]]:
-    """Yield each view's name with the step that makes it, or with the reason why it is left out.
-
-    The arguments are those of `lost_views`.
-    """
-    lost = lost_views(views, tables, functions)
+    steps: dict[str, Step | str] = {}
     for name in in_order(views):
         what = f"the view {name}"
-        yield name, f"{what}, {lost[name]}" if name in lost else Step(views[name], else_lost=what)
+        if (reason := _lost_because(views[name], there, gone)) is None:
+            there.add(name.casefold())
+            steps[name] = Step(views[name], else_lost=what)
+        else:
+            steps[name] = f"{what}, {reason}"
+    return steps
 
 
 def select_of(made: str) -> exp.Query | None:

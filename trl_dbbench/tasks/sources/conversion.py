@@ -145,42 +145,33 @@ def _look(connection: sqlite3.Connection, table: str, columns: list[tuple[str, s
         asked = [aggregate for name, declared in part for aggregate in _aggregates(name, declared)]
         row = connection.execute(f"SELECT {', '.join(asked)} FROM {quote(table)}").fetchone()
         size = len(asked) // len(part)
-        for number in range(len(part)):
-            cells = row[number * size : (number + 1) * size]
-            counted = [cell or 0 for cell in cells]
-            counted[5:7] = cells[5:7]
-            found.append(_Values(*counted))
+        found += [_Values(*row[place : place + size]) for place in range(0, len(row), size)]
     return found
 
 
 def _aggregates(name: str, declared: str) -> list[str]:
     column = quote(name)
-    text = f"typeof({column}) = 'text'"
     number = f"typeof({column}) IN ('integer', 'real')"
+    word, size, scale = _parsed(declared)
+    unfit = "0"
+    if size is not None and kind_of_type(word) == "exact":
+        too_large = f"abs({column} + 0.0) >= 1e{size - scale} OR {size} > 15"
+        unfit = f"round({column}, {scale}) <> {column} OR {too_large}"
+    times = [form.format(column) if _is_time(declared) else "1" for form in (_DATE, _DATETIME, _TIME)]
 
-    def texts_that_are_not(form: str) -> str:
-        return f"SUM({text} AND ({form.format(column)}) IS NOT 1)"
+    def count(condition: str) -> str:
+        return f"COUNT(*) FILTER (WHERE {condition})"
 
     return [
-        *(f"SUM(typeof({column}) = '{kind}')" for kind in ("integer", "real", "text", "blob", "null")),
-        f"MIN(CASE WHEN {number} THEN {column} END)",
-        f"MAX(CASE WHEN {number} THEN {column} END)",
-        f"MAX(CASE WHEN {number} THEN length(CAST({column} AS TEXT)) ELSE length({column}) END)",
-        f"MAX(length(CAST({column} AS BLOB)))",
-        *(texts_that_are_not(form) if _is_time(declared) else "0" for form in (_DATE, _DATETIME, _TIME)),
-        _unfit(column, number, declared),
-        f"SUM({number} AND abs({column} + 0.0) = 9e999)",
+        *(count(f"typeof({column}) = '{kind}'") for kind in ("integer", "real", "text", "blob", "null")),
+        f"MIN({column}) FILTER (WHERE {number})",
+        f"MAX({column}) FILTER (WHERE {number})",
+        f"IFNULL(MAX(length(CASE WHEN {number} THEN CAST({column} AS TEXT) ELSE {column} END)), 0)",
+        f"IFNULL(MAX(length(CAST({column} AS BLOB))), 0)",
+        *(count(f"typeof({column}) = 'text' AND ({form}) IS NOT 1") for form in times),
+        count(f"{number} AND ({unfit})"),
+        count(f"{number} AND abs({column} + 0.0) = 9e999"),
     ]
-
-
-def _unfit(column: str, number: str, declared: str) -> str:
-    word, size, scale = _parsed(declared)
-    if size is None or kind_of_type(word) != "exact":
-        return "0"
-    return (
-        f"SUM({number} AND (round({column}, {scale}) <> {column} OR abs({column} + 0.0) >= 1e{size - scale} "
-        f"OR {size} > 15))"
-    )
 
 
 # --- types ----------------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ from trl_dbbench.tasks.sources.base import (
     comment_on,
     descriptions,
     file_digest,
-    lost_views,
     select_of,
     view_steps,
     with_rows,
@@ -61,7 +60,7 @@ _MAKES = re.compile(r"CREATE\s+(?!DATABASE|SCHEMA)", re.IGNORECASE)
 
 @dataclass(eq=False)
 class Dump:
-    """The tables of one database of a dump; see `Kind`.
+    """The tables of one database of a dump; its methods are those of `SQLiteFile`.
 
     Args:
         name: of the database, if there are several.
@@ -80,14 +79,18 @@ class Dump:
     digest_of = staticmethod(file_digest)
 
     def tables(self, dialect: str | None = None) -> tuple[Table, ...]:
+        return self._tables
+
+    @cached_property
+    def _tables(self) -> tuple[Table, ...]:
         made = self._contents.made
         if strange := sorted(set(self.only).difference(made)):
             raise TaskError(f"the dump '{self.path}': {unknown('table', strange[0], made)}.")
-        lost = lost_views(*self._contents.of_views(self._has))
+        views = view_steps(*self._contents.of_views(self._has))
         return tuple(
             Table(name, tuple(Column(each.name, each.type) for each in made[name].declared.columns.values()))
             for name in filter(self._has, made)
-            if name not in lost
+            if not isinstance(views.get(name), str)
         )
 
     def described(self, dialect: str) -> str:
@@ -137,7 +140,7 @@ class Dump:
                     zone = True
                     yield Step("SET SESSION time_zone = '+00:00'")
             # the first of a name only stood in for it
-            yield from (step for _, step in view_steps(*seen.of_views(self._has)))
+            yield from view_steps(*seen.of_views(self._has)).values()
             for kind, count in Counter(kind for kind, _ in seen.code).items():
                 yield f"{count} statements {kind}, which a dump cannot bring"
 
@@ -303,7 +306,7 @@ class Contents:
         self.made[name] = Made(create, declared, Sample(0))
 
     def of_views(self, has: Callable[[str], bool]) -> tuple[dict[str, str], list[str], list[str]]:
-        """The arguments of `lost_views` where there is only what has these names."""
+        """The arguments of `view_steps` where there is only what has these names."""
         views = {name: create for name, create in self.views.items() if has(name)}
         tables = [name for name in self.made if has(name) and name not in views]
         return views, tables, [name for kind, name in self.code if kind == "CREATE FUNCTION"]

@@ -23,12 +23,7 @@ from typing import TYPE_CHECKING, Any
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, read_csv_tables
 from trl_dbbench.tasks.sources.base import file_digest
-from trl_dbbench.tasks.sources.parquet import (
-    ParquetColumn,
-    batches,
-    open_parquet,
-    too_long,
-)
+from trl_dbbench.tasks.sources.parquet import ParquetColumn, batches, open_parquet, too_long
 from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile
 from trl_dbbench.tasks.table import Column, check_differ
 from trl_dbbench.utils.files import visible
@@ -46,7 +41,7 @@ _VERSION = 3
 
 
 class Folder(SQLiteFile):
-    """The tables of a folder's files; see `Kind`."""
+    """The tables of a folder's files."""
 
     def __init__(self, path: Path, digest: str) -> None:
         super().__init__(_converted(path, digest), digest)
@@ -127,9 +122,13 @@ def _convert(files: Iterable[Path], target: Path) -> list[str]:
         connection.execute("PRAGMA journal_mode = OFF")
         connection.execute("BEGIN")
         for file in files:
-            read = _parquet_table if file.suffix.lower() == ".parquet" else _csv_table
-            columns, rows = read(file, notes.append)
-            check_differ([column.name for column in columns], str(file))
+            rows: Iterable[tuple[Any, ...]]
+            if file.suffix.lower() == ".parquet":
+                columns, rows = _parquet_table(file, notes.append)
+                check_differ([column.name for column in columns], str(file))
+            else:
+                (table,) = read_csv_tables([file], note=notes.append).values()
+                columns, rows = table.columns, table.rows
             made = ", ".join(f"{quote(column.name)} {_sqlites(column.type)}" for column in columns)
             places = ", ".join("?" * len(columns))
             try:
@@ -146,13 +145,6 @@ def _convert(files: Iterable[Path], target: Path) -> list[str]:
 def _sqlites(type_: str) -> str:
     """A column's type as SQLite takes it, which knows no lists of values."""
     return re.sub(r"^(ENUM|SET)\s*\((?:'(?:[^']|'')*'|[^')])*\)", "TEXT", type_, flags=re.IGNORECASE)
-
-
-def _csv_table(
-    path: Path, note: Callable[[str], object]
-) -> tuple[tuple[Column, ...], Iterable[tuple[Any, ...]]]:
-    (table,) = read_csv_tables([path], note=note).values()
-    return table.columns, table.rows
 
 
 # --- parquet --------------------------------------------------------------------------------------

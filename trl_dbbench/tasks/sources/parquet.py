@@ -48,7 +48,7 @@ class ParquetColumn:
     name: str
     type: str
     arrow: str
-    read: Callable[[pyarrow.Array], list[Any]]
+    read: Callable[[pyarrow.Array], list[Any]] = lambda array: array.to_pylist()
     zone: str | None = None
 
     @property
@@ -175,12 +175,12 @@ def _column(name: str, type: pyarrow.DataType) -> ParquetColumn:
     if is_.is_boolean(type):
         return made("BOOLEAN", read=_each(int))
     if is_.is_integer(type):
-        return made("INT" if type.bit_width < 64 and type != pyarrow.uint32() else "BIGINT", read=_listed)
+        return made("INT" if type.bit_width < 64 and type != pyarrow.uint32() else "BIGINT")
     if is_.is_floating(type):
         return made("DOUBLE", read=_each(float if type.bit_width == 64 else shortest_float))
     if is_.is_decimal(type):
         precision, scale = min(type.precision, MAX_WHOLE_DIGITS), min(max(type.scale, 0), MAX_PLACES)
-        return made(f"DECIMAL({precision},{scale})", read=_listed)
+        return made(f"DECIMAL({precision},{scale})")
     if is_.is_date(type):
         return made("DATE", read=_written)
     if is_.is_timestamp(type):
@@ -188,13 +188,9 @@ def _column(name: str, type: pyarrow.DataType) -> ParquetColumn:
     if is_.is_time(type):
         return made("TIME", read=_written)
     if any(each(type) for each in (is_.is_string, is_.is_large_string, is_.is_string_view, is_.is_null)):
-        return made("TEXT", read=_listed)
+        return made("TEXT")
     of_bytes = (is_.is_binary, is_.is_large_binary, is_.is_fixed_size_binary, is_.is_binary_view)
-    return made("BLOB" if any(each(type) for each in of_bytes) else "", read=_listed)
-
-
-def _listed(array: pyarrow.Array) -> list[Any]:
-    return list(array.to_pylist())
+    return made("BLOB" if any(each(type) for each in of_bytes) else "")
 
 
 def _each(read: Callable[[Any], Any]) -> Callable[[pyarrow.Array], list[Any]]:

@@ -40,9 +40,13 @@ MAX_CELL_BYTES = 1_000_000
 
 
 class SQLiteFile:
-    """The database in a SQLite file; see `Kind`."""
+    """The database in a SQLite file, read when it is asked for.
 
-    dialects = ("sqlite", "mysql")
+    What reads it raises TaskError if it cannot be read.
+    """
+
+    dialects: tuple[str, ...] = ("sqlite", "mysql")
+    """Dialects of the tasks that it can serve; tasks that name none have the first."""
 
     def __init__(self, path: Path, digest: str) -> None:
         self.path = path
@@ -82,9 +86,10 @@ class SQLiteFile:
             raise TaskError(f"the database '{self.path}' cannot be read: {error}") from None
 
     def tables(self, dialect: str | None = None) -> tuple[Table, ...]:
+        """Its tables and views without their rows, for tasks of this dialect, or of the first."""
         if dialect != "mysql":
             return self._tables
-        lost = {name for name, step in self._views().items() if not isinstance(step, Step)}
+        lost = {name for name, step in self._views.items() if not isinstance(step, Step)}
         return tuple(table for table in self._tables if table.name not in lost)
 
     @cached_property
@@ -104,12 +109,13 @@ class SQLiteFile:
         return tuple(tables)
 
     def described(self, dialect: str) -> str:
+        """Return how its tables were made, in this dialect, and their first rows."""
         with self.connect() as connection:
             made = self._made
             if dialect == "mysql":
                 made = {each.name: ("table", each.create(whole=True)) for each in self.definitions}
-                views = self._views().items()
-                made |= {name: ("view", step.sql) for name, step in views if isinstance(step, Step)}
+                steps = self._views.items()
+                made |= {name: ("view", step.sql) for name, step in steps if isinstance(step, Step)}
             parts, told = [], descriptions(self.path.parent / DESCRIPTIONS_FOLDER)
             for table in self.tables(dialect):
                 if table.name not in made:  # a view that no server can have
@@ -121,6 +127,10 @@ class SQLiteFile:
             return "\n".join(parts)
 
     def steps(self) -> Iterator[Step | str]:
+        """Return what makes the database on a server, in the order in which it is to be executed.
+
+        A text among the steps says what of the database has no counterpart there.
+        """
         made = self.definitions
         for each in made:
             yield from each.notes
@@ -133,7 +143,7 @@ class SQLiteFile:
             yield from each.keys()
         for each in made:  # when all that they refer to is there
             yield from each.references()
-        yield from self._views().values()
+        yield from self._views.values()
 
     @cached_property
     def definitions(self) -> list[Definition]:
@@ -163,6 +173,7 @@ class SQLiteFile:
                 if not name.startswith("sqlite_") and name not in inner
             }
 
+    @cached_property
     def _views(self) -> dict[str, Step | str]:
         """By its name what makes each view on a server, or why nothing can."""
         there = {table.name for table in self.tables()}
@@ -171,7 +182,7 @@ class SQLiteFile:
         }
         views = {name: sql for name, sql in made.items() if sql is not None}
         lost = {name: f"the view {name}, which cannot be translated" for name in made if name not in views}
-        return {**lost, **dict(view_steps(views, there - made.keys()))}
+        return {**lost, **view_steps(views, there - made.keys())}
 
 
 def _first_rows(connection: sqlite3.Connection, name: str) -> list[Any] | None:
