@@ -279,6 +279,42 @@ def test_ctrl_c_while_a_run_still_imports() -> None:
     assert "Traceback" not in ended.stderr
 
 
+TERMINATED = """
+import signal, subprocess, sys
+import accelerate.commands.launch as launcher
+from trl_dbbench.cli.bundled import launch
+
+def launched(args):
+    child = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE)
+    child.stdout.readline()
+    signal.raise_signal(signal.SIGTERM)  # as `docker stop` does
+    print(child.communicate()[0].decode(), flush=True)
+    sys.exit(1)  # whatever the script's status is
+
+SCRIPT = '''
+import signal, time
+def save(*_):
+    print("it saves", flush=True)
+    sys.exit(143)
+import sys
+signal.signal(signal.SIGTERM, save)
+print("it trains", flush=True)
+time.sleep(30)
+'''
+launcher.launch_command = launched
+launch(["python", "-m", "accelerate", "script.py"])
+"""
+
+
+def test_sigterm_is_passed_on_to_the_run_and_waits_for_it() -> None:
+    """The command ended at once, and its run went on alone; a container's first process passed over it."""
+    ended = subprocess.run(
+        [sys.executable, "-c", TERMINATED], check=False, capture_output=True, text=True, timeout=120
+    )
+    assert (ended.returncode, ended.stdout) == (143, "it saves\n\n"), ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_ctrl_c_while_the_command_still_imports() -> None:
     script = (
         "import signal, sys\n"

@@ -33,6 +33,8 @@ from trl_dbbench.utils.ranks import end
 NAMES = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 SAME_SIGNAL_SECONDS = 1.0  # a scheduler and a launcher may both send it
 PR_SET_PDEATHSIG = 1
+LAUNCHERS = {"accelerate", "torchrun", "trl-dbbench", "trl_dbbench"}
+"""Programs and packages that start ranks."""
 
 Handler = Callable[[int, FrameType | None], Any]
 
@@ -180,9 +182,10 @@ def _ends_epoch_or_run(state: TrainerState) -> bool:
 
 
 def stop_with_launcher() -> None:
-    """Under `accelerate launch` on Linux, send this process SIGTERM when its launcher ends.
+    """Under `accelerate launch` or `trl-dbbench train` on Linux, send this process SIGTERM when its launcher
+    ends.
 
-    With a single process the launcher does not pass signals on: it would end alone.
+    With a single process `accelerate launch` does not pass signals on: it would end alone.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -190,10 +193,16 @@ def stop_with_launcher() -> None:
     # 0, in a container: its first process, or one that was started in it from outside
     with suppress(OSError):  # another user's, which /proc may hide (hidepid)
         command = Path(f"/proc/{launcher}/cmdline").read_bytes()
-    if b"accelerate" in command or b"torchrun" in command:
+    if is_launcher(command):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != launcher:  # it has ended meanwhile
             signal.raise_signal(signal.SIGTERM)
+
+
+def is_launcher(command: bytes) -> bool:
+    """Return whether a command line, as /proc has it, is a launcher's: a program's path, or a module."""
+    words = (Path(os.fsdecode(word)).name for word in command.split(b"\0"))
+    return any(word.partition(".")[0] in LAUNCHERS for word in words)
 
 
 @contextmanager
