@@ -36,8 +36,6 @@ PR_SET_PDEATHSIG = 1
 LAUNCHERS = {"accelerate", "torchrun", "trl-dbbench", "trl_dbbench"}
 """Programs and packages that start ranks."""
 
-Handler = Callable[[int, FrameType | None], Any]
-
 
 class _Handlers:
     """Handles SIGTERM and SIGINT, and tells a second signal from an echo of the first.
@@ -49,12 +47,12 @@ class _Handlers:
     def __init__(self) -> None:
         self.number: signal.Signals | None = None  # the first that came
         self._came = 0.0  # time.monotonic()
-        self._earlier: dict[signal.Signals, Handler | int | None] = {}
+        self._earlier: dict[signal.Signals, Any] = {}  # their handlers
         self._process, self._parent = os.getpid(), os.getppid()
 
     @contextmanager
-    def taking(self, handler: Handler) -> Iterator[None]:
-        """Send signals to `handler` during the block; ignored signals stay ignored."""
+    def taking(self) -> Iterator[None]:
+        """Handle signals during the block; ignored signals stay ignored."""
         main = threading.current_thread() is threading.main_thread()  # Python takes handlers only there
         self._process, self._parent = os.getpid(), os.getppid()
         self._earlier = {
@@ -63,17 +61,25 @@ class _Handlers:
             if main and signal.getsignal(number) != signal.SIG_IGN  # nohup, a shell's background
         }
         for number in self._earlier:
-            signal.signal(number, handler)
+            signal.signal(number, self._handle)
         try:
             yield
         finally:
             self.let_go()
 
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        first = self.number is None
+        if not self._is_echo(number):
+            self._act(number, first)
+
+    def _act(self, number: int, first: bool) -> None:
+        raise NotImplementedError
+
     def let_go(self) -> None:
         for number, earlier in self._earlier.items():
             signal.signal(number, signal.SIG_DFL if earlier is None else earlier)
 
-    def is_echo(self, number: int) -> bool:
+    def _is_echo(self, number: int) -> bool:
         """Return whether this signal repeats the first. Called once for each signal."""
         now = time.monotonic()
         orphaned = number == signal.SIGTERM and os.getppid() != self._parent
@@ -104,14 +110,11 @@ class StopSignal(_Handlers):
     @contextmanager
     def noted(self) -> Iterator[None]:
         self.number = None
-        with self.taking(self._note):
+        with self.taking():
             yield
             StopSignal.trained = True
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        first = not self.received
-        if self.is_echo(number):
-            return
+    def _act(self, number: int, first: bool) -> None:
         if first:
             self.say(
                 f"{NAMES[signal.Signals(number)]}: the run ends after this step, with a checkpoint. A second "
@@ -125,10 +128,7 @@ class StopSignal(_Handlers):
 class _ScriptSignals(_Handlers):
     """Signals in a training script before and after its training."""
 
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        first = self.number is None
-        if self.is_echo(number):
-            return
+    def _act(self, number: int, first: bool) -> None:
         if first and StopSignal.trained:
             self.say("The run saves what it has and ends. Once more ends it at once.")
         elif first and number == signal.SIGINT:
@@ -224,7 +224,7 @@ def ordered_end() -> Iterator[Callable[[Trainer], None]]:
     trainers: list[Trainer] = []
     StopSignal.trained = False
     signals = _ScriptSignals()
-    with witnessed(), signals.taking(signals.handle):
+    with witnessed(), signals.taking():
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # one that `bundled.launch` kept back
             yield trainers.append

@@ -26,6 +26,7 @@ from trl_dbbench.utils.ranks import together
 ADAPTERS_FOLDER = "_vllm_adapters"
 """In `output_dir`. Names with "_" in front are not pushed to the hub."""
 
+
 class Weights:
     """One way to bring weights to vLLM: to `VLLMServers`, or to an `LLM` in this process. All ranks call its
     methods together.
