@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,11 +19,13 @@ import yaml
 from launching import RECIPE, SMALL
 from test_evaluation import QUESTION, written
 from test_start import Keys, folders, parsed
+from torch.distributed.elastic.multiprocessing import SignalException
 from transformers import TrainingArguments
 from trl import GRPOConfig
 
 from trl_dbbench import DBBenchGRPOConfig, RewardArguments, __version__, open_database
 from trl_dbbench.cli.arguments import outcome_reward
+from trl_dbbench.cli.bundled import launch
 from trl_dbbench.cli.start import RecipeParser
 from trl_dbbench.episode.types import Episode, Sampling, Status
 from trl_dbbench.errors import ConfigError, TaskError
@@ -313,6 +316,20 @@ def test_sigterm_is_passed_on_to_the_run_and_waits_for_it() -> None:
     )
     assert (ended.returncode, ended.stdout) == (143, "it saves\n\n"), ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_signal_ends_several_ranks_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their launcher, PyTorch's elastic agent, takes signals itself, and raises."""
+
+    def launched(args: object) -> None:
+        raise SignalException("Process 7 got signal: 2", sigval=signal.SIGINT)
+
+    monkeypatch.setattr("accelerate.commands.launch.launch_command", launched)
+    for name in ("signal", "pthread_sigmask"):
+        monkeypatch.setattr(signal, name, lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        launch([sys.executable, "-m", "accelerate.commands.launch", "script.py"])
+    assert ended.value.code == 128 + signal.SIGINT
 
 
 def test_ctrl_c_while_the_command_still_imports() -> None:

@@ -270,10 +270,12 @@ def launch(command: list[str]) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         launch_command(launch_command_parser().parse_args(command[3:]))
-    except (Exception, SystemExit):
-        if received:  # the launcher turns every status into 1
-            raise SystemExit(128 + received[0]) from None
-        raise
+    except (Exception, SystemExit) as error:
+        # the launcher turns every status into 1; that of several ranks takes signals itself
+        number = received[0] if received else getattr(error, "sigval", None)
+        if number is None:
+            raise
+        raise SystemExit(128 + number) from None
 
 
 def _children() -> list[int]:
