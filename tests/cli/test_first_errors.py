@@ -332,6 +332,17 @@ def test_a_signal_ends_several_ranks_without_a_traceback(monkeypatch: pytest.Mon
     assert ended.value.code == 128 + signal.SIGINT
 
 
+def test_a_signal_that_the_command_ignores_is_ignored_by_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with `&` in a script: what handles a signal cannot hand on that it is ignored."""
+    handled: list[int] = []
+    monkeypatch.setattr("accelerate.commands.launch.launch_command", lambda args: None)
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_IGN)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: handled.append(number))
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
+    launch([sys.executable, "-m", "accelerate.commands.launch", "script.py"])
+    assert not handled
+
+
 def test_ctrl_c_while_the_command_still_imports() -> None:
     script = (
         "import signal, sys\n"
