@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,45 +59,6 @@ STATES_FILE = "states.pt"
 """In a checkpoint: the states of the run's `stateful` objects."""
 
 
-@dataclass(frozen=True)
-class Pause:
-    """State between two steps of what a step changes, the optimizer's part left out."""
-
-    global_step: int
-    micro_step: int
-    rollouts: list[dict[str, Any]] | None
-    tokens_seen: int
-    generators: tuple[torch.Tensor, torch.Tensor | None]  # states, on the CPU and on the device
-    states: dict[str, Any]  # of `stateful`
-
-    @classmethod
-    def of(cls, trainer: ResumableGRPOTrainer) -> Pause:
-        device = trainer.accelerator.device
-        on_device = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state()
-        return cls(
-            trainer.state.global_step,
-            trainer._step,
-            trainer._buffered_inputs,
-            trainer.state.num_input_tokens_seen,
-            (torch.get_rng_state(), on_device),
-            {
-                name: deepcopy(each.state_dict())
-                for name, each in trainer.stateful.items()
-                if getattr(each, "changes_within_a_step", True)  # large weights say that they do not
-            },
-        )
-
-    def put(self, trainer: ResumableGRPOTrainer) -> None:
-        trainer._step = self.micro_step
-        trainer._buffered_inputs = self.rollouts
-        trainer.state.num_input_tokens_seen = self.tokens_seen
-        for name, state in self.states.items():
-            trainer.stateful[name].load_state_dict(state)
-        torch.set_rng_state(self.generators[0])
-        if self.generators[1] is not None:
-            torch.get_device_module(trainer.accelerator.device).set_rng_state(self.generators[1])
-
-
 class Unlogged:
     """The metrics of the steps since the last log, which the next one is of too."""
 
@@ -129,7 +90,8 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     _step: int
     _buffered_inputs: list[dict[str, Any]] | None
-    _pause: Pause | None = None  # before the step that is under way
+    _before: tuple[int, Callable[[], None]] | None = None
+    """The global step that is under way, and what restores the state before it."""
     _saved: int | None = None  # the global step of the last checkpoint
     best_step: int | None = None
     """Updates of the best weights, once `load_best_model_at_end` has loaded them."""
@@ -213,7 +175,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
         accumulation, in_epoch = self.args.gradient_accumulation_steps, len(train_dataloader)
         epochs, steps = divmod(self.state.global_step, math.ceil(in_epoch / accumulation))
         self._step = epochs * in_epoch + steps * accumulation
-        self._buffered_inputs = self._pause = self._saved = None
+        self._buffered_inputs = self._before = self._saved = None
         if resume_from_checkpoint is not None:
             self._load_rollouts(Path(resume_from_checkpoint))
             self._load_states(Path(resume_from_checkpoint) / STATES_FILE)
@@ -228,7 +190,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     def get_batch_samples(self, *args: Any, **kwargs: Any):
         # the first thing that a step does; at the start of an epoch it draws a random number
-        self._pause = Pause.of(self)
+        self._before = self.state.global_step, self._noted()
         return super().get_batch_samples(*args, **kwargs)
 
     def _load_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:
@@ -259,7 +221,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     def _load_rng_state(self, checkpoint):
         super()._load_rng_state(checkpoint)
-        self._pause = Pause.of(self)
+        self._before = self.state.global_step, self._noted()
 
     def _determine_best_metric(self, metrics: dict[str, Any], trial: Any) -> bool:
         asked = self.args.metric_for_best_model or ""
@@ -326,15 +288,38 @@ class ResumableGRPOTrainer(GRPOTrainer):
     @contextmanager
     def _before_the_step(self) -> Iterator[None]:
         """Restore, for the block, the state before the step under way, if there is one."""
-        if self._pause is None or self._pause.global_step != self.state.global_step:
+        if self._before is None or self._before[0] != self.state.global_step:
             yield
             return
-        now = Pause.of(self)
-        self._pause.put(self)
+        now = self._noted()
+        self._before[1]()
         try:
             yield
         finally:
-            now.put(self)
+            now()
+
+    def _noted(self) -> Callable[[], None]:
+        """Note the state of what a step changes, without the optimizer's part; return what restores it."""
+        device = self.accelerator.device
+        on_device = None if device.type == "cpu" else torch.get_device_module(device)
+        step, rollouts, seen = self._step, self._buffered_inputs, self.state.num_input_tokens_seen
+        generators = torch.get_rng_state(), on_device and on_device.get_rng_state()
+        states = {
+            name: deepcopy(each.state_dict())
+            for name, each in self.stateful.items()
+            if getattr(each, "changes_within_a_step", True)  # large weights say that they do not
+        }
+
+        def restore() -> None:
+            self._step, self._buffered_inputs = step, rollouts
+            self.state.num_input_tokens_seen = seen
+            for name, state in states.items():
+                self.stateful[name].load_state_dict(state)
+            torch.set_rng_state(generators[0])
+            if on_device is not None:
+                on_device.set_rng_state(generators[1])
+
+        return restore
 
     def _checkpoint_folder(self, trial: Any = None) -> Path:
         return Path(self._get_output_dir(trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
