@@ -311,9 +311,7 @@ launch(["python", "-m", "accelerate", "script.py"])
 
 def test_sigterm_is_passed_on_to_the_run_and_waits_for_it() -> None:
     """The command ended at once, and its run went on alone; a container's first process passed over it."""
-    ended = subprocess.run(
-        [sys.executable, "-c", TERMINATED], check=False, capture_output=True, text=True, timeout=120
-    )
+    ended = subprocess.run([sys.executable, "-c", TERMINATED], check=False, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (143, "it saves\n\n"), ended.stderr
     assert "Traceback" not in ended.stderr
 
