@@ -8,7 +8,8 @@ a kill while a checkpoint is written    it is marked until it is whole; a marked
 a checkpoint that was damaged later     the sizes of its files are noted, and it is passed over
 a checkpoint between two steps of one   the rollouts still to be trained on are saved, a file for each rank,
 generation                              and TRL's count of micro-steps is restored
-a checkpoint in the middle of a step    holds the state before the step, which is repeated as a whole
+a checkpoint in the middle of a step,   holds the state before it; the step, or the evaluation, is repeated as
+or of an evaluation                     a whole
 a kill after the last step              no further step is done
 ```
 """
@@ -91,7 +92,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
     _step: int
     _buffered_inputs: list[dict[str, Any]] | None
     _before: tuple[int, Callable[[], None]] | None = None
-    """The global step that is under way, and what restores the state before it."""
+    """The global step of the step or evaluation under way, and what restores the state before it."""
     _saved: int | None = None  # the global step of the last checkpoint
     best_step: int | None = None
     """Updates of the best weights, once `load_best_model_at_end` has loaded them."""
@@ -101,7 +102,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
     def __init__(self, *args: Any, **kwargs: Any):
         self.stateful: dict[str, Any] = {"unlogged": Unlogged(self)}
         super().__init__(*args, **kwargs)
-        self.flow = FlowCallback(self._any_rank)
+        self.flow = self.stateful["flow"] = FlowCallback(self._any_rank)
         self.callback_handler.callbacks = [
             self.flow if type(callback) is DefaultFlowCallback else callback
             for callback in self.callback_handler.callbacks
@@ -176,9 +177,11 @@ class ResumableGRPOTrainer(GRPOTrainer):
         epochs, steps = divmod(self.state.global_step, math.ceil(in_epoch / accumulation))
         self._step = epochs * in_epoch + steps * accumulation
         self._buffered_inputs = self._before = self._saved = None
+        self.flow.evaluation_due = False
         if resume_from_checkpoint is not None:
             self._load_rollouts(Path(resume_from_checkpoint))
             self._load_states(Path(resume_from_checkpoint) / STATES_FILE)
+            self.flow.evaluation_due &= self.eval_dataset is not None
             if Path(resume_from_checkpoint).resolve() == self._checkpoint_folder().resolve():
                 self._saved = self.state.global_step
         return prepared
@@ -277,7 +280,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
         """
         for reason in filter(None, Ranks().gather(why)):
             text = f"{reason}. The database was waited for, by database_patience, and is still away."
-            if self.model.training:
+            if self.is_in_train:
                 self._save_checkpoint(self.model, trial=None)
                 text += (
                     f" Step {self.state.global_step} is saved in {self.args.output_dir}: start again with "
@@ -287,7 +290,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     @contextmanager
     def _before_the_step(self) -> Iterator[None]:
-        """Restore, for the block, the state before the step under way, if there is one."""
+        """Restore, for the block, the state before the step or evaluation under way, if there is one."""
         if self._before is None or self._before[0] != self.state.global_step:
             yield
             return
@@ -385,10 +388,25 @@ class ResumableGRPOTrainer(GRPOTrainer):
         # an evaluation draws from the global generators; training goes on as if it had not been
         device = self.accelerator.device
         used = [] if device.type == "cpu" else [device]  # not all that the machine has
+        self.flow.evaluation_due = self.is_in_train  # as a checkpoint says that is saved meanwhile
+        within_step = self._before is not None and self._before[0] == self.state.global_step
+        before = self._before if within_step else (self.state.global_step, self._noted())
         # and TRL's table of completions is the training's: one file a step
-        apart = replaced(self, _logs=deepcopy(self._logs), log_completions=False)
+        apart = replaced(self, _logs=deepcopy(self._logs), log_completions=False, _before=before)
         with torch.random.fork_rng(used, device_type=device.type), apart:
-            return super().evaluate(*args, **kwargs)
+            metrics = super().evaluate(*args, **kwargs)
+        self.flow.evaluation_due = False
+        return metrics
+
+    def _evaluate(
+        self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
+    ) -> dict[str, float]:
+        # what an evaluation decides when it is made is decided when it is made up for, too
+        late = skip_scheduler and self.state.global_step > 0
+        metrics = super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler and not late)
+        if late and self._determine_best_metric(metrics, trial) and self._checkpoint_folder().exists():
+            self.state.best_model_checkpoint = str(self._checkpoint_folder())
+        return metrics
 
     def _any_rank(self, yes: bool) -> bool:
         return bool(self.accelerator.gather(torch.tensor([yes], device=self.accelerator.device)).any())

@@ -139,27 +139,37 @@ class _ScriptSignals(_Handlers):
 
 
 class FlowCallback(DefaultFlowCallback):
-    """When to log, evaluate, save and stop: transformers' rules, with three changes.
+    """When to log, evaluate, save and stop: transformers' rules, with four changes.
 
     - The ranks agree at the end of a step on a stop by a signal, and save.
     - Actions due at the end of an epoch or the run are taken with its last step, before that step's
     checkpoint,
       so that a kill cannot come between the two.
     - A resumed run does not repeat the evaluation before the first step.
+    - It begins with the evaluation in which its checkpoint was saved, if that is so: `evaluation_due`, which
+      checkpoints keep.
 
     Args:
         any_rank: returns on all ranks whether one of them passed `True`.
     """
 
+    decides_weights = False
+
     def __init__(self, any_rank: Callable[[bool], bool]):
         self.signal = StopSignal()
-        self.stopped = False
+        self.stopped = self.evaluation_due = False
         self._any_rank = any_rank
+
+    def state_dict(self) -> dict[str, bool]:
+        return {"evaluation_due": self.evaluation_due}
+
+    def load_state_dict(self, state: dict[str, bool]) -> None:
+        self.evaluation_due = state["evaluation_due"]
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.stopped = False
         if state.global_step:
-            args.eval_on_start = False
+            args.eval_on_start = self.evaluation_due
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> TrainerControl:
         super().on_step_end(args, state, control, **kwargs)
