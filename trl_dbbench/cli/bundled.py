@@ -272,10 +272,10 @@ def launch(command: list[str]) -> None:
         launch_command(launch_command_parser().parse_args(command[3:]))
     except (Exception, SystemExit) as error:
         # the launcher turns every status into 1; that of several ranks takes signals itself
-        number = received[0] if received else getattr(error, "sigval", None)
-        if number is None:
+        ended_by: int | None = received[0] if received else getattr(error, "sigval", None)
+        if ended_by is None:
             raise
-        raise SystemExit(128 + number) from None
+        raise SystemExit(128 + ended_by) from None
 
 
 def _children() -> list[int]:
