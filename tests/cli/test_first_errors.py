@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,11 +19,13 @@ import yaml
 from launching import RECIPE, SMALL
 from test_evaluation import QUESTION, written
 from test_start import Keys, folders, parsed
+from torch.distributed.elastic.multiprocessing import SignalException
 from transformers import TrainingArguments
 from trl import GRPOConfig
 
 from trl_dbbench import DBBenchGRPOConfig, RewardArguments, __version__, open_database
 from trl_dbbench.cli.arguments import outcome_reward
+from trl_dbbench.cli.bundled import launch
 from trl_dbbench.cli.start import RecipeParser
 from trl_dbbench.episode.types import Episode, Sampling, Status
 from trl_dbbench.errors import ConfigError, TaskError
@@ -277,6 +280,65 @@ def test_ctrl_c_while_a_run_still_imports() -> None:
     assert (ended.returncode, ended.stdout) == (130, "")
     assert "Ctrl-C ended it at once." in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+TERMINATED = """
+import signal, subprocess, sys
+import accelerate.commands.launch as launcher
+from trl_dbbench.cli.bundled import launch
+
+def launched(args):
+    child = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE)
+    child.stdout.readline()
+    signal.raise_signal(signal.SIGTERM)  # as `docker stop` does
+    print(child.communicate()[0].decode(), flush=True)
+    sys.exit(1)  # whatever the script's status is
+
+SCRIPT = '''
+import signal, time
+def save(*_):
+    print("it saves", flush=True)
+    sys.exit(143)
+import sys
+signal.signal(signal.SIGTERM, save)
+print("it trains", flush=True)
+time.sleep(30)
+'''
+launcher.launch_command = launched
+launch(["python", "-m", "accelerate", "script.py"])
+"""
+
+
+def test_sigterm_is_passed_on_to_the_run_and_waits_for_it() -> None:
+    """The command ended at once, and its run went on alone; a container's first process passed over it."""
+    ended = subprocess.run([sys.executable, "-c", TERMINATED], check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (143, "it saves\n\n"), ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_signal_ends_several_ranks_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their launcher, PyTorch's elastic agent, takes signals itself, and raises."""
+
+    def launched(args: object) -> None:
+        raise SignalException("Process 7 got signal: 2", sigval=signal.SIGINT)
+
+    monkeypatch.setattr("accelerate.commands.launch.launch_command", launched)
+    for name in ("signal", "pthread_sigmask"):
+        monkeypatch.setattr(signal, name, lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        launch([sys.executable, "-m", "accelerate.commands.launch", "script.py"])
+    assert ended.value.code == 128 + signal.SIGINT
+
+
+def test_a_signal_that_the_command_ignores_is_ignored_by_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with `&` in a script: what handles a signal cannot hand on that it is ignored."""
+    handled: list[int] = []
+    monkeypatch.setattr("accelerate.commands.launch.launch_command", lambda args: None)
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_IGN)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: handled.append(number))
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
+    launch([sys.executable, "-m", "accelerate.commands.launch", "script.py"])
+    assert not handled
 
 
 def test_ctrl_c_while_the_command_still_imports() -> None:

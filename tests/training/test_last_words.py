@@ -31,11 +31,11 @@ KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
 def output_of(tmp_path: Path, end: str, counter: Path) -> str:
-    """Return the output of a run that ends like this, and of its witness."""
+    """Return the output of a run that ends like this, and of its witness. One of its paths is no UTF-8."""
     script = tmp_path / "train.py"
     script.write_text(RUN.format(end=end))
     done = subprocess.run(
-        [sys.executable, script, counter],
+        [sys.executable, script, counter, b"runs/caf\xe9"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -33,6 +33,7 @@ from transformers import Trainer, TrainerCallback, TrainerState
 from trl import GRPOTrainer
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
+from trl_dbbench.errors import DatabaseError
 from trl_dbbench.runs.checkpoints import RUN_ID, SIZES, UNFINISHED, begin_run, find_checkpoint, flaw
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.training.critic import WEIGHTS
@@ -246,6 +247,34 @@ def test_training_goes_on_after_a_checkpoint_in_the_middle_of_a_step(trainer_of,
         resumed = trainer_of(folder, **settings)
         resumed.train(resume_from_checkpoint=True)
         assert same(resumed, unbroken), step
+
+
+@pytest.mark.parametrize("strategy", ["no", "steps"])
+def test_a_database_that_stays_away_in_an_evaluation(trainer_of, tmp_path, strategy):
+    """The steps since the last checkpoint were lost, and no line said how to resume."""
+    settings = {**EVALUATED, "eval_strategy": "steps", "eval_steps": 2, "max_steps": 4}
+    settings |= {"save_strategy": strategy, "save_steps": 2}
+    settings |= {} if strategy == "no" else {"load_best_model_at_end": True}
+    unbroken = trainer_of(tmp_path / "unbroken", **settings)
+    unbroken.train()
+    stopped = trainer_of(tmp_path / "run", **settings)
+    rollout = stopped._rollout
+
+    def gone(prompts, trainer):
+        away = trainer.state.global_step == 2 and not trainer.model.training
+        trainer._stop_without_database("it is gone" if away else None)
+        return rollout(prompts, trainer)
+
+    stopped.rollout_func = gone
+    with pytest.raises(DatabaseError, match=r"is still away\. Step 2 is saved in .*run: start again with"):
+        stopped.train()
+    resumed = trainer_of(tmp_path / "run", **settings)
+    resumed.train(resume_from_checkpoint=True)
+
+    assert same(resumed, unbroken)
+    assert metrics_file(tmp_path / "run") == metrics_file(tmp_path / "unbroken")
+    assert resumed.state.best_global_step == unbroken.state.best_global_step
+    assert not resumed.flow.evaluation_due
 
 
 # --- checkpoints that a kill cut short ------------------------------------------------------------

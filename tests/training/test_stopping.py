@@ -26,7 +26,7 @@ from required import LONG
 from safetensors.torch import load_file
 from training import equal
 
-from trl_dbbench.training.stopping import stop_with_launcher
+from trl_dbbench.training.stopping import is_launcher, stop_with_launcher
 
 SHELL = Path(__file__).parents[1] / "shell.py"
 LAUNCHER = ["-m", "accelerate.commands.launch", "--quiet", "--config_file", str(CPU)]
@@ -291,6 +291,25 @@ def plain_lines(output: str) -> None:
     assert steps == [f"step {step} of 4" for step in (1, 2, 3, 4)]
     warned = [line for line in lines if "arning" in line]
     assert len(warned) == len(set(warned)), warned
+
+
+@pytest.mark.parametrize(
+    ("command", "launches"),
+    [
+        ("/venv/bin/python /venv/bin/trl-dbbench train quickstart", True),
+        ("python3 -m trl_dbbench train quickstart", True),
+        ("/venv/bin/python /venv/bin/accelerate launch recipes/grpo_dbbench.py", True),
+        ("python -m accelerate.commands.launch --quiet recipes/grpo_dbbench.py", True),
+        ("/venv/bin/python /venv/bin/torchrun recipes/grpo_dbbench.py", True),
+        # a script that starts a run in the background, and ends
+        ("bash /home/ann/accelerate/start.sh accelerate_configs/cpu.yaml", False),
+        ("bash train-with-accelerate.sh", False),
+    ],
+)
+def test_which_parent_is_a_launcher(command: str, launches: bool) -> None:
+    """After `trl-dbbench train` was killed its run went on alone, and one whose parent had a path with
+    "accelerate" in it was stopped."""
+    assert is_launcher(command.replace(" ", "\0").encode()) == launches
 
 
 def test_a_container_s_first_process_has_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:

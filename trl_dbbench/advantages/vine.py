@@ -94,9 +94,7 @@ def _mixed(trainer: Any) -> list[bool]:
     """Return, for each of this rank's rows, whether it has a reward and those of its group differ."""
     groups = torch.arange(len(trainer.rewards)) // trainer.num_generations
     total = AdvantageBatch([], trainer.rewards.cpu(), trainer.reward_weights.cpu(), groups).weighted
-    mixed = in_groups(total, groups, torch.ones_like) == 1
-    ranks = Ranks()
-    return mixed.chunk(ranks.count)[ranks.number].tolist()
+    return Ranks().own(in_groups(total, groups, torch.ones_like) == 1).tolist()
 
 
 def _worth(trainer: Any, episodes: Sequence[Episode]) -> list[float | None]:

@@ -11,6 +11,7 @@ A recipe is a YAML whose key `recipe:` names the script that it is for.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -22,6 +23,7 @@ from contextlib import suppress
 from filecmp import cmp
 from itertools import takewhile
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import yaml
@@ -239,20 +241,45 @@ def launch(command: list[str]) -> None:
 
     A terminal sends Ctrl-C to all of its processes. The run saves and ends; this one waits for it, where
     `accelerate launch` would end at once with a traceback. While the run still imports its libraries, the
-    signal waits for `ordered_end`: processes inherit what their parent's thread has blocked.
+    signal waits for `ordered_end`: processes inherit what their parent's thread has blocked. SIGTERM, which
+    `kill` and `docker stop` send to this process alone, is passed on. A signal that is ignored stays ignored.
 
     Raises:
-        SystemExit: with the launcher's status, if the run fails; with 130, if Ctrl-C has ended it.
+        SystemExit: with the launcher's status, if the run fails; with 130 if Ctrl-C has ended it, 143 if
+            SIGTERM has.
     """
     from accelerate.commands.launch import launch_command, launch_command_parser
 
-    interrupted = threading.Event()
-    signal.signal(signal.SIGINT, lambda *_: interrupted.set())  # what it starts has its own again
-    threading.Thread(target=threading.Event().wait, daemon=True).start()  # gets it for this process
+    received: list[int] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if not (started := _children()):
+            raise SystemExit(128 + number)
+        for process in started:
+            os.kill(process, number)
+
+    handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {
+        signal.SIGINT: lambda number, frame: received.append(number),
+        signal.SIGTERM: pass_on,
+    }
+    for number, handler in handlers.items():
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)  # what it starts has its own again
+    threading.Thread(target=threading.Event().wait, daemon=True).start()  # gets Ctrl-C for this process
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         launch_command(launch_command_parser().parse_args(command[3:]))
-    except (Exception, SystemExit):
-        if interrupted.is_set():  # the launcher turns every status into 1
-            raise SystemExit(128 + signal.SIGINT) from None
-        raise
+    except (Exception, SystemExit) as error:
+        # the launcher turns every status into 1; that of several ranks takes signals itself
+        ended_by: int | None = received[0] if received else getattr(error, "sigval", None)
+        if ended_by is None:
+            raise
+        raise SystemExit(128 + ended_by) from None
+
+
+def _children() -> list[int]:
+    """Return the processes that this thread has started."""
+    with suppress(OSError):  # not on Linux
+        return [int(process) for process in Path("/proc/thread-self/children").read_text().split()]
+    return []

@@ -329,7 +329,8 @@ class SharedPrompts:
         batch_size: int | None = None,
         compute_entropy: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None] | None:
-        """Return the log-probabilities and entropies of the completions' tokens.
+        """Return the log-probabilities and entropies of the completions' tokens, by a model whose forward can
+        share prompts.
 
         Args:
             input_ids, attention_mask, completion: as in `same_prompt`.
@@ -337,10 +338,8 @@ class SharedPrompts:
                 many passes as in the usual forward.
 
         Returns:
-            (B, T) both, 0 on padding. `None` if sharing is not possible, or not worth it.
+            (B, T) both, 0 on padding. `None` if sharing is not worth it.
         """
-        if not self.possible(model):
-            return None
         layouts = layouts_of(input_ids, attention_mask, completion, batch_size)
         if not layouts:
             return None

@@ -150,6 +150,7 @@ class RewardModel(LearnedReward):
     """One score for the whole conversation, as TRL's `RewardTrainer` trains it."""
 
     kind = "model"
+    steps = False
 
     @classmethod
     def load(cls, path: str) -> Self:

@@ -16,20 +16,13 @@ NAMED: dict[str, Any] = {}
 """Functions, and classes that are made with a `Database` and a `Judge` and whose `__name__` is the reward's.
 Filled when the modules of this room are imported, which `registry` does."""
 
-OF_TURNS: set[str] = set()
-"""Names of the rewards that give a value for each turn."""
-
 
 def named(name: str, *, steps: bool = False) -> Callable[[R], R]:
-    """Register a reward under a name.
-
-    Args:
-        steps: whether it gives a value for each turn.
-    """
+    """Register a reward under a name. Its attribute `steps` says whether it gives a value for each turn."""
 
     def register(reward: R) -> R:
         NAMED[name] = reward
-        OF_TURNS.update([name] if steps else [])
+        reward.steps = steps  # type: ignore[attr-defined]
         return reward
 
     return register

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from trl_dbbench.database import Database
 from trl_dbbench.database.dialect import Dialect
@@ -34,6 +35,7 @@ class OutcomeReward:
     harness_fault: float | None = None
 
     __name__ = "outcome"
+    steps: ClassVar = False
 
     def __call__(self, episode: Sequence[Episode], **kwargs: object) -> list[float | None]:
         return [self._value(e) for e in episode]

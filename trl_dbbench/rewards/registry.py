@@ -34,7 +34,7 @@ from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.rewards import efficiency, steps  # noqa: F401  (they register their rewards)
 from trl_dbbench.rewards.learned import LearnedReward, RewardModel
-from trl_dbbench.rewards.named import NAMED, OF_TURNS
+from trl_dbbench.rewards.named import NAMED
 from trl_dbbench.rewards.outcome import OUTCOME_PRESETS, OutcomeReward
 from trl_dbbench.rewards.process import ProcessRewardModel
 from trl_dbbench.utils.lookup import look_up, place_of
@@ -207,11 +207,7 @@ def plain(function: Any) -> Any:
 
 def gives_no_steps(functions: Sequence[Any]) -> bool:
     """Return whether certainly none gives step rewards: all are the library's own."""
-    return all(
-        isinstance(each, OutcomeReward | RewardModel)
-        or ((name := _name_of(each)) is not None and name not in OF_TURNS)
-        for each in map(plain, functions)
-    )
+    return not any(getattr(plain(each), "steps", True) for each in functions)
 
 
 def _name_of(function: Any) -> str | None:

@@ -42,8 +42,7 @@ def note_rewards(
     """
     failed = [episode.status == Status.ENVIRONMENT_FAULT for episode in episodes]
     rewards[gather(torch.tensor(failed, device=rewards.device))] = torch.nan
-    own = rewards.chunk(Ranks().count)[Ranks().number]
-    for episode, values in zip(episodes, own.tolist(), strict=True):
+    for episode, values in zip(episodes, Ranks().own(rewards).tolist(), strict=True):
         # TRL holds them in fp32, which has some seven digits: -0.8 comes back as -0.800000012
         known = (None if np.isnan(value) else float(f"{value:.7g}") for value in values)
         episode.rewards = dict(zip(names, known, strict=True))
@@ -80,7 +79,7 @@ def assign(
     batch = AdvantageBatch(everyone, rewards.cpu(), weights.cpu(), groups, penalties)
     with together():
         given = compute(name, function, batch)
-    own = given.chunk(ranks.count)[ranks.number]
+    own = ranks.own(given)
     if own.dim() == 2:
         own = F.pad(own, (0, width - own.shape[1]))  # cut where other ranks have longer ones
     return own, note(everyone, given)

@@ -178,11 +178,11 @@ class Chooser:
                 left_out.append(group)
             greedy += batch.greedy
         return Batch(
-            rows=_own([row for group in groups for row in group.rows]),
+            rows=Ranks().own([row for group in groups for row in group.rows]),
             greedy=greedy,
             played=True,
             rewards=torch.cat([group.rewards for group in groups]),
-            extra=_own([logged for group in groups for logged in group.extra]),
+            extra=Ranks().own([logged for group in groups for logged in group.extra]),
             left_out=[row for group in left_out for row in group.rows],
         )
 
@@ -229,14 +229,7 @@ class Chooser:
 
     def _share(self, rows: Sequence[Row]) -> list[Row]:
         """Return this rank's copies of the rows, of which each has one for every sample of its group."""
-        return _own([dict(row) for row in rows for _ in range(self.args.num_generations)])
-
-
-def _own(of_all: list[Any]) -> list[Any]:
-    """This rank's part."""
-    ranks = Ranks()
-    each = len(of_all) // ranks.count
-    return of_all[ranks.number * each : (ranks.number + 1) * each]
+        return Ranks().own([dict(row) for row in rows for _ in range(self.args.num_generations)])
 
 
 def teaches(batch: AdvantageBatch, by_steps: bool = False, by_totals: bool = True) -> bool:

@@ -66,7 +66,7 @@ def tell(text: str) -> None:
 
 def _watch(process: int, counter: Path) -> None:
     """Wait until a process has ended; print the line if the kernel killed it for memory."""
-    words = Path(f"/proc/{process}/cmdline").read_text().split("\0")
+    words = Path(f"/proc/{process}/cmdline").read_text("ascii", "backslashreplace").split("\0")
     name = next((Path(word).name for word in words if word.endswith(".py")), "The training")
     text, peak = "", 0
     kills = deque([_kills(counter)], maxlen=LOOKS)

@@ -142,12 +142,11 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
                 note_values(episode, values)
         super()._assign_advantages(output, penalties)
         if train:
-            told, ranks = self.advantage, Ranks()
+            told = self.advantage
             spare = output["completion_ids"].shape[1] - told.values.shape[1]
             columns = ((VALUES, told.values), (RETURNS, told.returns), (SAMPLED, told.sampled))
             for name, of_all in columns:
-                own = F.pad(of_all.chunk(ranks.count)[ranks.number], (0, spare))
-                output[name] = own.to(self.accelerator.device)
+                output[name] = F.pad(Ranks().own(of_all), (0, spare)).to(self.accelerator.device)
             own = output[SAMPLED] & (output["completion_mask"] * output["tool_mask"]).bool()
             output[VALUED] = self.accelerator.gather(own.sum()).sum()
             known = told.returns[told.sampled], told.values[told.sampled]

@@ -8,7 +8,8 @@ a kill while a checkpoint is written    it is marked until it is whole; a marked
 a checkpoint that was damaged later     the sizes of its files are noted, and it is passed over
 a checkpoint between two steps of one   the rollouts still to be trained on are saved, a file for each rank,
 generation                              and TRL's count of micro-steps is restored
-a checkpoint in the middle of a step    holds the state before the step, which is repeated as a whole
+a checkpoint in the middle of a step,   holds the state before it; the step, or the evaluation, is repeated as
+or of an evaluation                     a whole
 a kill after the last step              no further step is done
 ```
 """
@@ -17,10 +18,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,45 +60,6 @@ STATES_FILE = "states.pt"
 """In a checkpoint: the states of the run's `stateful` objects."""
 
 
-@dataclass(frozen=True)
-class Pause:
-    """State between two steps of what a step changes, the optimizer's part left out."""
-
-    global_step: int
-    micro_step: int
-    rollouts: list[dict[str, Any]] | None
-    tokens_seen: int
-    generators: tuple[torch.Tensor, torch.Tensor | None]  # states, on the CPU and on the device
-    states: dict[str, Any]  # of `stateful`
-
-    @classmethod
-    def of(cls, trainer: ResumableGRPOTrainer) -> Pause:
-        device = trainer.accelerator.device
-        on_device = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state()
-        return cls(
-            trainer.state.global_step,
-            trainer._step,
-            trainer._buffered_inputs,
-            trainer.state.num_input_tokens_seen,
-            (torch.get_rng_state(), on_device),
-            {
-                name: deepcopy(each.state_dict())
-                for name, each in trainer.stateful.items()
-                if getattr(each, "changes_within_a_step", True)  # large weights say that they do not
-            },
-        )
-
-    def put(self, trainer: ResumableGRPOTrainer) -> None:
-        trainer._step = self.micro_step
-        trainer._buffered_inputs = self.rollouts
-        trainer.state.num_input_tokens_seen = self.tokens_seen
-        for name, state in self.states.items():
-            trainer.stateful[name].load_state_dict(state)
-        torch.set_rng_state(self.generators[0])
-        if self.generators[1] is not None:
-            torch.get_device_module(trainer.accelerator.device).set_rng_state(self.generators[1])
-
-
 class Unlogged:
     """The metrics of the steps since the last log, which the next one is of too."""
 
@@ -129,7 +91,8 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     _step: int
     _buffered_inputs: list[dict[str, Any]] | None
-    _pause: Pause | None = None  # before the step that is under way
+    _before: tuple[int, Callable[[], None]] | None = None
+    """The global step of the step or evaluation under way, and what restores the state before it."""
     _saved: int | None = None  # the global step of the last checkpoint
     best_step: int | None = None
     """Updates of the best weights, once `load_best_model_at_end` has loaded them."""
@@ -139,7 +102,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
     def __init__(self, *args: Any, **kwargs: Any):
         self.stateful: dict[str, Any] = {"unlogged": Unlogged(self)}
         super().__init__(*args, **kwargs)
-        self.flow = FlowCallback(self._any_rank)
+        self.flow = self.stateful["flow"] = FlowCallback(self._any_rank)
         self.callback_handler.callbacks = [
             self.flow if type(callback) is DefaultFlowCallback else callback
             for callback in self.callback_handler.callbacks
@@ -213,10 +176,12 @@ class ResumableGRPOTrainer(GRPOTrainer):
         accumulation, in_epoch = self.args.gradient_accumulation_steps, len(train_dataloader)
         epochs, steps = divmod(self.state.global_step, math.ceil(in_epoch / accumulation))
         self._step = epochs * in_epoch + steps * accumulation
-        self._buffered_inputs = self._pause = self._saved = None
+        self._buffered_inputs = self._before = self._saved = None
+        self.flow.evaluation_due = False
         if resume_from_checkpoint is not None:
             self._load_rollouts(Path(resume_from_checkpoint))
             self._load_states(Path(resume_from_checkpoint) / STATES_FILE)
+            self.flow.evaluation_due &= self.eval_dataset is not None
             if Path(resume_from_checkpoint).resolve() == self._checkpoint_folder().resolve():
                 self._saved = self.state.global_step
         return prepared
@@ -228,7 +193,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     def get_batch_samples(self, *args: Any, **kwargs: Any):
         # the first thing that a step does; at the start of an epoch it draws a random number
-        self._pause = Pause.of(self)
+        self._before = self.state.global_step, self._noted()
         return super().get_batch_samples(*args, **kwargs)
 
     def _load_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:
@@ -259,7 +224,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     def _load_rng_state(self, checkpoint):
         super()._load_rng_state(checkpoint)
-        self._pause = Pause.of(self)
+        self._before = self.state.global_step, self._noted()
 
     def _determine_best_metric(self, metrics: dict[str, Any], trial: Any) -> bool:
         asked = self.args.metric_for_best_model or ""
@@ -315,7 +280,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
         """
         for reason in filter(None, Ranks().gather(why)):
             text = f"{reason}. The database was waited for, by database_patience, and is still away."
-            if self.model.training:
+            if self.is_in_train:
                 self._save_checkpoint(self.model, trial=None)
                 text += (
                     f" Step {self.state.global_step} is saved in {self.args.output_dir}: start again with "
@@ -325,16 +290,39 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     @contextmanager
     def _before_the_step(self) -> Iterator[None]:
-        """Restore, for the block, the state before the step under way, if there is one."""
-        if self._pause is None or self._pause.global_step != self.state.global_step:
+        """Restore, for the block, the state before the step or evaluation under way, if there is one."""
+        if self._before is None or self._before[0] != self.state.global_step:
             yield
             return
-        now = Pause.of(self)
-        self._pause.put(self)
+        now = self._noted()
+        self._before[1]()
         try:
             yield
         finally:
-            now.put(self)
+            now()
+
+    def _noted(self) -> Callable[[], None]:
+        """Note the state of what a step changes, without the optimizer's part; return what restores it."""
+        device = self.accelerator.device
+        on_device = None if device.type == "cpu" else torch.get_device_module(device)
+        step, rollouts, seen = self._step, self._buffered_inputs, self.state.num_input_tokens_seen
+        generators = torch.get_rng_state(), on_device and on_device.get_rng_state()
+        states = {
+            name: deepcopy(each.state_dict())
+            for name, each in self.stateful.items()
+            if getattr(each, "changes_within_a_step", True)  # large weights say that they do not
+        }
+
+        def restore() -> None:
+            self._step, self._buffered_inputs = step, rollouts
+            self.state.num_input_tokens_seen = seen
+            for name, state in states.items():
+                self.stateful[name].load_state_dict(state)
+            torch.set_rng_state(generators[0])
+            if on_device is not None:
+                on_device.set_rng_state(generators[1])
+
+        return restore
 
     def _checkpoint_folder(self, trial: Any = None) -> Path:
         return Path(self._get_output_dir(trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
@@ -400,10 +388,25 @@ class ResumableGRPOTrainer(GRPOTrainer):
         # an evaluation draws from the global generators; training goes on as if it had not been
         device = self.accelerator.device
         used = [] if device.type == "cpu" else [device]  # not all that the machine has
+        self.flow.evaluation_due = self.is_in_train  # as a checkpoint says that is saved meanwhile
+        within_step = self._before is not None and self._before[0] == self.state.global_step
+        before = self._before if within_step else (self.state.global_step, self._noted())
         # and TRL's table of completions is the training's: one file a step
-        apart = replaced(self, _logs=deepcopy(self._logs), log_completions=False)
+        apart = replaced(self, _logs=deepcopy(self._logs), log_completions=False, _before=before)
         with torch.random.fork_rng(used, device_type=device.type), apart:
-            return super().evaluate(*args, **kwargs)
+            metrics = super().evaluate(*args, **kwargs)
+        self.flow.evaluation_due = False
+        return metrics
+
+    def _evaluate(
+        self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
+    ) -> dict[str, float]:
+        # what an evaluation decides when it is made is decided when it is made up for, too
+        late = skip_scheduler and self.state.global_step > 0
+        metrics = super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler and not late)
+        if late and self._determine_best_metric(metrics, trial) and self._checkpoint_folder().exists():
+            self.state.best_model_checkpoint = str(self._checkpoint_folder())
+        return metrics
 
     def _any_rank(self, yes: bool) -> bool:
         return bool(self.accelerator.gather(torch.tensor([yes], device=self.accelerator.device)).any())

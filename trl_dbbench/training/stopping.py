@@ -33,8 +33,8 @@ from trl_dbbench.utils.ranks import end
 NAMES = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 SAME_SIGNAL_SECONDS = 1.0  # a scheduler and a launcher may both send it
 PR_SET_PDEATHSIG = 1
-
-Handler = Callable[[int, FrameType | None], Any]
+LAUNCHERS = {"accelerate", "torchrun", "trl-dbbench", "trl_dbbench"}
+"""Programs and packages that start ranks."""
 
 
 class _Handlers:
@@ -47,12 +47,12 @@ class _Handlers:
     def __init__(self) -> None:
         self.number: signal.Signals | None = None  # the first that came
         self._came = 0.0  # time.monotonic()
-        self._earlier: dict[signal.Signals, Handler | int | None] = {}
+        self._earlier: dict[signal.Signals, Any] = {}  # their handlers
         self._process, self._parent = os.getpid(), os.getppid()
 
     @contextmanager
-    def taking(self, handler: Handler) -> Iterator[None]:
-        """Send signals to `handler` during the block; ignored signals stay ignored."""
+    def taking(self) -> Iterator[None]:
+        """Handle signals during the block; ignored signals stay ignored."""
         main = threading.current_thread() is threading.main_thread()  # Python takes handlers only there
         self._process, self._parent = os.getpid(), os.getppid()
         self._earlier = {
@@ -61,17 +61,25 @@ class _Handlers:
             if main and signal.getsignal(number) != signal.SIG_IGN  # nohup, a shell's background
         }
         for number in self._earlier:
-            signal.signal(number, handler)
+            signal.signal(number, self._handle)
         try:
             yield
         finally:
             self.let_go()
 
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        first = self.number is None
+        if not self._is_echo(number):
+            self._act(number, first)
+
+    def _act(self, number: int, first: bool) -> None:
+        raise NotImplementedError
+
     def let_go(self) -> None:
         for number, earlier in self._earlier.items():
             signal.signal(number, signal.SIG_DFL if earlier is None else earlier)
 
-    def is_echo(self, number: int) -> bool:
+    def _is_echo(self, number: int) -> bool:
         """Return whether this signal repeats the first. Called once for each signal."""
         now = time.monotonic()
         orphaned = number == signal.SIGTERM and os.getppid() != self._parent
@@ -102,14 +110,11 @@ class StopSignal(_Handlers):
     @contextmanager
     def noted(self) -> Iterator[None]:
         self.number = None
-        with self.taking(self._note):
+        with self.taking():
             yield
             StopSignal.trained = True
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        first = not self.received
-        if self.is_echo(number):
-            return
+    def _act(self, number: int, first: bool) -> None:
         if first:
             self.say(
                 f"{NAMES[signal.Signals(number)]}: the run ends after this step, with a checkpoint. A second "
@@ -123,10 +128,7 @@ class StopSignal(_Handlers):
 class _ScriptSignals(_Handlers):
     """Signals in a training script before and after its training."""
 
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        first = self.number is None
-        if self.is_echo(number):
-            return
+    def _act(self, number: int, first: bool) -> None:
         if first and StopSignal.trained:
             self.say("The run saves what it has and ends. Once more ends it at once.")
         elif first and number == signal.SIGINT:
@@ -137,27 +139,37 @@ class _ScriptSignals(_Handlers):
 
 
 class FlowCallback(DefaultFlowCallback):
-    """When to log, evaluate, save and stop: transformers' rules, with three changes.
+    """When to log, evaluate, save and stop: transformers' rules, with four changes.
 
     - The ranks agree at the end of a step on a stop by a signal, and save.
     - Actions due at the end of an epoch or the run are taken with its last step, before that step's
     checkpoint,
       so that a kill cannot come between the two.
     - A resumed run does not repeat the evaluation before the first step.
+    - It begins with the evaluation in which its checkpoint was saved, if that is so: `evaluation_due`, which
+      checkpoints keep.
 
     Args:
         any_rank: returns on all ranks whether one of them passed `True`.
     """
 
+    decides_weights = False
+
     def __init__(self, any_rank: Callable[[bool], bool]):
         self.signal = StopSignal()
-        self.stopped = False
+        self.stopped = self.evaluation_due = False
         self._any_rank = any_rank
+
+    def state_dict(self) -> dict[str, bool]:
+        return {"evaluation_due": self.evaluation_due}
+
+    def load_state_dict(self, state: dict[str, bool]) -> None:
+        self.evaluation_due = state["evaluation_due"]
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.stopped = False
         if state.global_step:
-            args.eval_on_start = False
+            args.eval_on_start = self.evaluation_due
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> TrainerControl:
         super().on_step_end(args, state, control, **kwargs)
@@ -180,9 +192,10 @@ def _ends_epoch_or_run(state: TrainerState) -> bool:
 
 
 def stop_with_launcher() -> None:
-    """Under `accelerate launch` on Linux, send this process SIGTERM when its launcher ends.
+    """Under `accelerate launch` or `trl-dbbench train` on Linux, send this process SIGTERM when its launcher
+    ends.
 
-    With a single process the launcher does not pass signals on: it would end alone.
+    With a single process `accelerate launch` does not pass signals on: it would end alone.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -190,10 +203,16 @@ def stop_with_launcher() -> None:
     # 0, in a container: its first process, or one that was started in it from outside
     with suppress(OSError):  # another user's, which /proc may hide (hidepid)
         command = Path(f"/proc/{launcher}/cmdline").read_bytes()
-    if b"accelerate" in command or b"torchrun" in command:
+    if is_launcher(command):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != launcher:  # it has ended meanwhile
             signal.raise_signal(signal.SIGTERM)
+
+
+def is_launcher(command: bytes) -> bool:
+    """Return whether a command line, as /proc has it, is a launcher's: a program's path, or a module."""
+    words = (Path(os.fsdecode(word)).name for word in command.split(b"\0"))
+    return any(word.partition(".")[0] in LAUNCHERS for word in words)
 
 
 @contextmanager
@@ -215,7 +234,7 @@ def ordered_end() -> Iterator[Callable[[Trainer], None]]:
     trainers: list[Trainer] = []
     StopSignal.trained = False
     signals = _ScriptSignals()
-    with witnessed(), signals.taking(signals.handle):
+    with witnessed(), signals.taking():
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # one that `bundled.launch` kept back
             yield trainers.append

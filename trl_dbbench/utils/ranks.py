@@ -23,7 +23,7 @@ T = TypeVar("T")
 class Ranks:
     """The processes of a run as accelerate has set them up; otherwise this process alone.
 
-    All ranks must call the methods, in the same order.
+    All ranks must call the methods but `own`, in the same order.
     """
 
     def __init__(self) -> None:
@@ -52,6 +52,11 @@ class Ranks:
         from accelerate.utils import gather_object
 
         return gather_object([value])
+
+    def own(self, of_all: Any) -> Any:
+        """Return this rank's part of a list or tensor that has those of all ranks, in order."""
+        each = len(of_all) // self.count
+        return of_all[self.number * each : (self.number + 1) * each]
 
     def hosts(self) -> list[str]:
         """Return the host name of every rank, in order, on all ranks."""

@@ -18,37 +18,13 @@ from peft import PeftConfig
 from trl.generation.vllm_generation import VLLMGeneration
 
 from trl_dbbench.engines.policy import ServedPolicy, TrainedPolicy
-from trl_dbbench.engines.vllm.weights import TrainedWeights, check_lora
-from trl_dbbench.episode.types import Sampling
+from trl_dbbench.engines.vllm.weights import TrainedWeights, Weights, check_lora
 from trl_dbbench.errors import ConfigError, one_line
 
 IN_MEMORY = Path("/dev/shm")
 
 RANKS_OF_VLLM = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM allows for `max_lora_rank`."""
-
-
-class LoadedWeights:
-    """One way to bring weights to the engine.
-
-    Attributes:
-        options: of vLLM's `LLM`, beside those that all ways share.
-        temperature: the policy's.
-        logprobs_of: sampling whose log-probabilities are trained on, if they are.
-        sleep_level: vLLM's: 1 keeps the weights in main memory, 2 forgets them.
-    """
-
-    options: dict[str, Any]
-    temperature = 1.0
-    logprobs_of: Sampling | None = None
-    sleep_level = 1
-
-    def open(self, llm: Any) -> None:
-        """Once, when the engine is there."""
-
-    def bring(self, llm: Any) -> Any:
-        """Give the engine the current weights; return vLLM's request of the adapter, if there is one."""
-        raise NotImplementedError
 
 
 def place_for(size: int) -> Path | None:
@@ -58,12 +34,11 @@ def place_for(size: int) -> Path | None:
     return IN_MEMORY if usable and shutil.disk_usage(IN_MEMORY).free > 2 * size * ranks else None
 
 
-class AdapterWeights(TrainedWeights, LoadedWeights):
+class AdapterWeights(TrainedWeights):
     """The LoRA adapter that is trained."""
 
     def __init__(self, policy: TrainedPolicy, args: Any):
         super().__init__(policy, args)
-        self.temperature = policy.sampling.temperature
         self.options = lora_options([policy.model.active_peft_config], ["the adapter that is trained"])
         self.options |= loading_options(policy)
         if getattr(policy.model, "is_loaded_in_8bit", False):
@@ -83,7 +58,7 @@ class AdapterWeights(TrainedWeights, LoadedWeights):
         return self._request
 
 
-class FullWeights(TrainedWeights, LoadedWeights):
+class FullWeights(TrainedWeights):
     """All weights of the model that is trained."""
 
     sleep_level = 2
@@ -95,7 +70,6 @@ class FullWeights(TrainedWeights, LoadedWeights):
                 "vLLM's CPU build cannot take new weights once it has laid out those that it loaded. Train "
                 "an adapter (use_peft: true), or leave use_vllm out."
             )
-        self.temperature = policy.sampling.temperature
         self.options = loading_options(policy)
 
     def open(self, llm: Any) -> None:
@@ -119,7 +93,7 @@ class _Sync(VLLMGeneration):
         """It is there."""
 
 
-class WeightsOfDisk(LoadedWeights):
+class WeightsOfDisk(Weights):
     """A model that vLLM loads itself, with an adapter or without; see `ServedPolicy`."""
 
     def __init__(self, policy: ServedPolicy, args: Any):

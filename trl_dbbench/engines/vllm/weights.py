@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from peft import PeftConfig, PeftType
@@ -26,17 +26,40 @@ from trl_dbbench.utils.ranks import together
 ADAPTERS_FOLDER = "_vllm_adapters"
 """In `output_dir`. Names with "_" in front are not pushed to the hub."""
 
-W = TypeVar("W")
 
-Way = Callable[[Any, Any], W]
-"""A class of weights, made from a policy and the settings."""
+class Weights:
+    """One way to bring weights to vLLM: to `VLLMServers`, or to an `LLM` in this process. All ranks call its
+    methods together.
+
+    Attributes:
+        temperature: the policy's.
+        logprobs_of: sampling whose log-probabilities are trained on, if they are.
+        adapters, full: for `VLLMServers`.
+        options: of vLLM's `LLM`, beside those that all ways share.
+        sleep_level: vLLM's: 1 keeps the weights in main memory, 2 forgets them.
+    """
+
+    temperature = 1.0
+    logprobs_of: Sampling | None = None
+    adapters: Path | None = None
+    full = False
+    options: dict[str, Any]
+    sleep_level = 1
+
+    def open(self, vllm: Any) -> None:
+        """Once, when the servers are connected, or the engine is there."""
+
+    def bring(self, vllm: Any) -> Any:
+        """Give vLLM the current weights; return the `LLM`'s request of the adapter, if there is one."""
+        raise NotImplementedError
 
 
-class TrainedWeights:
-    """Weights that each update changes, for servers or this process."""
+class TrainedWeights(Weights):
+    """Weights that each update changes."""
 
     def __init__(self, policy: TrainedPolicy, args: Any):
         self._policy, self._args = policy, args
+        self.temperature = policy.sampling.temperature
         self.logprobs_of = policy.sampling if args.needs_rollout_logprobs else None
         self._brought: Any = None
 
@@ -46,27 +69,11 @@ class TrainedWeights:
         return before != self._brought
 
 
-class Weights:
-    """One way to bring weights to servers. All ranks call its methods together.
-
-    `adapters`, `full` and `logprobs_of` are for `VLLMServers`.
-    """
-
-    adapters: Path | None = None
-    full = False
-    logprobs_of: Sampling | None = None
-
-    def open(self, servers: VLLMServers) -> None:
-        """Once, when the servers are connected."""
-
-    def bring(self, servers: VLLMServers) -> None:
-        """Before each rollout: the servers have the current weights when it returns."""
-        raise NotImplementedError
+Way = Callable[[Any, Any], Weights]
+"""A class of weights, made from a policy and the settings."""
 
 
-def way_of(
-    policy: Policy | ServedPolicy, setting: str, served: Way[W], full: Way[W], adapter: Way[W]
-) -> Way[W]:
+def way_of(policy: Policy | ServedPolicy, setting: str, served: Way, full: Way, adapter: Way) -> Way:
     """Return the class for this policy's weights: those that vLLM has, full ones, or a LoRA adapter.
 
     Args:
@@ -136,7 +143,7 @@ class ServedWeights(Weights):
         servers.on_main(servers.connect)
 
 
-class AdapterWeights(TrainedWeights, Weights):
+class AdapterWeights(TrainedWeights):
     """A LoRA adapter is saved into `output_dir`, and loaded from there by the servers."""
 
     def __init__(self, policy: TrainedPolicy, args: Any):
@@ -153,7 +160,7 @@ class AdapterWeights(TrainedWeights, Weights):
         )
 
 
-class FullWeights(TrainedWeights, Weights):
+class FullWeights(TrainedWeights):
     """TRL's client sends them, one server after the other."""
 
     full = True
