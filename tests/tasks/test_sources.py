@@ -484,6 +484,20 @@ def test_what_no_server_holds_is_refused_once(
         local_database.sandbox(large)
 
 
+def test_a_prompt_names_generated_columns(tmp_path: Path) -> None:
+    path = made(
+        tmp_path / "g.sqlite",
+        "CREATE TABLE t (a INT, b INT GENERATED ALWAYS AS (a * 2), c INT AS (a) STORED)",
+    )
+    for dialect in ("sqlite", "mysql"):
+        (table,) = Source.of(path).tables(dialect)
+        assert [(each.name, each.type) for each in table.columns] == [
+            ("a", "INT"),
+            ("b", "INT"),
+            ("c", "INT"),
+        ]
+
+
 @pytest.mark.parametrize("suffix", [".sqlite", ".sql"])
 def test_views_are_parsed_once_for_all_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str

@@ -119,7 +119,7 @@ def _with_change(examined: Examined, change: Change) -> Examined | None:
         return None
     if ending is None:
         return None
-    if isinstance(ending, Result) and all(cell is None for row in ending.rows for cell in row):
+    if isinstance(ending, Result) and ending.says_nothing:
         return None
     changed.task = replace(changed.task, gold=gold_of(changed.task, ending))
     return changed

@@ -99,7 +99,7 @@ class SQLiteFile:
             for name in self._made:
                 try:
                     columns = connection.execute(
-                        "SELECT name, type FROM pragma_table_info(?)", (name,)
+                        "SELECT name, type FROM pragma_table_xinfo(?) WHERE hidden <> 1", (name,)
                     ).fetchall()
                 except sqlite3.OperationalError:  # a view of something that is not there
                     continue
