@@ -401,7 +401,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
     def _evaluate(
         self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
     ) -> dict[str, float]:
-        # what an evaluation decides when it is made is decided when it is made up for, too
+        # a resumed run begins with the evaluation that it makes up for, which has the usual consequences
         late = skip_scheduler and self.state.global_step > 0
         metrics = super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler and not late)
         if late and self._determine_best_metric(metrics, trial) and self._checkpoint_folder().exists():

@@ -146,8 +146,8 @@ class FlowCallback(DefaultFlowCallback):
     checkpoint,
       so that a kill cannot come between the two.
     - A resumed run does not repeat the evaluation before the first step.
-    - It begins with the evaluation in which its checkpoint was saved, if that is so: `evaluation_due`, which
-      checkpoints keep.
+    - It begins with the evaluation during which its checkpoint was saved, if there was one. Checkpoints keep
+      `evaluation_due`.
 
     Args:
         any_rank: returns on all ranks whether one of them passed `True`.
