@@ -292,7 +292,7 @@ def open_model(
     model, adapter, settings = trained.model, trained.adapter, trained.settings
     engine, dtype = engine or EngineSettings(), dtype_of(settings)
     for name in filter(None, (model, adapter)):
-        check_not_misspelled(name, "model")
+        check_not_misspelled(name)
     for name in dict.fromkeys(filter(None, (adapter, *adapters))):
         warn_of_another_base(name, model)
     revision = settings.model_revision if adapter is not None else None

@@ -96,7 +96,6 @@ class ServerDatabase(Database):
                 dialect=self.dialect,
                 limits=limits,
                 watchdog=self._watchdog,
-                statements=Database.statements_at_once,
                 ranks=ranks,
                 own_server=server is not None,
                 require_accounts=require_accounts,

@@ -24,6 +24,7 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from trl_dbbench.database.base import Database
 from trl_dbbench.database.dialect import ServerDialect
 from trl_dbbench.database.error_numbers import TIME_LIMITS, is_environment_fault, is_full_disk
 from trl_dbbench.database.sandbox import Limits, Sandbox
@@ -103,10 +104,9 @@ class Tenancy:
 
     Args:
         owner: `dbb_<run>_r<rank>`. numbers: for the names to come; no other tenancy of the run has used them.
-            Threads draw from it concurrently. statements: how many may run at once; reduced if the server
-            lends fewer connections. ranks: the number of processes that share the server. own_server: whether
-            this run has started it, and nobody else uses it. require_accounts: refuse a server on which slots
-            cannot have accounts of their own.
+            Threads draw from it concurrently. ranks: the number of processes that share the server.
+            own_server: whether this run has started it, and nobody else uses it. require_accounts: refuse a
+            server on which slots cannot have accounts of their own.
 
     Raises:
         DBAPIError: the server cannot be reached.
@@ -122,7 +122,6 @@ class Tenancy:
         dialect: ServerDialect,
         limits: Limits,
         watchdog: Watchdog,
-        statements: int,
         ranks: int,
         own_server: bool,
         require_accounts: bool,
@@ -152,7 +151,7 @@ class Tenancy:
             self.lowers_names = self._keeper.exec_driver_sql("SELECT @@lower_case_table_names").scalar() == 1
             """Whether the server stores the names of tables in lower case."""
             connections = self._connections(self._keeper, ranks)
-            self.statements = max(1, min(statements, connections // 3))
+            self.statements = max(1, min(Database.statements_at_once, connections // 3))
             with self.admin.connect() as admin:
                 self._reader = self._prepare(admin, names, require_accounts)
                 self._probe = Probe(self._probing(admin, next(names)))
