@@ -410,6 +410,7 @@ def test_a_folder_of_something_else_is_left_alone(tasks: Path, command: Callable
         (["--temperature", "inf"], "temperature must be a finite number, is inf."),
         (["--top-p", "1.5"], "top_p must be above 0 and at most 1, is 1.5."),
         (["--max-per-task", "0"], "max_per_task must be at least 1, is 0."),
+        (["--seed", "-1"], "seed must be from 0 to 4294967295, is -1."),
     ],
 )
 def test_what_cannot_be_sampled(

@@ -614,6 +614,12 @@ def test_what_a_killed_run_left_is_removed(local_database: Database) -> None:
             cursor.execute("DROP DATABASE dbb_mine")
 
 
+def test_root_starts_a_private_server_whoever_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "nobody-of-this-name")
+    with opened("local") as database:
+        assert database.describe()
+
+
 def test_a_private_server_ends_with_its_process(tmp_path: Path) -> None:
     """Even if that process is killed, and even if the thread that opened it has ended."""
     with opened("local"):

@@ -490,7 +490,7 @@ def test_what_hits_a_limit_is_undone(server_database: Database) -> None:
         assert sandbox.execute("SELECT COUNT(*), SUM(gold) FROM medals").rows == before
         assert isinstance(server_database, ServerDatabase)
         # a busy machine may hold the server up at the very end of a statement's time
-        stood_still = server_database.tenancy._pulse.stood_still(start - LIMITS.seconds)
+        stood_still = server_database.tenancy.pulse.stood_still(start - LIMITS.seconds)
         assert sandbox.retries == 0 or stood_still, "that was no failure of the server"
 
 

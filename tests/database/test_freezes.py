@@ -188,7 +188,7 @@ def test_a_statement_that_is_slow_just_after_a_freeze_is_run_again(
 def test_the_pulse_tells_how_long_a_server_stood_still(frozen: tuple[Database, Freeze]) -> None:
     database, freeze = frozen
     assert isinstance(database, ServerDatabase)
-    pulse = database.tenancy._pulse
+    pulse = database.tenancy.pulse
     time.sleep(0.5)
     start = time.monotonic()
     with freeze():

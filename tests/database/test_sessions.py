@@ -164,7 +164,7 @@ def test_a_prepared_transaction_ends_with_its_episode(server_database: Database)
 def test_all_are_rolled_back_whatever_they_are_called(server_database: Database) -> None:
     names = ["'plain'", "'it''s', 'two parts', 7", "X'00ff27', X'5c', 1"]
     tenancy = server_database.tenancy
-    with bank(server_database.url) as accounts, tenancy._admin.connect() as admin:
+    with bank(server_database.url) as accounts, tenancy.admin.connect() as admin:
         for name in names:
             prepare(server_database.url, name, accounts)
         assert len(prepared_transactions(admin, tenancy.dialect)) == len(names)

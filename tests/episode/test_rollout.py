@@ -276,3 +276,9 @@ def test_rules_name_the_prompt_that_does_not_fit(late_orders):
     with pytest.raises(ConfigError, match="task 'late-orders' has 64 tokens, the model's context 64"):
         rules.check_length(64, late_orders)
     dataclasses.replace(rules, context=None).check_length(10**6, late_orders)
+
+
+def test_a_player_names_the_prompt_that_does_not_fit(late_orders, tokenizer, sqlite_database):
+    rules = Rules(3, 512, 2048, context=20)
+    with pytest.raises(ConfigError, match=r"task 'late-orders' has \d+ tokens, the model's context 20"):
+        play_script(late_orders, [RIGHT], tokenizer, sqlite_database, rules=rules)

@@ -101,18 +101,18 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_misspelled_folder_is_no_hub_id(runs: None, name: str, nearest: str) -> None:
     with pytest.raises(ConfigError) as error:
-        check_not_misspelled(name, "model")
+        check_not_misspelled(name)
     assert str(error.value) == f"{name} is not a folder; nearest: {nearest}."
 
 
 def test_paths_without_anything_near(runs: None) -> None:
     assert nearest_path("elsewhere/else") is None
     with pytest.raises(ConfigError, match=r"^\./mine is not a folder, so there is no model in it\.$"):
-        check_not_misspelled("./mine", "model")
+        check_not_misspelled("./mine")
 
 
 @pytest.mark.parametrize(
     "name", ["gpt2", "Qwen/Qwen2.5-7B-Instruct", "runs/quickstart", "runs/known", "runs/other"]
 )
 def test_hub_ids_and_folders_pass(runs: None, name: str) -> None:
-    check_not_misspelled(name, "model")
+    check_not_misspelled(name)

@@ -278,7 +278,7 @@ def load_tokenizer(
     name = model.model_name_or_path
     if name is None:
         raise ConfigError("say which model to train: model_name_or_path, a folder or a hub id.")
-    check_not_misspelled(name, "model")
+    check_not_misspelled(name)
     check_is_model(name)
     with loading(f"the model '{name}'"):
         tokenizer = AutoTokenizer.from_pretrained(

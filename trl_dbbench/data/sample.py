@@ -166,7 +166,7 @@ def sample_into(
             shots=shots,
             system_prompt=trained.settings.system_prompt,
             progress=progress,
-        )  # which refuses prompts that do not fit before anything is written
+        )
         _write_head(out, sampled, tasks, trained, player)
         kept = _Kept(out, sampled, plan)
         for batch in batches:

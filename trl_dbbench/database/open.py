@@ -290,13 +290,9 @@ def _embedded(why: str, options: dict[str, Any]) -> Database:
 
 
 def _first_that_works(docker_image: str, run: str, options: dict[str, Any]) -> Database:
-    starts: list[tuple[str, Callable[[], Server]]] = [
-        ("docker", lambda: start_docker(docker_image)),
-        ("local", start_local),
-    ]
-    for name, start in starts:
+    for name in ("docker", "local"):
         try:
-            database = _own(start(), run, options)
+            database = _start(name, docker_image, run, options)
         except DatabaseError as error:
             logger.debug('"auto" skips "%s": %s', name, error)
             continue

@@ -11,7 +11,7 @@ from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.types import Sampling, Start
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.lookup import check_choice
-from trl_dbbench.utils.settings import check_number
+from trl_dbbench.utils.settings import check_numbers
 
 KEEP = ("right", "all")
 
@@ -40,9 +40,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         check_choice("keep", self.keep, KEEP)
-        for name in ("n", "max_per_task", "temperature", "top_p", "top_k"):
-            if (value := getattr(self, name)) is not None:
-                check_number(name, value)
+        check_numbers(self, Plan)
 
     def starts(self, tasks: Iterable[Task], player: Player, system_prompt: Opening | None) -> list[Start]:
         """Return the starts of all episodes, in playing order: the `n` of a task side by side."""

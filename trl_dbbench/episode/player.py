@@ -222,10 +222,16 @@ class Player:
 
         Args:
             system_prompt: replaces the protocol's own.
+
+        Raises:
+            ConfigError: if the prompt leaves the model no room for a turn; also see `Judge.check_task`.
+            TaskError: see `Judge.check_task`.
         """
         self.judge.check_task(task, self.chat.protocol)
         messages = self.chat.protocol.messages(task, system_prompt)
-        return Start(task, self.chat.prompt_ids(messages), sampling, messages=messages)
+        prompt_ids = self.chat.prompt_ids(messages)
+        self.rules.check_length(len(prompt_ids), task)
+        return Start(task, prompt_ids, sampling, messages=messages)
 
     def check_dataset(self, dataset: Dataset) -> None:
         """Raise before a run for what would fail in the middle of it.

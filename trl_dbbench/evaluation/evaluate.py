@@ -235,37 +235,30 @@ def play_in_batches(
         shots: adds earlier episodes to the prompts, which begin with `system_prompt`.
 
     Raises:
-        ConfigError: if a prompt does not fit the model; at once.
         DatabaseError, EngineError: as `evaluate` does.
     """
     if shots is not None:
         shots.player = player
-    for start in starts:
-        player.rules.check_length(len(start.prompt_ids), start.task)
-
-    def batches() -> Iterator[list[Episode]]:
-        database, right, void = player.database, 0, 0
-        with (
-            backend.engine() as engine,
-            tqdm(total=len(starts), desc=label, unit="episode", disable=not progress or None) as bar,
-        ):
-            for first in range(0, len(starts), batch_size):
-                batch = starts[first : first + batch_size]
-                if shots is not None:
-                    batch = _showing(shots, batch, player, system_prompt)
-                episodes = player.play_all(batch, engine)
-                if database.gave_up is not None:
-                    raise DatabaseError(
-                        f"{database.gave_up}. It was waited for, {database.patience:g} s, and is still away; "
-                        f"{first} of {len(starts)} episodes were played."
-                    )
-                right += sum(episode.right for episode in episodes)
-                void += sum(episode.status == Status.ENVIRONMENT_FAULT for episode in episodes)
-                yield episodes
-                bar.update(len(episodes))
-                bar.set_postfix_str(so_far(right, void))
-
-    return batches()
+    database, right, void = player.database, 0, 0
+    with (
+        backend.engine() as engine,
+        tqdm(total=len(starts), desc=label, unit="episode", disable=not progress or None) as bar,
+    ):
+        for first in range(0, len(starts), batch_size):
+            batch = starts[first : first + batch_size]
+            if shots is not None:
+                batch = _showing(shots, batch, player, system_prompt)
+            episodes = player.play_all(batch, engine)
+            if database.gave_up is not None:
+                raise DatabaseError(
+                    f"{database.gave_up}. It was waited for, {database.patience:g} s, and is still away; "
+                    f"{first} of {len(starts)} episodes were played."
+                )
+            right += sum(episode.right for episode in episodes)
+            void += sum(episode.status == Status.ENVIRONMENT_FAULT for episode in episodes)
+            yield episodes
+            bar.update(len(episodes))
+            bar.set_postfix_str(so_far(right, void))
 
 
 def so_far(right: int, void: int) -> str:
@@ -299,7 +292,7 @@ def open_model(
     model, adapter, settings = trained.model, trained.adapter, trained.settings
     engine, dtype = engine or EngineSettings(), dtype_of(settings)
     for name in filter(None, (model, adapter)):
-        check_not_misspelled(name, "model")
+        check_not_misspelled(name)
     for name in dict.fromkeys(filter(None, (adapter, *adapters))):
         warn_of_another_base(name, model)
     revision = settings.model_revision if adapter is not None else None

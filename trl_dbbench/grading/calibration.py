@@ -46,7 +46,6 @@ def calibration(
     probabilities: Sequence[float],
     outcomes: Sequence[float],
     tasks: Sequence[str],
-    seed: int = 0,
     base_rate: float | None = None,
 ) -> Calibration:
     """Compare probabilities with outcomes.
@@ -65,7 +64,7 @@ def calibration(
     p, y = np.asarray(probabilities, float), np.asarray(outcomes, float)
     names, of_task = np.unique(np.asarray(tasks), return_inverse=True)
     rows = [np.flatnonzero(of_task == number) for number in range(len(names))]
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     draws = [
         np.concatenate([rows[number] for number in rng.integers(len(rows), size=len(rows))])
         for _ in range(RESAMPLES)

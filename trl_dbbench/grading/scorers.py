@@ -291,20 +291,3 @@ def read_csv(file: Path | IO[str]) -> Result:
     read = pandas.read_csv(file)
     rows = list(zip(*(read.iloc[:, place].tolist() for place in range(read.shape[1])), strict=True))
     return Result([*map(str, read.columns)], rows)
-
-
-SCORERS: dict[str, Callable[..., float]] = {
-    each.__name__: each for each in (strict, bird_ex, bird_soft_f1, spider_ts, spider2, critic, critic_mysql)
-}
-"""Scorers by name; each takes the predicted result and the gold one."""
-
-ORDERED = frozenset({"strict", "spider_ts", "critic"})
-"""Scorers that can compare the order of rows."""
-
-
-def scores(predicted: Result, gold: Result, ordered: bool = False) -> dict[str, float]:
-    """Return each scorer's score by name; those in `ORDERED` can compare the order of rows."""
-    return {
-        name: score(predicted, gold, ordered) if name in ORDERED else score(predicted, gold)
-        for name, score in SCORERS.items()
-    }

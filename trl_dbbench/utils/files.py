@@ -197,11 +197,11 @@ def nearest_path(path: str | Path) -> Path | None:
     return there.get(nearest(path.stem, there) or "")
 
 
-def check_not_misspelled(name: str, what: str) -> None:
-    """Raise ConfigError, naming the nearest path, for a missing path before the hub is asked for it.
+def check_not_misspelled(name: str) -> None:
+    """Raise ConfigError, naming the nearest path, for a missing path before the hub is asked for a model.
 
     A hub id is `model` or `owner/model`. Any other name (`./a`, `a/b/c`) is a path, and so is one whose first
-    part is a folder here, unless the hub's cache holds it. `what` is the kind of thing wanted: `"model"`.
+    part is a folder here, unless the hub's cache holds it.
     """
     from huggingface_hub.constants import HF_HUB_CACHE
 
@@ -214,7 +214,7 @@ def check_not_misspelled(name: str, what: str) -> None:
         if cached.is_dir() or near is None or not (len(parts) == 2 and Path(parts[0]).is_dir()):
             return
     raise ConfigError(
-        f"{name} is not a folder" + (f"; nearest: {near}." if near else f", so there is no {what} in it.")
+        f"{name} is not a folder" + (f"; nearest: {near}." if near else ", so there is no model in it.")
     )
 
 

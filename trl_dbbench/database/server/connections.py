@@ -450,8 +450,8 @@ def error_code(error: SQLAlchemyError) -> int:
     return arguments[0] if arguments and isinstance(arguments[0], int) else 0
 
 
-def error_text(error: SQLAlchemyError) -> str:
-    """The server's own words, without what SQLAlchemy adds to them."""
+def error_text(error: Exception) -> str:
+    """The error's text; of an error of the server its own words, without what SQLAlchemy adds to them."""
     if not isinstance(error, DBAPIError):
         return str(error)
     arguments: tuple[Any, ...] = getattr(error.orig, "args", ())
@@ -472,7 +472,7 @@ def as_fault(error: SQLAlchemyError, *, down: bool = False) -> EnvironmentFault:
     return EnvironmentFault(text, observation=text, error_code=code, down=down)
 
 
-def connect_advice(error: DBAPIError) -> str:
+def connect_advice(error: SQLAlchemyError) -> str:
     """Return why a server cannot be connected to, and what to do about it."""
     code = error_code(error)
     if code in _ACCOUNT_REFUSED:

@@ -10,6 +10,7 @@ import itertools
 import logging
 import threading
 import time
+from functools import partial
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -82,29 +83,24 @@ class ServerDatabase(Database):
         self._down_since: float | None = None
         self._tried = 0.0
         self._answers = True
-        self._numbers = itertools.count()
-
-        def enter() -> Tenancy:
-            return Tenancy(
-                self._url,
-                f"dbb_{run}_r{rank:05d}",
-                self._numbers,
-                dialect=self.dialect,
-                limits=limits,
-                watchdog=self._watchdog,
-                statements=Database.statements_at_once,
-                ranks=ranks,
-                own_server=server is not None,
-                require_accounts=require_accounts,
-            )
-
-        self._enter = enter
         try:
             version = self._reach()
             self.dialect = dialect_of(version)
             place = server.where if server else f"at {shown(self._url)}"
             self._description = f"{self.dialect.product} {version.split('-')[0]}, {place}"
-            self.tenancy = enter()
+            self._enter = partial(
+                Tenancy,
+                self._url,
+                f"dbb_{run}_r{rank:05d}",
+                itertools.count(),  # of all tenancies
+                dialect=self.dialect,
+                limits=limits,
+                watchdog=self._watchdog,
+                ranks=ranks,
+                own_server=server is not None,
+                require_accounts=require_accounts,
+            )
+            self.tenancy = self._enter()
         except SQLAlchemyError as error:
             raise DatabaseError(f"{shown(self._url)}: {error_text(error)}") from None
         self.statements_at_once = self.tenancy.statements

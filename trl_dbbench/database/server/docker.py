@@ -153,8 +153,7 @@ def _start_container(image: str, password: str, port: int) -> Any:
             "The reaper of testcontainers cannot be pulled; the next run removes what a killed one leaves."
         )
         testcontainers_config.ryuk_disabled = True
-        container = _container(image, password, port)
-        container.start()
+        return _start_container(image, password, port)
     return container
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import shutil
 import signal
@@ -95,7 +94,7 @@ def start_local() -> Server:
 
 def _start_process(program: str, folder: Path) -> subprocess.Popen[bytes]:
     version = _output([program, "--no-defaults", "--version"])
-    user = [f"--user={getpass.getuser()}"] if os.geteuid() == 0 else []
+    user = ["--user=root"] if os.geteuid() == 0 else []
     # in a folder that others share, a server that starts removes the temporary tables of all
     data = [f"--datadir={folder}/data", f"--tmpdir={folder}"]
     if "MariaDB" in version:

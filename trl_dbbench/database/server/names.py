@@ -8,7 +8,8 @@ so that what cannot be replaced, such as the length of one, is the same in every
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
@@ -22,6 +23,7 @@ _DATABASES = ("DATABASE", "SCHEMA")
 _TO_REWRITE = re.compile(rf"{SHOWN_DATABASE}|\b(?:{'|'.join((*_DATABASES, *_USERS))})\b", re.IGNORECASE)
 _CATALOGS = frozenset({"information_schema", "performance_schema", "mysql", "sys"})
 _OF_A_TABLE = frozenset({"COLUMNS", "FIELDS", "INDEX", "INDEXES", "KEYS"})
+_GAPS = frozenset({"gap", "executed"})
 _KEPT = frozenset({"CREATE", "ALTER", "EXPLAIN", "DESCRIBE", "DESC", "ANALYZE"})
 """Statements whose text is kept or explained: what they call stays as it is written."""
 
@@ -63,19 +65,16 @@ def sent(sql: str, database: str) -> str:
     """
     if not _TO_REWRITE.search(sql):
         return sql
-    parts = [(kind, text) for kind, text in lexemes(sql)]
-    code = [number for number, (kind, _) in enumerate(parts) if kind not in ("gap", "executed")]
-    statement = _Statement([parts[number] for number in code])
-    texts = [text for _, text in parts]
-    for place, replaced in statement.rewritten(database):
-        texts[code[place]] = replaced
-    return "".join(texts)
+    parts = list(lexemes(sql))
+    statement = _Statement([part for part in parts if part[0] not in _GAPS])
+    replaced, places = dict(statement.rewritten(database)), count()
+    return "".join(text if kind in _GAPS else replaced.get(next(places), text) for kind, text in parts)
 
 
 class _Statement:
     """A statement's parts without gaps: their kinds, texts, and names or words."""
 
-    def __init__(self, parts: list[tuple[str, str]]) -> None:
+    def __init__(self, parts: Sequence[tuple[str, str]]) -> None:
         self._kinds = [kind for kind, _ in parts]
         self._texts = [text for _, text in parts]
         self._words = [text.upper() if kind == "word" else "" for kind, text in parts]

@@ -162,7 +162,7 @@ class Probe:
             statements(self._connection)
             return True
         except (SQLAlchemyError, DatabaseError) as error:
-            self._why = error_text(error) if isinstance(error, SQLAlchemyError) else str(error)
+            self._why = error_text(error)
             self._failed = time.monotonic()
             hang_up(self._connection)
             self._connection = None

@@ -28,7 +28,7 @@ import random
 import re
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -62,20 +62,8 @@ _DIAGNOSTICS = re.compile(
 """Words that read the previous statement's diagnostics, which a SET would clear."""
 
 
-@dataclass(frozen=True)
-class Moment:
-    """`timestamp`: seconds since 1970. `seeds`: of RAND()."""
-
-    timestamp: float
-    seeds: tuple[int, int]
-
-    def __str__(self) -> str:
-        first, second = self.seeds
-        return f"SET timestamp = {self.timestamp:.6f}, rand_seed1 = {first}, rand_seed2 = {second}"
-
-
 class Moments:
-    """The moments of an episode's statements in a slot.
+    """The moments of an episode's statements in a slot: SQL that sets the clock and the random numbers.
 
     Args:
         ahead: seconds by which the server's clock is ahead of ours.
@@ -90,7 +78,7 @@ class Moments:
         self._agents = False
         """The agent has set the clock itself."""
 
-    def fix(self, session: Session, sql: str, kind: Kind, again: Moment | None) -> Moment | None:
+    def fix(self, session: Session, sql: str, kind: Kind, again: str | None) -> str | None:
         """Fix the statement's moment, if it may matter.
 
         Args:
@@ -103,10 +91,11 @@ class Moments:
         self._hidden = self._hidden or (varies and kind not in ("reads", "plain"))
         if not needed:
             return None
-        seeds = random.SystemRandom().getrandbits(30), random.SystemRandom().getrandbits(30)
-        moment = again or Moment(time.time() + self._ahead, seeds)
+        first, second = (random.SystemRandom().getrandbits(30) for _ in range(2))
+        now = f"SET timestamp = {time.time() + self._ahead:.6f}, rand_seed1 = {first}, rand_seed2 = {second}"
+        moment = again or now
         try:
-            session.connection.exec_driver_sql(str(moment))
+            session.connection.exec_driver_sql(moment)
         except DBAPIError as error:
             if not is_from_server(error.orig):
                 raise
@@ -185,7 +174,7 @@ class ServerSandbox(Sandbox):
     def repeat(self, sql: str, seen: QueryResult) -> QueryResult:
         return self._executed(sql, None, seen.moment)
 
-    def _executed(self, sql: str, limits: Limits | None, again: Moment | None) -> QueryResult:
+    def _executed(self, sql: str, limits: Limits | None, again: str | None) -> QueryResult:
         if refused := refusal(sql):
             return refused
         self.reached = True
@@ -200,7 +189,8 @@ class ServerSandbox(Sandbox):
         if self._slot is None and self._pristine is not None:
             return self._observed(self._pristine.loaded.database, "READ COMMITTED")
         slot = self._own()
-        state = self._not_copied()
+        shared = self._shared
+        state = self._observed(shared.database, "READ COMMITTED", self._copied) if shared is not None else {}
         if slot.stateless:  # what is not committed there is of a killed statement, and still being undone
             self._check_usable(slot)
             return {**state, **self._observed(slot.name, "READ COMMITTED")}
@@ -216,7 +206,7 @@ class ServerSandbox(Sandbox):
             self._tenancy.slots.give_back(self._slot)
             self._slot = None
 
-    def _execute(self, sql: str, limits: Limits | None, again: Moment | None) -> QueryResult:
+    def _execute(self, sql: str, limits: Limits | None, again: str | None) -> QueryResult:
         readers, pristine = self._tenancy.readers, self._pristine
         dialect = self._tenancy.dialect
         self.changed = False
@@ -287,43 +277,35 @@ class ServerSandbox(Sandbox):
         if self._unmeasured_seconds < UNMEASURED_SECONDS and (result.affected or 0) < UNMEASURED_ROWS:
             return False
         self._unmeasured_seconds = 0.0
-        begun = self._loaded.bytes if self._loaded is not None else 0
+        begun = self._pristine.loaded.bytes if self._pristine is not None else 0
         return self._tenancy.size(slot.name, session.number) > MAX_TABLE_BYTES + begun
 
     # --- the tables of a source ---------------------------------------------------------------------------
 
     @property
-    def _loaded(self) -> Loaded | None:
-        return self._pristine.loaded if self._pristine is not None else None
+    def _shared(self) -> Loaded | None:
+        """The source, while the slot does not have all of its tables."""
+        loaded = self._pristine.loaded if self._pristine is not None else None
+        return loaded if loaded is not None and not loaded.names <= self._copied else None
 
     def _touches_no_copy(self, sql: str) -> bool:
         """Return whether a statement that reads finds the same in the pristine tables as in the slot."""
-        loaded = self._loaded
-        if loaded is None or loaded.names <= self._copied:
-            return False
-        return not loaded.named_in(sql) & self._copied
+        return (shared := self._shared) is not None and not shared.named_in(sql) & self._copied
 
     def _copy_for(self, sql: str, kind: Kind, reads: bool) -> None:
         """Copy what a statement needs in the slot: that which it names, or else all."""
-        loaded = self._loaded
-        if loaded is None or loaded.names <= self._copied:
+        if (shared := self._shared) is None:
             return
-        needed = loaded.names
+        needed = shared.names
         if _only_rows(sql, kind):
-            named = loaded.named_in(sql)
-            needed = named if reads else loaded.touched_by(named)
+            named = shared.named_in(sql)
+            needed = named if reads else shared.touched_by(named)
         if missing := needed - self._copied:
             slot = self._own()
             slot.plain = False
             with self._tenancy.making(self._task):
-                self._tenancy.loader.copy(loaded, missing, slot.name)
+                self._tenancy.loader.copy(shared, missing, slot.name)
             self._copied |= missing
-
-    def _not_copied(self) -> State:
-        loaded = self._loaded
-        if loaded is None or loaded.names <= self._copied:
-            return {}
-        return self._observed(loaded.database, "READ COMMITTED", self._copied)
 
     # ------------------------------------------------------------------------------------------------------
 

@@ -8,14 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pymysql.err import MySQLError
 from sqlalchemy import Engine
-from sqlalchemy.engine import URL, CursorResult, Row
+from sqlalchemy.engine import CursorResult, Row
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from trl_dbbench.database.dialect import ServerDialect
 from trl_dbbench.database.error_numbers import (
     KILLS,
     NO_ANSWER,
@@ -47,9 +46,10 @@ from trl_dbbench.database.server.connections import (
 )
 from trl_dbbench.database.server.names import Names, sent
 from trl_dbbench.database.server.ownership import Account
-from trl_dbbench.database.server.pulse import Pulse
-from trl_dbbench.database.server.watchdog import Watchdog
 from trl_dbbench.errors import DatabaseError, EnvironmentFault
+
+if TYPE_CHECKING:
+    from trl_dbbench.database.server.tenancy import Tenancy
 
 logger = logging.getLogger("trl_dbbench.database")
 
@@ -72,45 +72,28 @@ class Session:
     """An engine with one connection.
 
     Args:
-        url: with the account that statements run under.
-        killer: an engine that may kill the statements of others.
-        pulse: of the server.
-        owner, keeper: the run's lock, and the number of the connection that must hold it.
+        tenancy: the run's, on the server.
+        account: runs the statements; `None` stands for the account of the server's URL.
 
     Raises:
         DBAPIError: the connection cannot be opened.
         EnvironmentFault: the server was restarted, and what the run had there is gone.
     """
 
-    def __init__(
-        self,
-        url: URL,
-        limits: Limits,
-        dialect: ServerDialect,
-        killer: Engine,
-        watchdog: Watchdog,
-        pulse: Pulse,
-        owner: str,
-        keeper: int,
-    ) -> None:
-        self.limits = limits
+    def __init__(self, tenancy: Tenancy, account: Account | None) -> None:
         self.broken: str | None = None
         """The reason that it must not be used any more."""
         self.database = ""
         """A name that differs in every run; the agent reads and writes `SHOWN_DATABASE` instead."""
         self.reader: object = None
         """Whose statement ran here last, where several share it (`Readers`)."""
-        self._names = Names(owner)
-        self._owner = owner
-        self._keeper = keeper
-        self._dialect = dialect
-        self._killer = killer
-        self._watchdog = watchdog
-        self._pulse = pulse
-        self._url = url
-        self._engine = make_engine(
-            url, limits.seconds + GRACE_SECONDS, init_command=dialect.set_time_limit(limits.seconds)
-        )
+        self._tenancy = tenancy
+        self._limits = tenancy.limits
+        self._names = Names(tenancy.owner)
+        self._url = tenancy.url_of(account)
+        seconds = self._limits.seconds
+        time_limit = tenancy.dialect.set_time_limit(seconds)
+        self._engine = make_engine(self._url, seconds + GRACE_SECONDS, init_command=time_limit)
         self.connection = self._engine.connect()
         try:
             self._check()
@@ -171,13 +154,13 @@ class Session:
             EnvironmentFault: the database failed; the session cannot be used again.
         """
         start = time.monotonic()
-        watch = self._watchdog(lambda: self._time_left(start), self._kill, self._driver.hang_up)
+        watch = self._tenancy.watchdog(lambda: self._time_left(start), self._kill, self._driver.hang_up)
         try:
             with watch:
-                result = self._run(sql, start, limits or self.limits)
+                result = self._run(sql, start, limits or self._limits)
         except DBAPIError as error:
             if watch.fired or error_code(error) in TIME_LIMITS:
-                result = timed_out(self.limits)
+                result = timed_out(self._limits)
             else:
                 result = self._refused(error, start)
         except EnvironmentFault:
@@ -197,12 +180,12 @@ class Session:
             self._absorb_kill(start)
         # SLEEP() and the like do not fail when they are stopped, but return a value; what returns no rows has
         # been done
-        stopped = result.rows is not None and (watch.fired or result.seconds >= self.limits.seconds)
+        stopped = result.rows is not None and (watch.fired or result.seconds >= self._limits.seconds)
         if not stopped and result.limit != "time":
             return result
-        if self._pulse.stood_still(start - CATCH_UP * self.limits.seconds):
+        if self._tenancy.pulse.stood_still(start - CATCH_UP * self._limits.seconds):
             raise self._stood_still()
-        return timed_out(self.limits, time.monotonic() - start)
+        return timed_out(self._limits, time.monotonic() - start)
 
     def table(self, sql: str) -> TableState:
         """Return what a query of our own gives."""
@@ -214,7 +197,7 @@ class Session:
     def roll_back_prepared(self) -> bool:
         """Roll back an XA transaction that was prepared here. Returns whether the connection still works."""
         if self.broken is None:
-            ownership.roll_back_prepared(self.connection, self._dialect, only_own=True)
+            ownership.roll_back_prepared(self.connection, self._tenancy.dialect, only_own=True)
         return self.broken is None and not self.connection.invalidated
 
     def disconnect(self) -> None:
@@ -223,12 +206,12 @@ class Session:
 
     def _time_left(self, start: float) -> float:
         """Seconds for which a statement may still run: the server's standstills are not counted."""
-        return start + self.limits.seconds + self._pulse.stood_still(start) - time.monotonic()
+        return start + self._limits.seconds + self._tenancy.pulse.stood_still(start) - time.monotonic()
 
     def _stood_still(self) -> EnvironmentFault:
         """A statement was stopped that may not be slow itself. The session must not be used again."""
         self.broken = "The server stood still during a statement"
-        stopped = timed_out(self.limits)
+        stopped = timed_out(self._limits)
         return EnvironmentFault(
             self.broken, observation=stopped.error, error_code=stopped.error_code, still=True
         )
@@ -237,7 +220,7 @@ class Session:
         """The fault that this error means. The session must not be used again."""
         self.broken = error_text(error)
         fault = as_fault(error)
-        fault.still = self._pulse.stood_still(start) > 0
+        fault.still = self._tenancy.pulse.stood_still(start) > 0
         fault.observation = self._names.shown(fault.observation)
         return fault
 
@@ -259,7 +242,7 @@ class Session:
         )
 
     def _check(self) -> None:
-        if ownership.holder(self.connection, self._owner) != self._keeper:
+        if not self._tenancy.holds_lock(self.connection):
             raise EnvironmentFault("The server was restarted")
 
     def _shown(self, row: Row[Any]) -> tuple:
@@ -309,9 +292,11 @@ class Session:
         return False
 
     def _killers(self) -> Iterator[Engine]:
-        yield self._killer
+        yield self._tenancy.killer
         # an account that may not kill the statements of others may still kill its own
-        yield make_engine(self._url, KILL_SECONDS, init_command=self._dialect.set_time_limit(KILL_SECONDS))
+        yield make_engine(
+            self._url, KILL_SECONDS, init_command=self._tenancy.dialect.set_time_limit(KILL_SECONDS)
+        )
 
     def _lives(self) -> bool:
         try:

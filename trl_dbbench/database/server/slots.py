@@ -19,15 +19,15 @@ import contextlib
 import itertools
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from trl_dbbench.database.dialect import ServerDialect
 from trl_dbbench.database.sandbox import Loss, QueryResult
 from trl_dbbench.database.server import ownership
 from trl_dbbench.database.server.ownership import Account
@@ -37,6 +37,9 @@ from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.tasks import Table
 from trl_dbbench.tasks.model import TablesKey
 from trl_dbbench.utils.sql import quote
+
+if TYPE_CHECKING:
+    from trl_dbbench.database.server.tenancy import Tenancy
 
 MAX_ROWS = 1_000
 MAX_SECONDS = 0.2
@@ -201,38 +204,18 @@ class Slots:
     A server that fails, or cannot make what it should, raises DBAPIError or EnvironmentFault.
 
     Args:
-        admin: makes and removes slots. makers: make the tables in them.
+        tenancy: whose they are.
+        makers: make the tables in them.
         names: the names of slots to be made.
-        connect: opens a session under an account; `None` stands for the account of the database's URL.
-        has_accounts: whether slots have accounts of their own. own_server: whether nobody else uses the
-            server.
         connections: how many slots may have a connection at a time.
-        statements: how many statements may run at once.
     """
 
-    def __init__(
-        self,
-        admin: Engine,
-        makers: Engine,
-        names: Iterator[str],
-        connect: Callable[[Account | None], Session],
-        *,
-        dialect: ServerDialect,
-        has_accounts: bool,
-        own_server: bool,
-        connections: int,
-        statements: int,
-    ) -> None:
-        self._admin = admin
+    def __init__(self, tenancy: Tenancy, makers: Engine, names: Iterator[str], connections: int) -> None:
+        self._tenancy = tenancy
         self._makers = makers
-        self._dialect = dialect
-        self._own_server = own_server
         self._names = names
-        self._connect = connect
-        self._has_accounts = has_accounts
         self._max_connections = connections
-        self._shared_connections = min(connections, CONNECTIONS_PER_STATEMENT * statements)
-        self._idle_connections = statements
+        self._shared_connections = min(connections, CONNECTIONS_PER_STATEMENT * tenancy.statements)
         self._connected = 0
         self._uses = itertools.count()
         self._all: set[Slot] = set()
@@ -330,8 +313,8 @@ class Slots:
     def _new(self) -> Slot:
         name = next(self._names)
         account = None
-        if self._has_accounts:
-            with self._admin.connect() as admin:
+        if self._tenancy.has_accounts:
+            with self._tenancy.admin.connect() as admin:
                 account = ownership.create_account(admin, name)
         slot = Slot(name, account)
         with self._free:
@@ -377,7 +360,7 @@ class Slots:
                     return session
                 except EnvironmentFault:  # the server may have closed it while it was idle
                     session.disconnect()
-            session = self._connect(slot.account)
+            session = self._tenancy.session(slot.account)
             session.renew(slot.name)
             return session
         except BaseException:
@@ -423,7 +406,7 @@ class Slots:
             session.clear()
         with self._free:
             keep = (
-                session.broken is None and not self._closed and len(self._sessions) < self._idle_connections
+                session.broken is None and not self._closed and len(self._sessions) < self._tenancy.statements
             )
             if keep:
                 self._sessions.append(session)
@@ -443,7 +426,7 @@ class Slots:
     def _roll_back_prepared(self, slot: Slot) -> bool:
         """Roll back what would outlive the slot's connection. Returns whether that still works."""
         # on a server of our own `_drop` does it, which need not know whose a transaction is
-        if self._own_server or slot.session is None or slot.stateless:
+        if self._tenancy.own_server or slot.session is None or slot.stateless:
             return True
         return slot.session.roll_back_prepared()
 
@@ -461,11 +444,11 @@ class Slots:
 
     def _drop(self, name: str) -> None:
         # while the agent's connection is still ending, nobody else can roll back what it has prepared
-        for _ in range(2 if self._own_server else 1):
-            with contextlib.suppress(SQLAlchemyError), self._admin.connect() as admin:
-                if self._own_server:
-                    ownership.roll_back_prepared(admin, self._dialect)
+        for _ in range(2 if self._tenancy.own_server else 1):
+            with contextlib.suppress(SQLAlchemyError), self._tenancy.admin.connect() as admin:
+                if self._tenancy.own_server:
+                    ownership.roll_back_prepared(admin, self._tenancy.dialect)
                 ownership.drop_database(admin, name)
-                if self._has_accounts:
+                if self._tenancy.has_accounts:
                     ownership.drop_account(admin, name)
                 return

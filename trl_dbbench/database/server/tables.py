@@ -110,11 +110,10 @@ def read_tables(
         with engine.connect() as connection:
             place = _database(connection, database or make_url(url).database or None)
             return _Reader(connection, place, sample, seed).read(names)
-    except DBAPIError as error:
-        reason = connect_advice(error) if error.connection_invalidated or error.statement is None else None
-        raise DatabaseError(f"{shown(parsed)}: {reason or error_text(error)}") from None
     except SQLAlchemyError as error:
-        raise DatabaseError(f"{shown(parsed)}: {error_text(error)}") from None
+        lost = isinstance(error, DBAPIError) and (error.connection_invalidated or error.statement is None)
+        reason = connect_advice(error) if lost else error_text(error)
+        raise DatabaseError(f"{shown(parsed)}: {reason}") from None
     finally:
         engine.dispose()
 

@@ -24,6 +24,7 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from trl_dbbench.database.base import Database
 from trl_dbbench.database.dialect import ServerDialect
 from trl_dbbench.database.error_numbers import TIME_LIMITS, is_environment_fault, is_full_disk
 from trl_dbbench.database.sandbox import Limits, Sandbox
@@ -103,10 +104,9 @@ class Tenancy:
 
     Args:
         owner: `dbb_<run>_r<rank>`. numbers: for the names to come; no other tenancy of the run has used them.
-            Threads draw from it concurrently. statements: how many may run at once; reduced if the server
-            lends fewer connections. ranks: the number of processes that share the server. own_server: whether
-            this run has started it, and nobody else uses it. require_accounts: refuse a server on which slots
-            cannot have accounts of their own.
+            Threads draw from it concurrently. ranks: the number of processes that share the server.
+            own_server: whether this run has started it, and nobody else uses it. require_accounts: refuse a
+            server on which slots cannot have accounts of their own.
 
     Raises:
         DBAPIError: the server cannot be reached.
@@ -122,60 +122,51 @@ class Tenancy:
         dialect: ServerDialect,
         limits: Limits,
         watchdog: Watchdog,
-        statements: int,
         ranks: int,
         own_server: bool,
         require_accounts: bool,
     ) -> None:
         self.owner = owner
         self.over = False
+        self.own_server = own_server
         self.dialect = dialect
+        self.limits = limits
         self._url = url
-        self._limits = limits
-        self._watchdog = watchdog
-        self._admin = make_engine(url, ADMIN_SECONDS, connections=ADMIN_CONNECTIONS)
+        self.watchdog = watchdog
+        self.admin = make_engine(url, ADMIN_SECONDS, connections=ADMIN_CONNECTIONS)
         quick = partial(make_engine, url, KILL_SECONDS, connect_timeout=KILL_SECONDS)
-        self._killer = quick(connections=KILL_CONNECTIONS)
+        self.killer = quick(connections=KILL_CONNECTIONS)
         self._killed: dict[int, float] = {}
         """Connection numbers -> when their statements were first seen killed but still running."""
         self.users: WeakValueDictionary[int, Sandbox] = WeakValueDictionary()
         """Connection numbers -> the sandboxes whose statements ran there last."""
-        self._pulse = Pulse(quick(connections=1))
+        self.pulse = Pulse(quick(connections=1))
         # not a generator, which several threads cannot draw from at once
         names = map(f"{owner}_s{{:07d}}".format, numbers)
         try:
-            self._keeper = self._admin.connect()
+            self._keeper = self.admin.connect()
             self._keeper_number = ownership.hold_lock(self._keeper, owner)
             self.ahead = float(self._keeper.exec_driver_sql("SELECT @@timestamp").scalar() or 0) - time.time()
             """Seconds by which the server's clock is ahead of ours."""
             self.lowers_names = self._keeper.exec_driver_sql("SELECT @@lower_case_table_names").scalar() == 1
             """Whether the server stores the names of tables in lower case."""
             connections = self._connections(self._keeper, ranks)
-            self.statements = max(1, min(statements, connections // 3))
-            with self._admin.connect() as admin:
+            self.statements = max(1, min(Database.statements_at_once, connections // 3))
+            with self.admin.connect() as admin:
                 self._reader = self._prepare(admin, names, require_accounts)
                 self._probe = Probe(self._probing(admin, next(names)))
         except BaseException:
             self._dispose()
             raise
         self.loader = SourceLoader(url, dialect, lambda name: self.size(name, 0))
-        self.pristine = PristineDatabases(self._admin, self.loader, owner, numbers)
+        self.pristine = PristineDatabases(self.admin, self.loader, owner, numbers)
         self.readers = None
         if self._reader is not None:
-            connect = partial(self._session, self._reader)
+            connect = partial(self.session, self._reader)
             self.readers = Readers(connect, self.statements + SPARE_READERS)
-        self.observers = Readers(lambda: self._session(None), OBSERVERS)
-        self.slots = Slots(
-            self._admin,
-            make_engine(url, ADMIN_SECONDS, connections=MAKER_CONNECTIONS, ping=False),
-            names,
-            self._session,
-            dialect=dialect,
-            own_server=own_server,
-            has_accounts=self._has_accounts,
-            connections=max(1, connections - self.statements - SPARE_READERS),
-            statements=self.statements,
-        )
+        self.observers = Readers(partial(self.session, None), OBSERVERS)
+        makers = make_engine(url, ADMIN_SECONDS, connections=MAKER_CONNECTIONS, ping=False)
+        self.slots = Slots(self, makers, names, max(1, connections - self.statements - SPARE_READERS))
 
     def failing(self, since: float) -> str | None:
         """Return what is wrong with the server, as our own statements have found since a moment; see
@@ -187,7 +178,7 @@ class Tenancy:
     def held(self) -> bool:
         """Return whether the server still holds what this tenancy made; False also if the server does not
         answer."""
-        return self._held(self._admin)
+        return self._held(self.admin)
 
     def answers(self) -> bool:
         """As `held`, on a connection of its own and with `CONNECT_SECONDS` of patience: for a server that may
@@ -201,14 +192,14 @@ class Tenancy:
     def _held(self, engine: Engine) -> bool:
         try:
             with engine.connect() as connection:
-                return not self.over and ownership.holder(connection, self.owner) == self._keeper_number
+                return not self.over and self.holds_lock(connection)
         except SQLAlchemyError:
             return False
 
     @property
     def silent(self) -> bool:
         """Return whether the server has not answered for some seconds."""
-        return self._pulse.silent
+        return self.pulse.silent
 
     def take_slot(self, task: Task) -> Slot:
         """A slot with the task's tables; those of a source are left for `loader` to copy."""
@@ -235,7 +226,7 @@ class Tenancy:
     def size(self, database: str, connection: int) -> int:
         """Bytes on disk of a database's tables and of a connection's temporary ones; 0 if they are hidden."""
         names = {"files": database.replace("_", r"\_") + "/%", "database": database, "connection": connection}
-        with contextlib.suppress(SQLAlchemyError), self._admin.connect() as admin:
+        with contextlib.suppress(SQLAlchemyError), self.admin.connect() as admin:
             *settings, size = self.dialect.database_size
             for setting in settings:
                 admin.exec_driver_sql(setting)
@@ -244,7 +235,7 @@ class Tenancy:
 
     def temporary_bytes(self) -> int:
         """Size of the file that all temporary tables are in, which grows if nothing in it is free; or 0."""
-        with contextlib.suppress(SQLAlchemyError), self._admin.connect() as admin:
+        with contextlib.suppress(SQLAlchemyError), self.admin.connect() as admin:
             if self.dialect.temporary_size is not None:
                 return int(admin.exec_driver_sql(self.dialect.temporary_size).scalar() or 0)
         return 0
@@ -253,9 +244,9 @@ class Tenancy:
         """The connections whose statements run that long after the time at which they were killed."""
         now = time.monotonic()
         # a standstill makes those look old that were stopped just now
-        if self._pulse.stood_still(now - 2 * (self._limits.seconds + seconds)):
+        if self.pulse.stood_still(now - 2 * (self.limits.seconds + seconds)):
             return []
-        with contextlib.suppress(SQLAlchemyError, DatabaseError), self._admin.connect() as admin:
+        with contextlib.suppress(SQLAlchemyError, DatabaseError), self.admin.connect() as admin:
             # not by the server's own seconds, which go by the session's clock
             self._killed = {number: self._killed.get(number, now) for number in ownership.killed(admin)}
             return [number for number, since in self._killed.items() if now - since > seconds]
@@ -277,8 +268,8 @@ class Tenancy:
         """Remove everything that the run has made on the server, and leaves."""
         self._close_sessions()
         try:
-            with self._admin.connect() as admin:
-                ownership.remove_owned(admin, self.owner, accounts=self._has_accounts)
+            with self.admin.connect() as admin:
+                ownership.remove_owned(admin, self.owner, accounts=self.has_accounts)
                 if self._reader is not None:
                     ownership.drop_account(admin, self._reader.name)
         except SQLAlchemyError as error:
@@ -296,36 +287,29 @@ class Tenancy:
         self.observers.close()
         self.slots.close()
 
-    def _session(self, account: Account | None) -> Session:
+    def session(self, account: Account | None) -> Session:
         """A session for agents' statements, or for ours where they ran; waited for if the server has none."""
         try:
-            return self._connect(account)
+            return Session(self, account)
         except DBAPIError as error:
             raise as_fault(error, down=True) from None
 
-    def _connect(self, account: Account | None) -> Session:
-        url = self._url
-        if account is not None:
-            url = url.set(username=account.name, password=account.password)
-        return Session(
-            url,
-            self._limits,
-            self.dialect,
-            self._killer,
-            self._watchdog,
-            self._pulse,
-            self.owner,
-            self._keeper_number,
-        )
+    def url_of(self, account: Account | None) -> URL:
+        """The server's URL with this account; `None` stands for its own."""
+        if account is None:
+            return self._url
+        return self._url.set(username=account.name, password=account.password)
+
+    def holds_lock(self, connection: Connection) -> bool:
+        """Return whether the server holds the run's lock, asked on this connection."""
+        return ownership.holder(connection, self.owner) == self._keeper_number
 
     def _probing(self, admin: Connection, name: str) -> Engine:
         """An engine for the probe, with a database and, if possible, an account such as agents have."""
-        url = self._url.set(database=name)
         admin.exec_driver_sql(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
-        if self._has_accounts:
-            account = ownership.create_account(admin, name)
-            url = url.set(username=account.name, password=account.password)
+        url = self.url_of(ownership.create_account(admin, name) if self.has_accounts else None)
         setting = self.dialect.set_time_limit(PROBE_SECONDS)
+        url = url.set(database=name)
         return make_engine(url, PROBE_SECONDS, connect_timeout=KILL_SECONDS, init_command=setting)
 
     def _connections(self, keeper: Connection, ranks: int) -> int:
@@ -373,17 +357,17 @@ class Tenancy:
                 shown(self._url),
                 problem,
             )
-        self._has_accounts = problem is None
+        self.has_accounts = problem is None
         # our own account may write in this mode, agents' may not
         read_only = text_of(admin.exec_driver_sql("SELECT @@read_only").scalar())
-        if self._has_accounts and read_only not in ("", "OFF"):
+        if self.has_accounts and read_only not in ("", "OFF"):
             raise DatabaseError(
                 f"{shown(self._url)}: the server is in read-only mode (read_only = {read_only}); agents "
                 "could change nothing there. Name a server that takes changes, or SET GLOBAL read_only = OFF."
             )
-        reader = self._try_reader(admin, next(names)) if self._has_accounts else None
+        reader = self._try_reader(admin, next(names)) if self.has_accounts else None
         with contextlib.suppress(SQLAlchemyError):
-            ownership.sweep(admin, accounts=self._has_accounts)
+            ownership.sweep(admin, accounts=self.has_accounts)
         return reader
 
     def _try_database(self, admin: Connection, name: str) -> None:
@@ -404,7 +388,7 @@ class Tenancy:
         """Return why accounts for slots cannot be made, or `None`."""
         problem = None
         try:
-            self._connect(ownership.create_account(admin, name)).disconnect()
+            Session(self, ownership.create_account(admin, name)).disconnect()
         except DBAPIError as error:
             if is_environment_fault(error_code(error), error_text(error)):
                 raise
@@ -427,6 +411,6 @@ class Tenancy:
             self._keeper.close()
         with contextlib.suppress(AttributeError):
             self._probe.close()
-        self._pulse.close()
-        self._killer.dispose()
-        self._admin.dispose()
+        self.pulse.close()
+        self.killer.dispose()
+        self.admin.dispose()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 LOOK_SECONDS = 0.05
 """Seconds between looks at the statements that run."""
@@ -57,42 +58,36 @@ class Watchdog:
                 threading.Thread(target=watch.fire, daemon=True).start()
 
 
+@dataclass(eq=False)
 class Watch:
     """Whether one statement is still running. Its kill never comes after the block has ended."""
 
-    def __init__(
-        self, left: Callable[[], float], kill: Callable[..., bool], hang_up: Callable[[], None]
-    ) -> None:
-        self.left = left
-        self.fired = False
-        self.heard = False
-        self.hung_up = False
-        self._kill = kill
-        self._hang_up = hang_up
-        self.done = False
-        self._lock = threading.Lock()
-        self._running = threading.Lock()  # an Event takes several times as long to make
-        self._running.acquire()
+    left: Callable[[], float]
+    kill: Callable[..., bool]
+    hang_up: Callable[[], None]
+    fired: bool = False
+    heard: bool = False
+    hung_up: bool = False
+    done: bool = False
+    _ends: threading.Condition = field(default_factory=threading.Condition)
 
     def __enter__(self) -> Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._lock:
+        with self._ends:
             self.done = True
-        self._running.release()
+            self._ends.notify()
 
     def fire(self) -> None:
-        with self._lock:
+        with self._ends:
             if self.done:
                 return
             self.fired = True
-            self.heard = self._kill()
-        # a server that does not accept the kill has failed; the connection's own time limit will notice
-        if self.heard and not self._running.acquire(timeout=HANG_UP_SECONDS):
-            with self._lock:
-                if self.done:
-                    return
-                self.hung_up = True
-                self._hang_up()
-            self._kill("CONNECTION")  # an agent's code can handle the error of a kill and go on
+            self.heard = self.kill()
+            # a server that does not accept the kill has failed; the connection's own time limit will notice
+            if not self.heard or self._ends.wait_for(lambda: self.done, HANG_UP_SECONDS):
+                return
+            self.hung_up = True
+            self.hang_up()
+        self.kill("CONNECTION")  # an agent's code can handle the error of a kill and go on
