@@ -20,7 +20,7 @@ from accelerate import Accelerator
 from transformers import AutoModelForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
-from trl_dbbench.engines.shared_prompts import SharedPrompts
+from trl_dbbench.engines.shared_prompts import SharedPrompts, Tokens
 from trl_dbbench.engines.token_trees import lay_out_trees, score_sequences
 from trl_dbbench.episode.token_tree import TokenTree
 
@@ -62,7 +62,7 @@ def main() -> None:
     input_ids = torch.tensor([ids for ids, _ in made], device=accelerator.device)
     mask = torch.ones_like(input_ids)
     follows = torch.tensor([places[PROMPT:] for _, places in made], device=accelerator.device) - PROMPT
-    sharing = SharedPrompts(accelerator)
+    sharing, tokens = SharedPrompts(accelerator), Tokens(input_ids, mask, follows.shape[1], follows)
 
     def usual(ids: torch.Tensor, mask: torch.Tensor, completion: int, _: int | None):
         output = model(
@@ -75,10 +75,10 @@ def main() -> None:
         return output.log_probs[:, -completion - 1 : -1], None
 
     def sequences() -> torch.Tensor:
-        return score_sequences(usual, input_ids, mask, follows)[0]
+        return score_sequences(usual, tokens)[0]
 
     def tree() -> torch.Tensor:
-        layout = lay_out_trees(input_ids, mask, follows, range(len(input_ids)))
+        layout = lay_out_trees(tokens, range(len(input_ids)))
         return sharing.forward(model, [layout], (len(input_ids), follows.shape[1]), False)[0]
 
     seconds: dict[str, list[float]] = {"one forward a sequence": [], "tree": []}

@@ -19,7 +19,7 @@ from trl.trainer.utils import add_fused_lm_head
 from trl_dbbench import DBBenchGRPOTrainer
 from trl_dbbench.engines import shared_prompts
 from trl_dbbench.engines.policy import count_positions_by_row
-from trl_dbbench.engines.shared_prompts import FAMILIES, Layout, lay_out, reason_against, same_prompt
+from trl_dbbench.engines.shared_prompts import FAMILIES, Layout, Tokens, lay_out, reason_against, same_prompt
 from trl_dbbench.errors import ConfigError
 
 A, B = [11, 12, 13, 14], [21, 22]
@@ -36,7 +36,8 @@ def padded(
 
 
 def laid_out(ids: torch.Tensor, mask: torch.Tensor, completion: int) -> Layout:
-    return lay_out(ids, mask, completion, same_prompt(ids, mask, completion))
+    tokens = Tokens(ids, mask, completion)
+    return lay_out(tokens, same_prompt(tokens))
 
 
 def test_the_row() -> None:

@@ -12,7 +12,7 @@ from test_shared_prompts import padded, random_model
 from training import make_trainer
 
 from trl_dbbench import DBBenchGRPOTrainer
-from trl_dbbench.engines.shared_prompts import FAMILIES
+from trl_dbbench.engines.shared_prompts import FAMILIES, Tokens
 from trl_dbbench.engines.token_trees import NOTHING_BEFORE, follows_of, lay_out_trees, score_sequences
 from trl_dbbench.episode.protocol import Invalid
 from trl_dbbench.episode.types import Completion, Episode, Sampling, Turn
@@ -32,7 +32,7 @@ def test_the_row() -> None:
     and says 61."""
     ids, mask = padded(([11, 12], [21, 22, 22, 31, 41, 42, 51, 61]), ([13], [23]), width=2, completion=8)
     follows = torch.tensor([[-1, 0, -1, 2, 3, 4, NEW, 6], [-1, 0, 1, 2, 3, 4, 5, 6]])
-    layout = lay_out_trees(ids, mask, follows, [0, 1])
+    layout = lay_out_trees(Tokens(ids, mask, 8, follows), [0, 1])
     assert layout.input_ids.tolist() == [[11, 12, 21, 22, 22, 31, 41, 42, 51, 61, 13, 23]]
     assert layout.position_ids.tolist() == [[0, 1, 2, 3, 2, 3, 4, 5, 0, 1, 0, 1]]
     assert layout.predicts.tolist() == [1, 2, 1, 4, 5, 6, 8, 10], "nothing predicts 51"
@@ -126,7 +126,7 @@ def test_each_sequence_by_hand(trainer: DBBenchGRPOTrainer, family: str) -> None
         logps = torch.log_softmax(logits[:, width - 1 : -1], dim=-1)
         return logps.gather(2, ids[:, width:, None])[..., 0], None
 
-    values, none = score_sequences(usual, ids, mask, follows)
+    values, none = score_sequences(usual, Tokens(ids, mask, follows.shape[1], follows))
     assert none is None
     prompt, row = ids[2, 5:12].tolist(), ids[2, 12:].tolist()
     for sequence, columns in ((prompt + row[:20], range(20)), (row[20:33], range(20, 33))):

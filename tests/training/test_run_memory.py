@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig, D
 from trl.trainer.utils import add_fused_lm_head
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
-from trl_dbbench.engines.shared_prompts import lay_out, sharing
+from trl_dbbench.engines.shared_prompts import Tokens, lay_out, sharing
 from trl_dbbench.engines.transformers.admission import cache_bytes_per_token
 from trl_dbbench.engines.transformers.models import CACHE_ARGUMENT
 from trl_dbbench.training import memory
@@ -119,7 +119,7 @@ def kept_by_autograd(
     ):
         if how.get("shared"):
             ids[:, : tokens // 2] = ids[0, : tokens // 2]
-            layout = lay_out(ids, torch.ones_like(ids), tokens // 2, [[0, 1]])
+            layout = lay_out(Tokens(ids, torch.ones_like(ids), tokens // 2), [[0, 1]])
             with sharing(backbone, layout) as inputs:
                 kept = model(**inputs, fused_lm_head=True)
         else:

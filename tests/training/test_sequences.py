@@ -11,8 +11,8 @@ from training import adapter_of, equal, make_trainer, varied
 
 from trl_dbbench import DBBenchGRPOTrainer
 from trl_dbbench.database import Database
+from trl_dbbench.engines.shared_prompts import FOLLOWS
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.training.packing import FOLLOWS
 
 SAMPLES = 4
 

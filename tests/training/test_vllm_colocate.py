@@ -29,12 +29,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl_dbbench import ConfigError, DBBenchGRPOTrainer, EngineError
 from trl_dbbench.engines.base import EngineSettings, open_backend
 from trl_dbbench.engines.policy import Policy, Precision, ServedPolicy, TrainedPolicy
+from trl_dbbench.engines.shared_prompts import FOLLOWS
 from trl_dbbench.engines.transformers.backend import TransformersBackend
 from trl_dbbench.engines.vllm.loaded import loading_options, place_for
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.types import Rules
 from trl_dbbench.evaluation.evaluate import evaluate
-from trl_dbbench.training.packing import FOLLOWS
 
 pytestmark = pytest.mark.vllm_in_process
 

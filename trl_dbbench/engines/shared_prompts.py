@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -137,36 +137,54 @@ class Layout:
     columns: torch.Tensor  # (M,)
 
 
-def same_prompt(input_ids: torch.Tensor, attention_mask: torch.Tensor, completion: int) -> list[list[int]]:
-    """Return the rows of each prompt, in the order of their first ones.
+FOLLOWS = "follows"
+"""The key of `Tokens.follows` in a scored batch."""
 
-    Args:
-        input_ids: (B, L), prompts padded on the left, completions padded on the right.
-        attention_mask: (B, L).
-        completion: columns of the completions.
-    """
-    width = input_ids.shape[1] - completion
-    ids, starts = input_ids[:, :width].cpu().numpy(), (width - attention_mask[:, :width].sum(dim=1)).tolist()
+
+class Tokens(NamedTuple):
+    """Rows of a batch: prompts, padded on the left, and completions, padded on the right."""
+
+    input_ids: torch.Tensor  # (B, L)
+    attention_mask: torch.Tensor  # (B, L)
+    completion: int  # T, columns of the completions
+    follows: torch.Tensor | None = None  # (B, T), where a row is a tree; see `token_trees`
+    apart: bool = False
+    """Whether the model computes each sequence of a tree as a separate row."""
+
+    @classmethod
+    def of(cls, batch: dict[str, Any], shares_prompts: bool = True) -> Tokens:
+        """Take them from a scored batch.
+
+        Args:
+            shares_prompts: whether the model computes what sequences share once.
+        """
+        ids, mask = (
+            torch.cat([batch[f"prompt_{of}"], batch[f"completion_{of}"]], dim=1) for of in ("ids", "mask")
+        )
+        return cls(ids, mask, batch["completion_ids"].shape[1], batch.get(FOLLOWS), not shares_prompts)
+
+    @property
+    def width(self) -> int:
+        """Columns of the prompts."""
+        return self.input_ids.shape[1] - self.completion
+
+
+def same_prompt(tokens: Tokens) -> list[list[int]]:
+    """Return the rows of each prompt, in the order of their first ones."""
+    width = tokens.width
+    ids = tokens.input_ids[:, :width].cpu().numpy()
+    starts = (width - tokens.attention_mask[:, :width].sum(dim=1)).tolist()
     rows: dict[bytes, list[int]] = {}
     for row, start in enumerate(starts):
         rows.setdefault(ids[row, start:].tobytes(), []).append(row)
     return [*rows.values()]
 
 
-def lay_out(
-    input_ids: torch.Tensor,
-    attention_mask: torch.Tensor,
-    completion: int,
-    prompts: Iterable[Sequence[int]],
-) -> Layout:
-    """Put some rows of a batch into one.
-
-    Args:
-        prompts: the wanted rows of each prompt. The other arguments are those of `same_prompt`.
-    """
-    width, device = input_ids.shape[1] - completion, input_ids.device
-    shown = attention_mask[:, :width].sum(dim=1).tolist()
-    lengths = attention_mask[:, width:].sum(dim=1).tolist()
+def lay_out(tokens: Tokens, prompts: Iterable[Sequence[int]]) -> Layout:
+    """Put some rows of a batch into one: the wanted rows of each prompt."""
+    input_ids, width, device = tokens.input_ids, tokens.width, tokens.input_ids.device
+    shown = tokens.attention_mask[:, :width].sum(dim=1).tolist()
+    lengths = tokens.attention_mask[:, width:].sum(dim=1).tolist()
     groups: list[Group] = []
     pieces: list[torch.Tensor] = []  # (2, tokens): the rows and columns of the batch that the row is made of
     predicts: list[torch.Tensor] = []
@@ -323,9 +341,7 @@ class SharedPrompts:
     def score(
         self,
         model: nn.Module,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        completion: int,
+        tokens: Tokens,
         batch_size: int | None = None,
         compute_entropy: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None] | None:
@@ -333,17 +349,17 @@ class SharedPrompts:
         share prompts.
 
         Args:
-            input_ids, attention_mask, completion: as in `same_prompt`.
             batch_size: rows of a forward pass; all if left out. Ranks that share the weights go through as
                 many passes as in the usual forward.
 
         Returns:
             (B, T) both, 0 on padding. `None` if sharing is not worth it.
         """
-        layouts = layouts_of(input_ids, attention_mask, completion, batch_size)
+        layouts = layouts_of(tokens, batch_size)
         if not layouts:
             return None
-        return self.forward(model, layouts, (len(input_ids), completion), compute_entropy)
+        shape = len(tokens.input_ids), tokens.completion
+        return self.forward(model, layouts, shape, compute_entropy)
 
     def forward(
         self, model: nn.Module, layouts: Sequence[Layout], shape: tuple[int, int], compute_entropy: bool
@@ -365,16 +381,13 @@ class SharedPrompts:
         return logps, in_place([each.entropy[0] for each in outputs]) if compute_entropy else None
 
 
-def layouts_of(
-    input_ids: torch.Tensor, attention_mask: torch.Tensor, completion: int, batch_size: int | None
-) -> list[Layout]:
+def layouts_of(tokens: Tokens, batch_size: int | None) -> list[Layout]:
     """Return the rows of each forward pass; none if the usual forward computes hardly more."""
-    batch = (input_ids, attention_mask, completion)
-    rows = [(number, row) for number, rows in enumerate(same_prompt(*batch)) for row in rows]
+    rows = [(number, row) for number, rows in enumerate(same_prompt(tokens)) for row in rows]
     layouts = []
     for start in range(0, len(rows), batch_size or len(rows)):
         of_pass = groupby(rows[start : start + (batch_size or len(rows))], key=itemgetter(0))
-        layouts.append(lay_out(*batch, [[row for _, row in each] for _, each in of_pass]))
+        layouts.append(lay_out(tokens, [[row for _, row in each] for _, each in of_pass]))
     computed = sum(layout.input_ids.numel() for layout in layouts)
     predicting = all(layout.targets.numel() for layout in layouts)
-    return layouts if predicting and computed <= WORTH * input_ids.numel() else []
+    return layouts if predicting and computed <= WORTH * tokens.input_ids.numel() else []

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from trl_dbbench.engines.shared_prompts import Layout, Tree
+from trl_dbbench.engines.shared_prompts import Layout, Tokens, Tree
 from trl_dbbench.episode.token_tree import NOTHING, paths
 from trl_dbbench.episode.types import Episode
 
@@ -36,13 +36,11 @@ def follows_of(episodes: Sequence[Episode], columns: int) -> torch.Tensor | None
     return torch.tensor(rows)
 
 
-def places_of(
-    input_ids: torch.Tensor, attention_mask: torch.Tensor, follows: torch.Tensor
-) -> list[tuple[list[int], list[int]]]:
+def places_of(tokens: Tokens) -> list[tuple[list[int], list[int]]]:
     """Return the columns that each row's tokens lie in, and the place, among them, of the one before each."""
-    width = input_ids.shape[1] - follows.shape[1]
-    rows = []
-    for mask, after in zip(attention_mask.tolist(), follows.tolist(), strict=True):
+    assert tokens.follows is not None
+    width, rows = tokens.width, []
+    for mask, after in zip(tokens.attention_mask.tolist(), tokens.follows.tolist(), strict=True):
         columns = [column for column, shown in enumerate(mask) if shown]
         prompt = sum(mask[:width])
         before = [
@@ -57,15 +55,13 @@ def _place(after: int, prompt: int) -> int:
     return NOTHING if after == NOTHING_BEFORE else prompt + after
 
 
-def lay_out_trees(
-    input_ids: torch.Tensor, attention_mask: torch.Tensor, follows: torch.Tensor, rows: Sequence[int]
-) -> Layout:
+def lay_out_trees(tokens: Tokens, rows: Sequence[int]) -> Layout:
     """Put some rows of a batch into one, each a tree."""
-    width, device = input_ids.shape[1] - follows.shape[1], input_ids.device
+    input_ids, width, device = tokens.input_ids, tokens.width, tokens.input_ids.device
     trees, ids, positions, predicts, targets = [], [], [], [], []
-    start = 0
-    at = places_of(input_ids[rows], attention_mask[rows], follows[rows])
-    for row, (columns, before) in zip(rows, at, strict=True):
+    start, at = 0, places_of(tokens)
+    for row in rows:
+        columns, before = at[row]
         seen = torch.zeros(len(columns), len(columns), dtype=torch.bool)
         for place, earlier in enumerate(before):
             if earlier != NOTHING:
@@ -100,17 +96,13 @@ Usual = Callable[[torch.Tensor, torch.Tensor, int, int | None], tuple[torch.Tens
 
 
 def score_sequences(
-    usual: Usual,
-    input_ids: torch.Tensor,
-    attention_mask: torch.Tensor,
-    follows: torch.Tensor,
-    batch_size: int | None = None,
+    usual: Usual, tokens: Tokens, batch_size: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the values (B, T) of the completions' tokens, by one forward a sequence."""
-    width = input_ids.shape[1] - follows.shape[1]
+    input_ids, width = tokens.input_ids, tokens.width
     sequences = [
         (row, [columns[place] for place in path])
-        for row, (columns, before) in enumerate(places_of(input_ids, attention_mask, follows))
+        for row, (columns, before) in enumerate(places_of(tokens))
         for path in paths(before)
     ]
     longest = max(len(columns) for _, columns in sequences)
@@ -130,7 +122,9 @@ def score_sequences(
     def placed(computed: torch.Tensor | None) -> torch.Tensor | None:
         if computed is None:
             return None
-        return computed.new_zeros(follows.shape).index_put(tuple(to), computed[tuple(source)])
+        return computed.new_zeros(len(input_ids), tokens.completion).index_put(
+            tuple(to), computed[tuple(source)]
+        )
 
     logps = placed(values[0])
     assert logps is not None

@@ -31,9 +31,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trl_dbbench.engines.policy import forward_is_collective
+from trl_dbbench.engines.shared_prompts import Tokens
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.training.memory import fitting
-from trl_dbbench.training.packing import Part, Row, Tokens, fit, pack, rows_of, tokens_of
+from trl_dbbench.training.packing import Part, Row, fit, pack, rows_of, tokens_of
 from trl_dbbench.training.resume import replaced
 from trl_dbbench.utils.ranks import Ranks
 

@@ -16,38 +16,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from trl_dbbench.engines.shared_prompts import WORTH, same_prompt
+from trl_dbbench.engines.shared_prompts import WORTH, Tokens, same_prompt
 from trl_dbbench.engines.token_trees import paths, places_of
-
-FOLLOWS = "follows"
-"""The key of `Tokens.follows` in a scored batch."""
-
-
-class Tokens(NamedTuple):
-    """Rows of a batch: prompts, padded on the left, and completions, padded on the right."""
-
-    input_ids: torch.Tensor  # (B, L)
-    attention_mask: torch.Tensor  # (B, L)
-    completion: int  # T, columns of the completions
-    follows: torch.Tensor | None = None  # (B, T), where a row is a tree; see `engines.token_trees`
-    apart: bool = False
-    """Whether the model computes each sequence of a tree as a separate row."""
-
-    @classmethod
-    def of(cls, batch: dict[str, Any], shares_prompts: bool = True) -> Tokens:
-        """Take them from a scored batch.
-
-        Args:
-            shares_prompts: whether the model computes what sequences share once.
-        """
-        ids, mask = (
-            torch.cat([batch[f"prompt_{of}"], batch[f"completion_{of}"]], dim=1) for of in ("ids", "mask")
-        )
-        return cls(ids, mask, batch["completion_ids"].shape[1], batch.get(FOLLOWS), not shares_prompts)
 
 
 class Row(NamedTuple):
@@ -63,17 +37,15 @@ class Row(NamedTuple):
 
 def rows_of(tokens: Tokens) -> list[Row]:
     """Return the rows of a batch, those of one prompt one after the other."""
-    width = tokens.input_ids.shape[1] - tokens.completion
-    mask = tokens.attention_mask
+    width, mask = tokens.width, tokens.attention_mask
     prompts, completions = (each.sum(dim=1).tolist() for each in (mask[:, :width], mask[:, width:]))
     apart = [0] * len(mask)
     if tokens.apart and tokens.follows is not None:
-        before = (before for _, before in places_of(tokens.input_ids, mask, tokens.follows))
-        lengths = [[len(path) for path in paths(each)] for each in before]
+        lengths = [[len(path) for path in paths(before)] for _, before in places_of(tokens)]
         apart = [len(each) * max(each) for each in lengths]
     return [
         Row(row, number, prompts[row], completions[row], apart[row])
-        for number, rows in enumerate(same_prompt(*tokens[:3]))
+        for number, rows in enumerate(same_prompt(tokens))
         for row in rows
     ]
 
@@ -174,8 +146,7 @@ class Part:
         return cls(number, places, *columns, idle)
 
     def cut(self, tokens: Tokens) -> Tokens:
-        start = tokens.input_ids.shape[1] - tokens.completion
-        columns = slice(start - self.prompt, start + self.completion)
+        columns = slice(tokens.width - self.prompt, tokens.width + self.completion)
         ids, mask = (each[self.rows, columns] for each in tokens[:2])
         follows = None if tokens.follows is None else tokens.follows[self.rows, : self.completion]
         return Tokens(ids, mask, self.completion, follows, tokens.apart)

@@ -32,12 +32,12 @@ from torch import nn
 from trl_dbbench.advantages.gae import GAE, explained_variance
 from trl_dbbench.advantages.gradients import check_whole_weights
 from trl_dbbench.engines.policy import evaluating
+from trl_dbbench.engines.shared_prompts import Tokens
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.training.config import DBBenchGRPOConfig
 from trl_dbbench.training.critic import CRITICS, Critic, states_of, trunk_of
 from trl_dbbench.training.forwards import Values
-from trl_dbbench.training.packing import Tokens
 from trl_dbbench.training.trainer import DBBenchGRPOTrainer
 from trl_dbbench.utils.ranks import Ranks
 from trl_dbbench.utils.settings import option

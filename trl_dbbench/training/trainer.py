@@ -50,7 +50,7 @@ from trl_dbbench.engines.policy import (
     forward_is_collective,
     keep_one_hook,
 )
-from trl_dbbench.engines.shared_prompts import SharedPrompts
+from trl_dbbench.engines.shared_prompts import FOLLOWS, SharedPrompts, Tokens
 from trl_dbbench.engines.token_trees import follows_of, lay_out_trees, score_sequences
 from trl_dbbench.episode.dataset import rows_to_check, task_in
 from trl_dbbench.episode.player import Player
@@ -93,7 +93,6 @@ from trl_dbbench.training.kl import StageReference, apply_kl, load_reference, wi
 from trl_dbbench.training.loss import FAILED, SHARES, correct_means, mask_failed, note_shares
 from trl_dbbench.training.memory import check_memory
 from trl_dbbench.training.model_card import refine_card
-from trl_dbbench.training.packing import FOLLOWS, Tokens
 from trl_dbbench.training.resume import ResumableGRPOTrainer, replaced
 from trl_dbbench.training.samplers import LiveOrder, TaskSampler, task_order
 from trl_dbbench.training.stage_adapters import StageAdapters
@@ -604,11 +603,12 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         shared = shares and not options.get("compute_aux_loss")
 
         def run(tokens: Tokens, rows: int | None) -> Any:
-            batch = (model, *tokens[:3], rows, compute_entropy)
             if tokens.follows is not None:
                 return (*self._score_trees(model, tokens, rows, compute_entropy, usual), None)
-            in_one_row = self.sharing.score(*batch) if shared else None
-            return (*in_one_row, None) if in_one_row else usual(*batch, **options)
+            in_one_row = self.sharing.score(model, tokens, rows, compute_entropy) if shared else None
+            if in_one_row:
+                return (*in_one_row, None)
+            return usual(model, *tokens[:3], rows, compute_entropy, **options)
 
         tokens = Tokens(input_ids, attention_mask, logits_to_keep, self._follows, not shares)
         shared = shared and tokens.follows is None  # a tree computes its own prompt
@@ -620,15 +620,12 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         self, model: Any, tokens: Tokens, rows: int | None, compute_entropy: bool, usual: Callable
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Score a batch in which episodes are several sequences; see `engines.token_trees`."""
-        ids, mask, columns, follows, _ = tokens
-        assert follows is not None
         if not self.shares_prompts(model):
-            return score_sequences(
-                lambda *batch: usual(model, *batch, compute_entropy)[:2], ids, mask, follows, rows
-            )
-        passes = torch.arange(len(ids)).split(rows or len(ids))
-        layouts = [lay_out_trees(ids, mask, follows, each.tolist()) for each in passes]
-        return self.sharing.forward(model, layouts, (len(ids), columns), compute_entropy)
+            return score_sequences(lambda *batch: usual(model, *batch, compute_entropy)[:2], tokens, rows)
+        count = len(tokens.input_ids)
+        passes = torch.arange(count).split(rows or count)
+        layouts = [lay_out_trees(tokens, each.tolist()) for each in passes]
+        return self.sharing.forward(model, layouts, (count, tokens.completion), compute_entropy)
 
     def shares_prompts(self, model: Any) -> bool:
         """Return whether a prompt is computed once for all rows of a forward pass that have it."""
