@@ -46,6 +46,7 @@ from trl_dbbench.database.server.connections import (
 )
 from trl_dbbench.database.server.names import Names, sent
 from trl_dbbench.database.server.ownership import Account
+from trl_dbbench.database.server.watchdog import Watch
 from trl_dbbench.errors import DatabaseError, EnvironmentFault
 
 if TYPE_CHECKING:
@@ -154,9 +155,9 @@ class Session:
             EnvironmentFault: the database failed; the session cannot be used again.
         """
         start = time.monotonic()
-        watch = self._tenancy.watchdog(lambda: self._time_left(start), self._kill, self._driver.hang_up)
+        watch = Watch(lambda: self._time_left(start), self._kill, self._driver.hang_up)
         try:
-            with watch:
+            with self._tenancy.watchdog(watch):
                 result = self._run(sql, start, limits or self._limits)
         except DBAPIError as error:
             if watch.fired or error_code(error) in TIME_LIMITS:
