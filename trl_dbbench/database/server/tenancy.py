@@ -105,8 +105,7 @@ class Tenancy(Host):
     Args:
         owner: `dbb_<run>_r<rank>`. numbers: for the names to come; no other tenancy of the run has used them.
             Threads draw from it concurrently. ranks: the number of processes that share the server.
-            own_server: whether this run has started it, and nobody else uses it. require_accounts: refuse a
-            server on which slots cannot have accounts of their own.
+            require_accounts: refuse a server on which slots cannot have accounts of their own.
 
     Raises:
         DBAPIError: the server cannot be reached.
