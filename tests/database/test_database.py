@@ -8,6 +8,7 @@ import json
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -614,10 +615,21 @@ def test_what_a_killed_run_left_is_removed(local_database: Database) -> None:
             cursor.execute("DROP DATABASE dbb_mine")
 
 
-def test_root_starts_a_private_server_whoever_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_starts_a_private_server_whoever_the_environment_names(
+    local_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LOGNAME", "nobody-of-this-name")
-    with opened("local") as database:
-        assert database.describe()
+    with open_database("local") as database:
+        assert database.describe() == local_database.describe()
+
+
+def test_a_private_server_needs_no_plain_temporary_directory(
+    local_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(suffix=" +") as odd, monkeypatch.context() as patched:
+        patched.setattr(tempfile, "tempdir", odd)
+        with open_database("local") as database:
+            assert database.describe() == local_database.describe()
 
 
 def test_a_private_server_ends_with_its_process(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from hostile import items
 from hostile_statements import GRAMMAR
 
 from trl_dbbench.database import Database, Limits, QueryResult, Sandbox, open_database
-from trl_dbbench.database.embedded.native_functions import OwnFunctions
-from trl_dbbench.database.embedded.native_guard import MAX_SEARCHES
+from trl_dbbench.database.embedded.native_guard import MAX_SEARCHES, OwnFunctions
 from trl_dbbench.errors import EnvironmentFault, TaskError
 from trl_dbbench.tasks import Column, Source, Table, Task
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.database import open_database
-from trl_dbbench.episode.types import Episode, Rules, Status
+from trl_dbbench.episode.types import Episode, Rules, Sampling, Status
 from trl_dbbench.errors import ConfigError, DatabaseError
 from trl_dbbench.runs.records import episode_record
 from trl_dbbench.tasks import Task
@@ -276,6 +276,19 @@ def test_rules_name_the_prompt_that_does_not_fit(late_orders):
     with pytest.raises(ConfigError, match="task 'late-orders' has 64 tokens, the model's context 64"):
         rules.check_length(64, late_orders)
     dataclasses.replace(rules, context=None).check_length(10**6, late_orders)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "message"),
+    [
+        ({"temperature": 0}, "temperature must be above 0, is 0"),
+        ({"top_p": 0.0}, "top_p must be above 0 and at most 1, is 0.0"),
+        ({"top_k": -1}, "top_k must be 0 or more, is -1"),
+    ],
+)
+def test_a_sampling_that_would_give_no_tokens_of_the_models(sampling, message):
+    with pytest.raises(ConfigError, match=message):
+        Sampling(**sampling)
 
 
 def test_a_player_names_the_prompt_that_does_not_fit(late_orders, tokenizer, sqlite_database):

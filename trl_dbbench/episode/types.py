@@ -16,6 +16,7 @@ from trl_dbbench.episode.judge import Verdict
 from trl_dbbench.episode.protocol import Action, Answer, Operation, Reply
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.tasks import Task
+from trl_dbbench.utils.settings import check_number
 
 
 class Status(StrEnum):
@@ -39,6 +40,10 @@ class Sampling:
     The policy's distribution is the softmax of the raw logits / `temperature`; `top_p` and `top_k` only
     restrict the draw. Every episode has its own stream of random numbers, independent of its neighbours in
     the batch and of the global generators.
+
+    Raises:
+        ConfigError: if a value is out of range. The most likely tokens are those of `greedy`, not of a
+            temperature of 0.
     """
 
     temperature: float = 1.0
@@ -46,6 +51,10 @@ class Sampling:
     top_k: int = 0
     greedy: bool = False
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "top_p", "top_k"):
+            check_number(name, getattr(self, name))
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -30,8 +31,9 @@ from trl_dbbench.errors import DatabaseError
 STOP_SECONDS = 10
 """Seconds a process may take to end before it is killed."""
 
-MAX_DIRECTORY_CHARACTERS = 60
-"""A temporary directory with a longer path is not used: the path of a socket may have 107 characters."""
+_USABLE = re.compile(r"[\w./-]{1,59}", re.ASCII)
+"""Temporary directories that are used: the path of a socket may have 107 characters, mariadb-install-db takes
+no blanks, and the server's URL no `+`."""
 
 _ROOT_WITHOUT_PASSWORD = "--auth-root-authentication-method=normal"
 
@@ -48,8 +50,8 @@ def start_local() -> Server:
             "Neither mysqld nor mariadbd is on the PATH. Install one (Debian: apt install mariadb-server) or "
             'add its folder to the PATH; or open "docker", "sqlite" or the URL of a running server.'
         )
-    short = len(tempfile.gettempdir()) < MAX_DIRECTORY_CHARACTERS
-    folder = Path(tempfile.mkdtemp(prefix="dbb", dir=None if short else "/tmp"))
+    usable = _USABLE.fullmatch(tempfile.gettempdir())
+    folder = Path(tempfile.mkdtemp(prefix="dbb", dir=None if usable else "/tmp"))
     try:
         process = _start_process(program, folder)
     except BaseException:

@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pymysql.err import MySQLError
 from sqlalchemy import Engine
-from sqlalchemy.engine import CursorResult, Row
+from sqlalchemy.engine import URL, Connection, CursorResult, Row
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from trl_dbbench.database.dialect import ServerDialect
 from trl_dbbench.database.error_numbers import (
     KILLS,
     NO_ANSWER,
@@ -46,10 +47,9 @@ from trl_dbbench.database.server.connections import (
 )
 from trl_dbbench.database.server.names import Names, sent
 from trl_dbbench.database.server.ownership import Account
+from trl_dbbench.database.server.pulse import Pulse
+from trl_dbbench.database.server.watchdog import Watch, Watchdog
 from trl_dbbench.errors import DatabaseError, EnvironmentFault
-
-if TYPE_CHECKING:
-    from trl_dbbench.database.server.tenancy import Tenancy
 
 logger = logging.getLogger("trl_dbbench.database")
 
@@ -68,11 +68,50 @@ BROKE_AT_A_LARGE_ROW = "it hung up on a row that is too large"
 UNREADABLE = "its answer cannot be read"
 
 
+class Host:
+    """A server as its sessions and slots know it. `Tenancy` sets the attributes."""
+
+    url: URL
+    dialect: ServerDialect
+    own_server: bool
+    """Whether this run has started it, and nobody else uses it."""
+    has_accounts: bool
+    """Whether agents have accounts of their own."""
+    limits: Limits
+    statements: int
+    """Number of statements that may run at once."""
+    owner: str
+    keeper_number: int
+    """The run's lock, and the number of the connection that must hold it."""
+    admin: Engine
+    killer: Engine
+    """For statements of our own, and to kill those of others."""
+    watchdog: Watchdog
+    pulse: Pulse
+
+    def session(self, account: Account | None) -> Session:
+        """A session for agents' statements, or for ours where they ran; waited for if the server has none."""
+        try:
+            return Session(self, account)
+        except DBAPIError as error:
+            raise as_fault(error, down=True) from None
+
+    def url_of(self, account: Account | None) -> URL:
+        """The server's URL with this account; `None` stands for its own."""
+        if account is None:
+            return self.url
+        return self.url.set(username=account.name, password=account.password)
+
+    def holds_lock(self, connection: Connection) -> bool:
+        """Return whether the server holds the run's lock, asked on this connection."""
+        return ownership.holder(connection, self.owner) == self.keeper_number
+
+
 class Session:
     """An engine with one connection.
 
     Args:
-        tenancy: the run's, on the server.
+        host: the server.
         account: runs the statements; `None` stands for the account of the server's URL.
 
     Raises:
@@ -80,19 +119,19 @@ class Session:
         EnvironmentFault: the server was restarted, and what the run had there is gone.
     """
 
-    def __init__(self, tenancy: Tenancy, account: Account | None) -> None:
+    def __init__(self, host: Host, account: Account | None) -> None:
         self.broken: str | None = None
         """The reason that it must not be used any more."""
         self.database = ""
         """A name that differs in every run; the agent reads and writes `SHOWN_DATABASE` instead."""
         self.reader: object = None
         """Whose statement ran here last, where several share it (`Readers`)."""
-        self._tenancy = tenancy
-        self._limits = tenancy.limits
-        self._names = Names(tenancy.owner)
-        self._url = tenancy.url_of(account)
+        self._host = host
+        self._limits = host.limits
+        self._names = Names(host.owner)
+        self._url = host.url_of(account)
         seconds = self._limits.seconds
-        time_limit = tenancy.dialect.set_time_limit(seconds)
+        time_limit = host.dialect.set_time_limit(seconds)
         self._engine = make_engine(self._url, seconds + GRACE_SECONDS, init_command=time_limit)
         self.connection = self._engine.connect()
         try:
@@ -154,9 +193,9 @@ class Session:
             EnvironmentFault: the database failed; the session cannot be used again.
         """
         start = time.monotonic()
-        watch = self._tenancy.watchdog(lambda: self._time_left(start), self._kill, self._driver.hang_up)
+        watch = Watch(lambda: self._time_left(start), self._kill, self._driver.hang_up)
         try:
-            with watch:
+            with self._host.watchdog(watch):
                 result = self._run(sql, start, limits or self._limits)
         except DBAPIError as error:
             if watch.fired or error_code(error) in TIME_LIMITS:
@@ -183,7 +222,7 @@ class Session:
         stopped = result.rows is not None and (watch.fired or result.seconds >= self._limits.seconds)
         if not stopped and result.limit != "time":
             return result
-        if self._tenancy.pulse.stood_still(start - CATCH_UP * self._limits.seconds):
+        if self._host.pulse.stood_still(start - CATCH_UP * self._limits.seconds):
             raise self._stood_still()
         return timed_out(self._limits, time.monotonic() - start)
 
@@ -197,7 +236,7 @@ class Session:
     def roll_back_prepared(self) -> bool:
         """Roll back an XA transaction that was prepared here. Returns whether the connection still works."""
         if self.broken is None:
-            ownership.roll_back_prepared(self.connection, self._tenancy.dialect, only_own=True)
+            ownership.roll_back_prepared(self.connection, self._host.dialect, only_own=True)
         return self.broken is None and not self.connection.invalidated
 
     def disconnect(self) -> None:
@@ -206,7 +245,7 @@ class Session:
 
     def _time_left(self, start: float) -> float:
         """Seconds for which a statement may still run: the server's standstills are not counted."""
-        return start + self._limits.seconds + self._tenancy.pulse.stood_still(start) - time.monotonic()
+        return start + self._limits.seconds + self._host.pulse.stood_still(start) - time.monotonic()
 
     def _stood_still(self) -> EnvironmentFault:
         """A statement was stopped that may not be slow itself. The session must not be used again."""
@@ -220,7 +259,7 @@ class Session:
         """The fault that this error means. The session must not be used again."""
         self.broken = error_text(error)
         fault = as_fault(error)
-        fault.still = self._tenancy.pulse.stood_still(start) > 0
+        fault.still = self._host.pulse.stood_still(start) > 0
         fault.observation = self._names.shown(fault.observation)
         return fault
 
@@ -242,7 +281,7 @@ class Session:
         )
 
     def _check(self) -> None:
-        if not self._tenancy.holds_lock(self.connection):
+        if not self._host.holds_lock(self.connection):
             raise EnvironmentFault("The server was restarted")
 
     def _shown(self, row: Row[Any]) -> tuple:
@@ -292,10 +331,10 @@ class Session:
         return False
 
     def _killers(self) -> Iterator[Engine]:
-        yield self._tenancy.killer
+        yield self._host.killer
         # an account that may not kill the statements of others may still kill its own
         yield make_engine(
-            self._url, KILL_SECONDS, init_command=self._tenancy.dialect.set_time_limit(KILL_SECONDS)
+            self._url, KILL_SECONDS, init_command=self._host.dialect.set_time_limit(KILL_SECONDS)
         )
 
     def _lives(self) -> bool:

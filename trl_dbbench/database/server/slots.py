@@ -22,7 +22,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 from sqlalchemy.engine import Connection
@@ -32,14 +31,11 @@ from trl_dbbench.database.sandbox import Loss, QueryResult
 from trl_dbbench.database.server import ownership
 from trl_dbbench.database.server.ownership import Account
 from trl_dbbench.database.server.pristine import fill, fill_rows
-from trl_dbbench.database.server.session import Session
+from trl_dbbench.database.server.session import Host, Session
 from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.tasks import Table
 from trl_dbbench.tasks.model import TablesKey
 from trl_dbbench.utils.sql import quote
-
-if TYPE_CHECKING:
-    from trl_dbbench.database.server.tenancy import Tenancy
 
 MAX_ROWS = 1_000
 MAX_SECONDS = 0.2
@@ -204,18 +200,18 @@ class Slots:
     A server that fails, or cannot make what it should, raises DBAPIError or EnvironmentFault.
 
     Args:
-        tenancy: whose they are.
+        host: the server.
         makers: make the tables in them.
         names: the names of slots to be made.
         connections: how many slots may have a connection at a time.
     """
 
-    def __init__(self, tenancy: Tenancy, makers: Engine, names: Iterator[str], connections: int) -> None:
-        self._tenancy = tenancy
+    def __init__(self, host: Host, makers: Engine, names: Iterator[str], connections: int) -> None:
+        self._host = host
         self._makers = makers
         self._names = names
         self._max_connections = connections
-        self._shared_connections = min(connections, CONNECTIONS_PER_STATEMENT * tenancy.statements)
+        self._shared_connections = min(connections, CONNECTIONS_PER_STATEMENT * host.statements)
         self._connected = 0
         self._uses = itertools.count()
         self._all: set[Slot] = set()
@@ -313,8 +309,8 @@ class Slots:
     def _new(self) -> Slot:
         name = next(self._names)
         account = None
-        if self._tenancy.has_accounts:
-            with self._tenancy.admin.connect() as admin:
+        if self._host.has_accounts:
+            with self._host.admin.connect() as admin:
                 account = ownership.create_account(admin, name)
         slot = Slot(name, account)
         with self._free:
@@ -360,7 +356,7 @@ class Slots:
                     return session
                 except EnvironmentFault:  # the server may have closed it while it was idle
                     session.disconnect()
-            session = self._tenancy.session(slot.account)
+            session = self._host.session(slot.account)
             session.renew(slot.name)
             return session
         except BaseException:
@@ -405,9 +401,7 @@ class Slots:
         with contextlib.suppress(EnvironmentFault):
             session.clear()
         with self._free:
-            keep = (
-                session.broken is None and not self._closed and len(self._sessions) < self._tenancy.statements
-            )
+            keep = session.broken is None and not self._closed and len(self._sessions) < self._host.statements
             if keep:
                 self._sessions.append(session)
             else:
@@ -426,7 +420,7 @@ class Slots:
     def _roll_back_prepared(self, slot: Slot) -> bool:
         """Roll back what would outlive the slot's connection. Returns whether that still works."""
         # on a server of our own `_drop` does it, which need not know whose a transaction is
-        if self._tenancy.own_server or slot.session is None or slot.stateless:
+        if self._host.own_server or slot.session is None or slot.stateless:
             return True
         return slot.session.roll_back_prepared()
 
@@ -444,11 +438,11 @@ class Slots:
 
     def _drop(self, name: str) -> None:
         # while the agent's connection is still ending, nobody else can roll back what it has prepared
-        for _ in range(2 if self._tenancy.own_server else 1):
-            with contextlib.suppress(SQLAlchemyError), self._tenancy.admin.connect() as admin:
-                if self._tenancy.own_server:
-                    ownership.roll_back_prepared(admin, self._tenancy.dialect)
+        for _ in range(2 if self._host.own_server else 1):
+            with contextlib.suppress(SQLAlchemyError), self._host.admin.connect() as admin:
+                if self._host.own_server:
+                    ownership.roll_back_prepared(admin, self._host.dialect)
                 ownership.drop_database(admin, name)
-                if self._tenancy.has_accounts:
+                if self._host.has_accounts:
                     ownership.drop_account(admin, name)
                 return

@@ -45,7 +45,7 @@ from trl_dbbench.database.server.connections import (
 from trl_dbbench.database.server.ownership import Account
 from trl_dbbench.database.server.pristine import PristineDatabases
 from trl_dbbench.database.server.pulse import PROBE_SECONDS, Probe, Pulse
-from trl_dbbench.database.server.session import Readers, Session
+from trl_dbbench.database.server.session import Host, Readers, Session
 from trl_dbbench.database.server.slots import Slot, Slots
 from trl_dbbench.database.server.sources import LOADERS, SourceLoader
 from trl_dbbench.database.server.watchdog import Watchdog
@@ -99,14 +99,13 @@ FEW_CONNECTIONS = 24
 """Below this many connections for statements there is a warning."""
 
 
-class Tenancy:
+class Tenancy(Host):
     """A run's place on a server, from the moment it is made until `close` or `leave`.
 
     Args:
         owner: `dbb_<run>_r<rank>`. numbers: for the names to come; no other tenancy of the run has used them.
             Threads draw from it concurrently. ranks: the number of processes that share the server.
-            own_server: whether this run has started it, and nobody else uses it. require_accounts: refuse a
-            server on which slots cannot have accounts of their own.
+            require_accounts: refuse a server on which slots cannot have accounts of their own.
 
     Raises:
         DBAPIError: the server cannot be reached.
@@ -131,7 +130,7 @@ class Tenancy:
         self.own_server = own_server
         self.dialect = dialect
         self.limits = limits
-        self._url = url
+        self.url = url
         self.watchdog = watchdog
         self.admin = make_engine(url, ADMIN_SECONDS, connections=ADMIN_CONNECTIONS)
         quick = partial(make_engine, url, KILL_SECONDS, connect_timeout=KILL_SECONDS)
@@ -145,7 +144,7 @@ class Tenancy:
         names = map(f"{owner}_s{{:07d}}".format, numbers)
         try:
             self._keeper = self.admin.connect()
-            self._keeper_number = ownership.hold_lock(self._keeper, owner)
+            self.keeper_number = ownership.hold_lock(self._keeper, owner)
             self.ahead = float(self._keeper.exec_driver_sql("SELECT @@timestamp").scalar() or 0) - time.time()
             """Seconds by which the server's clock is ahead of ours."""
             self.lowers_names = self._keeper.exec_driver_sql("SELECT @@lower_case_table_names").scalar() == 1
@@ -183,7 +182,7 @@ class Tenancy:
     def answers(self) -> bool:
         """As `held`, on a connection of its own and with `CONNECT_SECONDS` of patience: for a server that may
         be lost."""
-        engine = make_engine(self._url, CONNECT_SECONDS, connections=1)
+        engine = make_engine(self.url, CONNECT_SECONDS, connections=1)
         try:
             return self._held(engine)
         finally:
@@ -275,7 +274,7 @@ class Tenancy:
         except SQLAlchemyError as error:
             logger.warning(
                 "%s: what this run made could not be removed (the next run will do it): %s",
-                shown(self._url),
+                shown(self.url),
                 error_text(error),
             )
         self.leave()
@@ -286,23 +285,6 @@ class Tenancy:
             self.readers.close()
         self.observers.close()
         self.slots.close()
-
-    def session(self, account: Account | None) -> Session:
-        """A session for agents' statements, or for ours where they ran; waited for if the server has none."""
-        try:
-            return Session(self, account)
-        except DBAPIError as error:
-            raise as_fault(error, down=True) from None
-
-    def url_of(self, account: Account | None) -> URL:
-        """The server's URL with this account; `None` stands for its own."""
-        if account is None:
-            return self._url
-        return self._url.set(username=account.name, password=account.password)
-
-    def holds_lock(self, connection: Connection) -> bool:
-        """Return whether the server holds the run's lock, asked on this connection."""
-        return ownership.holder(connection, self.owner) == self._keeper_number
 
     def _probing(self, admin: Connection, name: str) -> Engine:
         """An engine for the probe, with a database and, if possible, an account such as agents have."""
@@ -324,12 +306,12 @@ class Tenancy:
         ours = ADMIN_CONNECTIONS + MAKER_CONNECTIONS + KILL_CONNECTIONS + OBSERVERS + LOADERS
         share = min(by_server, by_process) - ours
         if share < MIN_CONNECTIONS and by_process < by_server:
-            raise DatabaseError(f"{shown(self._url)}: too few connections: {files_advice()}")
+            raise DatabaseError(f"{shown(self.url)}: too few connections: {files_advice()}")
         if share < FEW_CONNECTIONS:
             logger.warning(
                 "%s: only %d connections are left for statements on each of %d ranks, and rollouts will wait "
                 "for one another: %s",
-                shown(self._url),
+                shown(self.url),
                 max(share, MIN_CONNECTIONS),
                 ranks,
                 files_advice() if by_process < by_server else f"{limit}. Raise it on the server.",
@@ -346,7 +328,7 @@ class Tenancy:
         problem = self._try_account(admin, next(names))
         if problem and require_accounts:
             raise DatabaseError(
-                f"{shown(self._url)}: no account of its own for the agent ({problem}), and require_accounts "
+                f"{shown(self.url)}: no account of its own for the agent ({problem}), and require_accounts "
                 "is set. Give an account with CREATE USER and GRANT OPTION, or leave require_accounts out."
             )
         if problem:
@@ -354,7 +336,7 @@ class Tenancy:
                 "%s: no account of its own for the agent (%s). Its statements run under the given account "
                 "and reach all that it may reach: other databases, files, other connections. Give an account "
                 "with CREATE USER and GRANT OPTION to prevent that; require_accounts refuses to run without.",
-                shown(self._url),
+                shown(self.url),
                 problem,
             )
         self.has_accounts = problem is None
@@ -362,7 +344,7 @@ class Tenancy:
         read_only = text_of(admin.exec_driver_sql("SELECT @@read_only").scalar())
         if self.has_accounts and read_only not in ("", "OFF"):
             raise DatabaseError(
-                f"{shown(self._url)}: the server is in read-only mode (read_only = {read_only}); agents "
+                f"{shown(self.url)}: the server is in read-only mode (read_only = {read_only}); agents "
                 "could change nothing there. Name a server that takes changes, or SET GLOBAL read_only = OFF."
             )
         reader = self._try_reader(admin, next(names)) if self.has_accounts else None
@@ -379,8 +361,8 @@ class Tenancy:
                 raise
             pattern = r"`dbb\_%`"
             raise DatabaseError(
-                f"{shown(self._url)}: this account may not create databases ({error_text(error)}). Every "
-                f"rollout gets its own: run GRANT ALL ON {pattern}.* TO {self._url.username!r} on the "
+                f"{shown(self.url)}: this account may not create databases ({error_text(error)}). Every "
+                f"rollout gets its own: run GRANT ALL ON {pattern}.* TO {self.url.username!r} on the "
                 "server, or give another account."
             ) from None
 
@@ -403,7 +385,7 @@ class Tenancy:
                 return None
             return ownership.create_reader(admin, name, self.owner)
         except DBAPIError as error:
-            logger.debug("%s: no account for pristine tables: %s", shown(self._url), error_text(error))
+            logger.debug("%s: no account for pristine tables: %s", shown(self.url), error_text(error))
             return None
 
     def _dispose(self) -> None:

@@ -17,7 +17,7 @@ did, and nobody waits for that."""
 class Watchdog:
     """
     ```python
-    with watchdog(left, kill, hang_up) as watch:
+    with watchdog(Watch(left, kill, hang_up)) as watch:
         ...
     watch.fired  # whether kill was called
     watch.heard  # whether the server accepted it
@@ -33,10 +33,7 @@ class Watchdog:
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
 
-    def __call__(
-        self, left: Callable[[], float], kill: Callable[..., bool], hang_up: Callable[[], None]
-    ) -> Watch:
-        watch = Watch(left, kill, hang_up)
+    def __call__(self, watch: Watch) -> Watch:
         with self._lock:
             self._watches.add(watch)
             if self._thread is None:
