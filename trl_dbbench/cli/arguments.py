@@ -105,7 +105,7 @@ class TaskArguments:
         asked = get_protocol(protocol, grader=grader)
         held_out = self.read(self.eval_tasks, self.eval_tasks_split) if self.eval_tasks is not None else []
         if self.tasks.startswith(SCHEME):
-            fresh = FreshTasks.of(self.tasks)
+            fresh = FreshTasks.of(self.tasks, self.schema)
             opening = self.opening(asked, [fresh.task(0), *held_out])
             train = to_fresh_dataset(fresh.task, asked, opening)
         else:
