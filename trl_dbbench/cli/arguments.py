@@ -112,11 +112,11 @@ class TaskArguments:
             tasks = self.load()
             opening = self.opening(asked, [*tasks, *held_out])
             train = to_dataset(tasks, asked, opening)
-        note_source(train, self.tasks)
+        note_source(train, self.tasks, self.schema)
         if self.eval_tasks is None:
             return train, None
         evaluation = to_dataset(held_out, asked, opening)
-        note_source(evaluation, self.eval_tasks)
+        note_source(evaluation, self.eval_tasks, self.schema)
         return train, evaluation
 
 

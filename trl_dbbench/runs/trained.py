@@ -33,7 +33,7 @@ DEFAULTS = RunSettings(protocol="text", observation_characters=800, max_turns=Ru
 
 TAKEN = (
     *("model", "model_revision", "model_config", "dtype", "protocol", "system_prompt", "chat_template"),
-    *("chat_template_kwargs", "max_turns", "max_turn_tokens", "max_completion_length"),
+    *("chat_template_kwargs", "schema", "max_turns", "max_turn_tokens", "max_completion_length"),
     *("observation_characters", "grader", "harness", "history", "compaction", "compaction_tokens"),
     *("few_shot", "few_shot_memory", "few_shot_by", "few_shot_update", "few_shot_seed"),
 )
