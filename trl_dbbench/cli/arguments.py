@@ -153,7 +153,11 @@ class DatabaseArguments:
 
 @dataclass
 class RewardArguments:
-    """The rewards of an episode."""
+    """The rewards of an episode.
+
+    Raises:
+        ConfigError: if values of the outcome reward are given, and none of the rewards is that.
+    """
 
     reward_funcs: list[str] = option(
         lambda: ["outcome"],
