@@ -62,6 +62,15 @@ def test_a_task_that_was_evaluated_twice_counts_once(run: Path, tmp_path: Path) 
     assert held_out_tasks(copied) == held_out_tasks(run)
 
 
+def test_a_held_out_task_that_is_lost_is_told(run: Path, held_out: Path, tmp_path: Path, caplog) -> None:
+    copied, lost = shutil.copytree(run, tmp_path / "copied"), load_tasks(held_out)[0]
+    lines = (copied / "tasks.jsonl").read_text().splitlines(keepends=True)
+    (copied / "tasks.jsonl").write_text("".join(line for line in lines if line.strip() != lost.to_json()))
+    assert held_out_tasks(copied) == [task for task in held_out_tasks(run) if task.id != lost.id]
+    (message,) = caplog.messages
+    assert re.search(r"copied: 1 of \d+ held-out tasks are not in tasks\.jsonl\.", message)
+
+
 @pytest.fixture(scope="module")
 def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tasks") / "held_out.jsonl"

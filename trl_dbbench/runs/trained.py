@@ -11,6 +11,7 @@ runs/first/                  RUN
 from __future__ import annotations
 
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -27,6 +28,8 @@ from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings
 from trl_dbbench.runs.stream import STAGES_FOLDER
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.files import nearest_path
+
+logger = logging.getLogger(__name__)
 
 DEFAULTS = RunSettings(protocol="text", observation_characters=800, max_turns=Rules.max_turns)
 """Settings of episodes that neither a run nor an option gives."""
@@ -198,6 +201,8 @@ def evaluated_tasks(run: Path, notes: list[str], *, last: bool = False) -> list[
     tasks = tasks_by_digest(run / TASKS_FILE, notes)
     steps = whole_steps(played)[-1:] if last else sorted(played)
     digests = dict.fromkeys(digest for step in steps for digest in played[step])
+    if lost := len(digests.keys() - tasks.keys()):
+        notes.append(f"{lost} of {len(digests)} held-out tasks are not in {TASKS_FILE}.")
     return [tasks[digest] for digest in digests if digest in tasks]
 
 
@@ -205,6 +210,8 @@ def held_out_tasks(run: Path) -> list[Task]:
     """Return the tasks of the run's last held-out evaluation, in order; raise ConfigError if it had none."""
     notes: list[str] = []
     if found := evaluated_tasks(run, notes, last=True):
+        for note in notes:
+            logger.warning("%s: %s", run, note)
         return found
     raise ConfigError(
         f"'{run}' has no held-out evaluation whose tasks could be played. Name some by --tasks. "
