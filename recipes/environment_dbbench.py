@@ -82,6 +82,7 @@ def main(
             system_prompt=tasks.opening(
                 get_protocol(environment.protocol, grader=environment.grader), to_play
             ),
+            schema=tasks.schema,
             chat_template_kwargs=args.chat_template_kwargs or {},
             # TRL has no limit of a turn's tokens
             max_turn_tokens=args.max_completion_length,

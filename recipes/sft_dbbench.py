@@ -153,6 +153,7 @@ def main(
                 database=database.describe(),
                 dialect=database.dialect.name,
                 system_prompt=opening,
+                schema=task_args.schema,
                 chat_template=chat.chat_template,
                 chat_template_kwargs=script_args.chat_template_kwargs or {},
             )

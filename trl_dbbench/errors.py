@@ -109,6 +109,20 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
+def load_errors() -> tuple[type[Exception], ...]:
+    """What libraries raise for a model or an adapter that is damaged, of an unknown kind, or not there."""
+    from safetensors import SafetensorError  # of a file that was cut short; an Exception of its own
+
+    return ImportError, OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError
+
+
+def why_not_loaded(error: BaseException) -> str:
+    """The text of one of `load_errors`."""
+    if type(error).__name__ == "SafetensorError":
+        return f"a file of weights is damaged or cut short ({one_line(error)}); copy or download it again"
+    return f"{error} is missing or unknown" if isinstance(error, KeyError) else one_line(error)
+
+
 @contextmanager
 def loading(what: str) -> Iterator[None]:
     """Around what loads a model or a part of it.
@@ -117,9 +131,9 @@ def loading(what: str) -> Iterator[None]:
         what: for the error's text, as in "the model 'me/agent'".
 
     Raises:
-        ConfigError: if the block fails as transformers does where there is no such model.
+        ConfigError: if the block fails with one of `load_errors`.
     """
     try:
         yield
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{what} cannot be loaded: {one_line(error)}") from None
+    except load_errors() as error:
+        raise ConfigError(f"{what} cannot be loaded: {why_not_loaded(error)}") from None

@@ -11,6 +11,7 @@ from trl_dbbench.cli.arguments import TaskArguments
 from trl_dbbench.data.generate import generate_tasks
 from trl_dbbench.data.generate.fresh import FreshTasks
 from trl_dbbench.database import Database
+from trl_dbbench.episode.dataset import task_in
 from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.tasks import Task
@@ -39,6 +40,13 @@ def test_settings_are_those_of_generate() -> None:
     assert tasks == of("generate://full?skills=limit_only, delete,&single_skill=true", *range(6))
     assert [("limit_only" in task.skills) + ("delete" in task.skills) for task in tasks] == [1] * 6
     assert {len(task.skills) for task in of("generate://worlds.tiny.level?max_skills=2", *range(8))} <= {1, 2}
+
+
+def test_their_prompts_show_the_schema_that_is_asked_for() -> None:
+    for schema, shows in (("full", True), (None, False)):
+        train, _ = TaskArguments(tasks="generate://full", schema=schema).datasets("text")
+        assert ("CREATE TABLE" in train[0]["prompt"][-1]["content"]) is shows
+        assert task_in(train[0]["task"]).schema == (schema or "names")
 
 
 def test_a_level_of_ones_own_may_lie_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

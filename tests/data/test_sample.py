@@ -27,10 +27,12 @@ from trl_dbbench.episode.plan import Plan
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.types import Completion, Request
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.evaluation.report.curves import whole_evaluations
+from trl_dbbench.evaluation.report.run import read_run
 from trl_dbbench.runs.conversations import prompt_messages, saved_episodes
 from trl_dbbench.runs.few_shot import good_episodes
 from trl_dbbench.runs.settings import RunSettings
-from trl_dbbench.runs.trained import DEFAULTS, Trained
+from trl_dbbench.runs.trained import DEFAULTS, Trained, held_out_tasks
 from trl_dbbench.tasks import load_tasks
 
 MODEL = ROOT / "recipes" / "tiny" / "model"
@@ -444,6 +446,22 @@ def test_a_runs_held_out_tasks_are_refused(
     check_not_held_out([count_task(3), count_task(4)], run, [])
     with pytest.raises(ConfigError, match=r"^1 of 2 tasks are also in the held-out tasks of '.*': late-2\. "):
         check_not_held_out([count_task(2), count_task(3)], run, [])
+
+
+def test_held_out_tasks_that_changed_on_the_way(
+    tmp_path: Path, sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """All are refused; the last ones are what `eval` plays, as the report shows them."""
+    for number in (2, 3):
+        save_run(tmp_path, sqlite_database, tokenizer, [(count_task(number), RIGHT)], "eval")
+    log = tmp_path / "episodes.jsonl"
+    first, second = map(json.loads, log.read_text().splitlines())
+    log.write_text(f"{json.dumps(first)}\n{json.dumps(second | {'step': 4})}\n")
+    for number in (2, 3):
+        with pytest.raises(ConfigError, match=f"also in the held-out tasks of '.*': late-{number}"):
+            check_not_held_out([count_task(number)], tmp_path, [])
+    assert [task.id for task in held_out_tasks(tmp_path)] == ["late-3"]
+    assert [*whole_evaluations(read_run(tmp_path))] == [4]
 
 
 # --- what other commands make of it ---------------------------------------------------------------------

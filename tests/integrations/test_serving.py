@@ -7,6 +7,7 @@ import asyncio
 import fcntl
 import json
 import re
+import resource
 import shlex
 import signal
 import socket
@@ -49,7 +50,7 @@ from trl_dbbench.database.server.local import start_local
 from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.protocol import Answer, get_protocol
 from trl_dbbench.episode.types import Episode, Rules, Sampling
-from trl_dbbench.errors import ConfigError, DatabaseError
+from trl_dbbench.errors import ConfigError, DatabaseError, StorageError
 from trl_dbbench.evaluation.report.run import read_run
 from trl_dbbench.integrations.serving.desk import Desk
 from trl_dbbench.integrations.serving.folder import Folder
@@ -591,6 +592,23 @@ def test_servers_add_to_a_folder_one_after_another(tmp_path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_UN)
     assert [each["task_id"] for each in saved(tmp_path / "saved")] == ["others", *["how-many"] * 4]
     assert {task.digest for task in read_run(tmp_path / "saved").tasks} == {QUESTION.digest}
+
+
+def test_what_a_full_disk_cut_short_spoils_no_later_episode(tmp_path: Path) -> None:
+    """The server goes on: when there is room again, the next line is one of its own."""
+    folder, episodes = Folder(tmp_path, RunSettings("tools", 800, 3)), tmp_path / "episodes.jsonl"
+    folder.add(Episode(QUESTION, [], Sampling()))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for room in (20, 200):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (episodes.stat().st_size + room, hard))
+        try:
+            with pytest.raises(StorageError, match="cannot be saved"):
+                folder.add(Episode(CHANGE, [], Sampling()))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    folder.add(Episode(CHANGE, [], Sampling()))
+    assert [each["task_id"] for each in saved(tmp_path)] == ["how-many", "one-more"]
+    assert [task.id for task in read_run(tmp_path).tasks] == ["how-many", "one-more"]
 
 
 def test_a_folder_of_other_settings_is_refused(tmp_path: Path) -> None:

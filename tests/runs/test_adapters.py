@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from trl_dbbench.evaluation.evaluate import open_model
 from trl_dbbench.evaluation.merge import merge
 from trl_dbbench.evaluation.report.page import write_report
 from trl_dbbench.evaluation.report.run import read_run
-from trl_dbbench.runs.adapters import check_is_model, with_adapter
+from trl_dbbench.runs.adapters import adapter_settings, check_is_model, with_adapter
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import find_trained
 
@@ -301,6 +302,38 @@ def test_an_adapter_of_another_model_is_refused(run, start_of):
         start_of("run", adapter_name_or_path=str(run))
     with pytest.raises(ConfigError, match="adapter_name_or_path: '/nowhere' is not an adapter: "):
         start_of("run", adapter_name_or_path="/nowhere")
+
+
+def test_damaged_weights_are_refused(monkeypatch, tmp_path):
+    """A copy or a download that was broken off, and an adapter of another version of PEFT."""
+
+    def cut(file: Path) -> None:
+        os.truncate(file, file.stat().st_size // 2)
+
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(MODEL), LoraConfig(target_modules=["q_proj"]))
+    model.save_pretrained(tmp_path / "short")
+    strange = shutil.copytree(tmp_path / "short", tmp_path / "strange") / "adapter_config.json"
+    strange.write_text(json.dumps(json.loads(strange.read_text()) | {"peft_type": "NEW"}))
+    cut(tmp_path / "short" / "adapter_model.safetensors")
+    cut(shutil.copytree(MODEL, tmp_path / "model") / "model.safetensors")
+    damaged, unknown = (
+        "cannot be loaded: a file of weights is damaged or cut short",
+        "'NEW' is missing or unknown",
+    )
+
+    with pytest.raises(ConfigError, match=f"the model '.*/model' {damaged}"):
+        open_model(find_trained(model=str(tmp_path / "model")))
+    for name, why in (("short", damaged), ("strange", f"cannot be loaded: {unknown}")):
+        adapter = str(tmp_path / name)
+        with pytest.raises(ConfigError, match=f"the model '{MODEL}' with the adapter '{adapter}' {why}"):
+            open_model(find_trained(model=str(MODEL), adapter=adapter))
+        with pytest.raises(ConfigError, match=f"the adapter '{adapter}' {why}"):
+            with_adapter(AutoModelForCausalLM.from_pretrained(MODEL), adapter)
+    with pytest.raises(ConfigError, match=f"'{adapter}' is not an adapter: {unknown}"):
+        adapter_settings(adapter, None)
+    options = ("--model_name_or_path", tmp_path / "model", "--output_dir", tmp_path / "out")
+    with pytest.raises(SystemExit, match=r"^error: a file of weights is damaged or cut short"):
+        run_here(monkeypatch, RECIPE, "--config", QUICKSTART, *options)
 
 
 def test_an_adapter_on_another_model_of_the_same_shape_is_told(run, tmp_path, caplog):

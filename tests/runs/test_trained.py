@@ -19,7 +19,8 @@ from launching import QUICKSTART, RECIPE, ROOT, run_here
 from peft import LoraConfig
 from training import episodes_in, make_trainer
 
-from trl_dbbench import DBBenchGRPOConfig, DBBenchPPOConfig
+from trl_dbbench import DBBenchGRPOConfig, DBBenchPPOConfig, TaskArguments
+from trl_dbbench.cli.options import tasks_in
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.evaluation.evaluate import open_model
 from trl_dbbench.evaluation.merge import merge
@@ -59,6 +60,15 @@ def test_a_task_that_was_evaluated_twice_counts_once(run: Path, tmp_path: Path) 
         file.seek(0)
         file.writelines([line for line in file if '"phase": "eval"' in line])
     assert held_out_tasks(copied) == held_out_tasks(run)
+
+
+def test_a_held_out_task_that_is_lost_is_told(run: Path, held_out: Path, tmp_path: Path, caplog) -> None:
+    copied, lost = shutil.copytree(run, tmp_path / "copied"), load_tasks(held_out)[0]
+    lines = (copied / "tasks.jsonl").read_text().splitlines(keepends=True)
+    (copied / "tasks.jsonl").write_text("".join(line for line in lines if line.strip() != lost.to_json()))
+    assert held_out_tasks(copied) == [task for task in held_out_tasks(run) if task.id != lost.id]
+    (message,) = caplog.messages
+    assert re.search(r"copied: 1 of \d+ held-out tasks are not in tasks\.jsonl\.", message)
 
 
 @pytest.fixture(scope="module")
@@ -284,6 +294,20 @@ def test_a_config_that_a_run_changed_is_changed_again(tiny_model, demo_tasks, tm
     merge(trained, tmp_path / "merged")
     assert json.loads((tmp_path / "merged" / "config.json").read_text())["rms_norm_eps"] == 0.5
     assert find_trained(model=str(tmp_path / "merged")).settings.model_config is None
+
+
+def test_tasks_of_ones_own_have_the_schema_of_the_recipe(tiny_model, demo_tasks, tmp_path: Path) -> None:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text("".join(f"{task.to_json()}\n" for task in demo_tasks[:2]))
+    trainer = make_trainer(tiny_model, BrokenDatabase(at_start=True), demo_tasks[:2], tmp_path / "run")
+    assert RunSettings.of(trainer, {}).schema is None
+    trainer.train_dataset, _ = TaskArguments(tasks=str(file), schema="full").datasets("tools")
+    trainer.save_model(str(tmp_path / "run"))
+    RunSettings.of(trainer, {}).write(tmp_path / "run")
+    trained = find_trained(tmp_path / "run")
+    assert 'schema "full"' in str(trained.said)
+    assert {task.schema for task in tasks_in(str(file), trained)} == {"full"}
+    assert {task.schema for task in load_tasks(file)} == {"names"}
 
 
 def test_what_is_said_is_what_is_played(run: Path) -> None:

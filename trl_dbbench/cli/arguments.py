@@ -106,18 +106,18 @@ class TaskArguments:
         asked = get_protocol(protocol, grader=grader)
         held_out = self.read(self.eval_tasks, self.eval_tasks_split) if self.eval_tasks is not None else []
         if self.tasks.startswith(SCHEME):
-            fresh = FreshTasks.of(self.tasks)
+            fresh = FreshTasks.of(self.tasks, self.schema)
             opening = self.opening(asked, [fresh.task(0), *held_out])
             train = to_fresh_dataset(fresh.task, asked, opening)
         else:
             tasks = self.load()
             opening = self.opening(asked, [*tasks, *held_out])
             train = to_dataset(tasks, asked, opening)
-        note_source(train, self.tasks)
+        note_source(train, self.tasks, self.schema)
         if self.eval_tasks is None:
             return train, None
         evaluation = to_dataset(held_out, asked, opening)
-        note_source(evaluation, self.eval_tasks)
+        note_source(evaluation, self.eval_tasks, self.schema)
         return train, evaluation
 
 
@@ -154,7 +154,11 @@ class DatabaseArguments:
 
 @dataclass
 class RewardArguments:
-    """The rewards of an episode."""
+    """The rewards of an episode.
+
+    Raises:
+        ConfigError: if values of the outcome reward are given, and none of the rewards is that.
+    """
 
     reward_funcs: list[str] = option(
         lambda: ["outcome"],
@@ -166,11 +170,20 @@ class RewardArguments:
         None, "Replaces values of the preset: {wrong: -0.5}; on the command line '{\"wrong\": -0.5}'."
     )
 
+    def __post_init__(self) -> None:
+        if isinstance(self.reward_funcs, str):
+            self.reward_funcs = [self.reward_funcs]
+        usual = self.outcome is None and self.outcome_preset == RewardArguments.outcome_preset
+        if not usual and "outcome" not in self.reward_funcs:
+            raise ConfigError(
+                "outcome and outcome_preset are values of the reward outcome, which reward_funcs does not "
+                "name; add it there, or leave them out."
+            )
+
     def load(self, database: Database) -> list[RewardFunction]:
         """Return the reward functions."""
         outcome = outcome_reward(self.outcome_preset, self.outcome)
-        names = [self.reward_funcs] if isinstance(self.reward_funcs, str) else self.reward_funcs
-        return load_reward_functions(names, database=database, outcome=outcome)
+        return load_reward_functions(self.reward_funcs, database=database, outcome=outcome)
 
 
 def outcome_reward(preset: str, values: dict[str, Any] | str | None = None) -> OutcomeReward:

@@ -339,7 +339,7 @@ def _data(case: Case, tasks: list[Task]) -> str:
     for key, what in (("tasks", "tasks"), ("eval_tasks", "held-out tasks")):
         name = getattr(arguments, key)
         if name and name.startswith(SCHEME):
-            tasks += map(FreshTasks.of(name).task, range(FRESH_TASKS))
+            tasks += map(FreshTasks.of(name, arguments.schema).task, range(FRESH_TASKS))
             told.append(f"{what} without end, {name}")
         elif name:
             loaded = arguments.read(name, getattr(arguments, f"{key}_split"))

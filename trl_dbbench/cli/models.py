@@ -260,7 +260,7 @@ def sample(
     plan = Plan(n, keep, max_per_task, **drawn)
     check_folder(out, "--out")
     trained = opt.trained_by(context, adapter, run)
-    loaded = load_tasks(tasks)
+    loaded = opt.tasks_in(tasks, trained)
     if eval_tasks is None and trained.run is None:
         typer.echo("note: no task is known to be held out; --eval-tasks names some, which are then refused.")
     check_not_held_out(loaded, trained.run, load_tasks(eval_tasks) if eval_tasks else [])

@@ -6,6 +6,7 @@ A group is a function whose signature is its options; `taking` adds groups to a 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -339,12 +340,18 @@ def trained_by(context: typer.Context, adapter: str | None, run: Path | None = N
     return trained
 
 
+def tasks_in(source: str, trained: Trained) -> list[Task]:
+    """Return the tasks of a source, with the schema with which the run showed its own."""
+    tasks, schema = load_tasks(source), trained.settings.schema
+    return tasks if schema is None else [replace(task, schema=schema) for task in tasks]
+
+
 def tasks_to_evaluate(trained: Trained, tasks: str | None, limit: int | None) -> list[Task]:
     """Return the named tasks, or the run's held-out ones; the first `limit` of them."""
     from trl_dbbench.runs.trained import held_out_tasks
 
     if tasks is not None:
-        return load_tasks(tasks)[:limit]
+        return tasks_in(tasks, trained)[:limit]
     if trained.run is not None:
         return held_out_tasks(trained.run)[:limit]
     raise ConfigError("say by --tasks what to play: a task file, a folder of parquet, or a hub id.")

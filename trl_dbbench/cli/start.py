@@ -25,12 +25,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from trl import ModelConfig, TrlParser
 
 from trl_dbbench.cli.bundled import SCRIPT_KEY, is_there, read_recipe, with_paths
 from trl_dbbench.episode.templates import load_chat_template
-from trl_dbbench.errors import ConfigError, DBBenchError, loading, user_errors
+from trl_dbbench.errors import ConfigError, DBBenchError, loading, user_errors, why_not_loaded
 from trl_dbbench.runs.adapters import check_is_model
 from trl_dbbench.runs.checkpoints import whole_checkpoints
 from trl_dbbench.training.lost_ranks import limit_waiting, naming_lost_ranks
@@ -72,7 +73,10 @@ def start(arguments: Sequence[type], main: Callable[..., Trainer]) -> None:
                     check_folder(each.output_dir, "output_dir")
         # an ImportError is of a package that only a setting needs, and names it
         with user_errors(ImportError), parser.saying_where(), naming_lost_ranks():
-            ended(main(*given))
+            try:
+                ended(main(*given))
+            except SafetensorError as error:  # TRL's trainers load what is given to them by its name
+                raise ConfigError(f"{why_not_loaded(error)}.") from None
 
 
 def use_one_gpu() -> None:

@@ -60,11 +60,12 @@ def task_in(line: str) -> Task:
     return Task.from_json(line)
 
 
-def note_source(dataset: Dataset, source: str) -> None:
+def note_source(dataset: Dataset, source: str, schema: str | None = None) -> None:
     """Record in the dataset's info where its tasks come from, for a run's `run.json`.
 
     Args:
         source: a file, a folder, or a hub id. Files are recorded with size and sha256.
+        schema: what replaced that of the tasks, if anything did.
     """
     path = Path(source)
     files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
@@ -73,7 +74,8 @@ def note_source(dataset: Dataset, source: str) -> None:
         with each.open("rb") as file:
             checksum = hashlib.file_digest(file, "sha256").hexdigest()
         digests[str(each)] = {"num_bytes": each.stat().st_size, "checksum": checksum}
-    dataset.info.download_checksums = digests or {source: {}}
+    known: dict[str, object] = {} if schema is None else {"schema": schema}
+    dataset.info.download_checksums = {name: of | known for name, of in (digests or {source: {}}).items()}
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.protocol import AgentProtocol
 from trl_dbbench.episode.types import Episode, Sampling, Start, Status
-from trl_dbbench.errors import ConfigError, DatabaseError, one_line
+from trl_dbbench.errors import DatabaseError, loading
 from trl_dbbench.harness import played_by
 from trl_dbbench.harness.task import DEFAULT_SECONDS
 from trl_dbbench.runs.adapters import warn_of_another_base
@@ -298,7 +298,8 @@ def open_model(
     revision = settings.model_revision if adapter is not None else None
     quantized = settings.quantized if adapter is not None else None  # a whole model's config.json says it
     policy: Policy | ServedPolicy
-    try:
+    what = f"the model '{model}'" + (f" with the adapter '{adapter}'" if adapter else "")
+    with loading(what):
         tokenizer = AutoTokenizer.from_pretrained(
             model, revision=revision, trust_remote_code=engine.trust_remote_code
         )
@@ -323,9 +324,6 @@ def open_model(
                 loaded = PeftModel.from_pretrained(loaded, adapter)
             precision = getattr(torch, settings.autocast) if settings.autocast else None
             policy = Policy(loaded.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer, precision)
-    except (ImportError, OSError, ValueError, RuntimeError) as error:
-        what = f"model '{model}'" + (f" with the adapter '{adapter}'" if adapter else "")
-        raise ConfigError(f"the {what} cannot be loaded: {one_line(error)}") from None
     return open_backend(engine, policy), policy
 
 

@@ -30,7 +30,7 @@ from transformers.utils import cached_file
 from trl_dbbench.episode.protocol import AgentProtocol
 from trl_dbbench.episode.templates import check_shows_episodes
 from trl_dbbench.episode.types import Episode, Status
-from trl_dbbench.errors import ConfigError, one_line
+from trl_dbbench.errors import ConfigError, load_errors, why_not_loaded
 from trl_dbbench.utils.files import found_from_everywhere
 
 ROWS_AT_ONCE = 16
@@ -225,8 +225,8 @@ def load_scorer(
         model, info = auto.from_pretrained(base, dtype="auto", output_loading_info=True, **only_score)
         if adapter:
             model = PeftModel.from_pretrained(model, path)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise ConfigError(f"'{kind}:{path}' cannot be loaded: {one_line(error)} {made}") from None
+    except load_errors() as error:
+        raise ConfigError(f"'{kind}:{path}' cannot be loaded: {why_not_loaded(error)} {made}") from None
     if (missing := info["missing_keys"]) and not adapter:
         what = f"it has no weights for {', '.join(sorted(missing)[:3])}"
         raise ConfigError(f"'{kind}:{path}' is not a reward model: {what}. {made}")

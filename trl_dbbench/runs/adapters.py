@@ -14,7 +14,7 @@ from trl.trainer.utils import create_model_from_path
 
 from trl_dbbench.engines.policy import changes_base
 from trl_dbbench.engines.transformers.models import check_adapter
-from trl_dbbench.errors import ConfigError, one_line
+from trl_dbbench.errors import ConfigError, load_errors, loading, one_line, why_not_loaded
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +127,8 @@ def load_trainable(
         given |= {"device_map": None}
         if quantization_config is not None:
             given["quantization_config"] = quantization_config
-        model = create_model_from_path(model, **given)
+        with loading(f"the model '{model}'"):
+            model = create_model_from_path(model, **given)
     return with_adapter(model, adapter, is_trainable=True)
 
 
@@ -135,15 +136,16 @@ def with_adapter(base: PreTrainedModel, adapter: str, **kwargs: Any) -> PeftMode
     """Return a base model with its adapter; raise ConfigError if it does not fit, or begins at random when it
     is loaded. Warn if it was trained on another model."""
     warn_of_another_base(adapter, base.config.name_or_path)
-    try:
-        adapted = PeftModel.from_pretrained(base, adapter, **kwargs)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        noted = base_model_of(adapter)
-        raise ConfigError(
-            f"the adapter '{adapter}' does not fit the model '{base.config.name_or_path}'"
-            + (f"; it was trained on '{noted}'" if noted else "")
-            + f". PEFT says: {one_line(error)[:300]}"
-        ) from None
+    with loading(f"the adapter '{adapter}'"):
+        try:
+            adapted = PeftModel.from_pretrained(base, adapter, **kwargs)
+        except (OSError, ValueError, RuntimeError) as error:
+            noted = base_model_of(adapter)
+            raise ConfigError(
+                f"the adapter '{adapter}' does not fit the model '{base.config.name_or_path}'"
+                + (f"; it was trained on '{noted}'" if noted else "")
+                + f". PEFT says: {one_line(error)[:300]}"
+            ) from None
     check_adapter(adapted.active_peft_config)
     return adapted
 
@@ -152,8 +154,9 @@ def adapter_settings(adapter: str, given: PeftConfig | None) -> PeftConfig:
     """Return an adapter's settings; raise ConfigError if it is none, or has another shape than `given`."""
     try:
         known = PeftConfig.from_pretrained(adapter)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"adapter_name_or_path: '{adapter}' is not an adapter: {one_line(error)}") from None
+    except load_errors() as error:
+        why = why_not_loaded(error)
+        raise ConfigError(f"adapter_name_or_path: '{adapter}' is not an adapter: {why}") from None
     if given is not None:
         _check_shape(adapter, known, given)
     return known

@@ -290,6 +290,19 @@ def key_of(record: EpisodeRecord) -> str:
     return record.get("task_digest") or f"{record['task_id']} {record['question']}"
 
 
+def whole_steps(tasks: Mapping[int, Iterable[str]]) -> list[int]:
+    """Return the steps whose evaluations are on the tasks of the last one that was not cut short, in order.
+
+    One that was cut short has only some of another's tasks. A run may have gone on with others.
+
+    Args:
+        tasks: by the step of each held-out evaluation, those that it played.
+    """
+    played = {step: {*of} for step, of in sorted(tasks.items())}
+    whole = [of for of in played.values() if not any(of < other for other in played.values())]
+    return [step for step, of in played.items() if of == whole[-1]]
+
+
 def share(episodes: Iterable[EpisodeRecord]) -> Share:
     """Count right, judged and void episodes."""
     episodes = list(episodes)

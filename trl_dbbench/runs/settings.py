@@ -76,6 +76,7 @@ class RunSettings:
         dtype: type of the weights; `autocast` is the computation's, if another, and `quantized` the
             `quantization_config` of weights with fewer bits.
         system_prompt: start of every prompt; a list has all messages before the question.
+        schema: replaces that of each task, if the recipe says so.
         chat_template, chat_template_kwargs, history: see `ChatFormat`.
         harness, harness_seconds: the program that plays the episodes; see `harness.player`.
         training, sampling, task_files, versions: for readers only; `task_files` has sizes and sha256.
@@ -105,6 +106,7 @@ class RunSettings:
     dtype: str | None = None
     autocast: str | None = None
     system_prompt: Opening | None = None
+    schema: str | None = None
     chat_template: str | dict[str, str] | None = None
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     harness: str | None = None
@@ -135,6 +137,11 @@ class RunSettings:
 
         args, player, model = trainer.args, trainer.player, trainer.model
         name = model.config.name_or_path
+        task_files = {
+            name: dataset.info.download_checksums or {}
+            for name, dataset in (("train", trainer.train_dataset), ("eval", trainer.eval_dataset))
+            if isinstance(dataset, Dataset)
+        }
         return cls(
             protocol=args.protocol,
             observation_characters=args.observation_characters,
@@ -154,6 +161,7 @@ class RunSettings:
             dtype=str(model.dtype).removeprefix("torch."),
             autocast=autocast_of(trainer.accelerator),
             system_prompt=opening_of(rows_to_check(trainer.train_dataset)["prompt"]),
+            schema=next((of.get("schema") for of in task_files.get("train", {}).values()), None),
             chat_template=player.chat.chat_template,
             chat_template_kwargs=args.chat_template_kwargs or {},
             harness=args.harness,
@@ -166,11 +174,7 @@ class RunSettings:
             model_config=config_changes(args.model_init_kwargs, model.config) or None,
             training=training_of(args, model),
             sampling={"temperature": args.temperature, "top_p": args.top_p, "top_k": args.top_k or 0},
-            task_files={
-                name: dataset.info.download_checksums or {}
-                for name, dataset in (("train", trainer.train_dataset), ("eval", trainer.eval_dataset))
-                if isinstance(dataset, Dataset)
-            },
+            task_files=task_files,
             versions=versions(),
         )
 

@@ -11,6 +11,7 @@ runs/first/                  RUN
 from __future__ import annotations
 
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -22,18 +23,20 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.adapters import ADAPTER_FILE, MODEL_FILE, base_model_of, check_is_model
 from trl_dbbench.runs.checkpoints import PREFIX_CHECKPOINT_DIR, whole_checkpoints
 from trl_dbbench.runs.read import read_episodes, tasks_by_digest
-from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE
+from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE, whole_steps
 from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings
 from trl_dbbench.runs.stream import STAGES_FOLDER
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.files import nearest_path
+
+logger = logging.getLogger(__name__)
 
 DEFAULTS = RunSettings(protocol="text", observation_characters=800, max_turns=Rules.max_turns)
 """Settings of episodes that neither a run nor an option gives."""
 
 TAKEN = (
     *("model", "model_revision", "model_config", "dtype", "protocol", "system_prompt", "chat_template"),
-    *("chat_template_kwargs", "max_turns", "max_turn_tokens", "max_completion_length"),
+    *("chat_template_kwargs", "schema", "max_turns", "max_turn_tokens", "max_completion_length"),
     *("observation_characters", "grader", "harness", "history", "compaction", "compaction_tokens"),
     *("few_shot", "few_shot_memory", "few_shot_by", "few_shot_update", "few_shot_seed"),
 )
@@ -183,24 +186,32 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"({len(text):,} characters)"
 
 
-def evaluated_tasks(run: Path, notes: list[str]) -> list[Task]:
-    """Return the tasks of the run's held-out evaluations, in order; empty if it had none."""
-    played: defaultdict[int, list[str]] = defaultdict(list)  # step -> digests
+def evaluated_tasks(run: Path, notes: list[str], *, last: bool = False) -> list[Task]:
+    """Return the tasks of the run's held-out evaluations, in order; empty if it had none.
+
+    Args:
+        last: only those of the last evaluation that was not cut short.
+    """
+    played: defaultdict[int, dict[str, None]] = defaultdict(dict)  # step -> digests
     for _, record in read_episodes(run / EPISODES_FILE, notes):
         if record["phase"] == "eval":
-            played[record["step"]].append(record.get("task_digest", ""))
+            played[record["step"]][record.get("task_digest", "")] = None
     if not played:
         return []
     tasks = tasks_by_digest(run / TASKS_FILE, notes)
-    # a run may have been killed within an evaluation, or evaluated twice after one step
-    whole = max(map(dict.fromkeys, played.values()), key=len)
-    return [tasks[digest] for digest in whole if digest in tasks]
+    steps = whole_steps(played)[-1:] if last else sorted(played)
+    digests = dict.fromkeys(digest for step in steps for digest in played[step])
+    if lost := len(digests.keys() - tasks.keys()):
+        notes.append(f"{lost} of {len(digests)} held-out tasks are not in {TASKS_FILE}.")
+    return [tasks[digest] for digest in digests if digest in tasks]
 
 
 def held_out_tasks(run: Path) -> list[Task]:
-    """Return the tasks of the run's held-out evaluations, in order; raise ConfigError if it had none."""
+    """Return the tasks of the run's last held-out evaluation, in order; raise ConfigError if it had none."""
     notes: list[str] = []
-    if found := evaluated_tasks(run, notes):
+    if found := evaluated_tasks(run, notes, last=True):
+        for note in notes:
+            logger.warning("%s: %s", run, note)
         return found
     raise ConfigError(
         f"'{run}' has no held-out evaluation whose tasks could be played. Name some by --tasks. "

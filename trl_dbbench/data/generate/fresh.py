@@ -30,12 +30,13 @@ SCHEME = "generate://"
 
 @dataclass(frozen=True)
 class FreshTasks:
-    """Tasks without end, by number."""
+    """Tasks without end, by number; `schema` replaces theirs if it is given."""
 
     request: Request
+    schema: str | None = None
 
     @classmethod
-    def of(cls, url: str) -> FreshTasks:
+    def of(cls, url: str, schema: str | None = None) -> FreshTasks:
         """Read `generate://LEVEL?seed=1&skills=a,b&single_skill=true&max_skills=3`, all but the level
         optional; see `generate_tasks`. Raise ConfigError if there are no such tasks."""
         parts = urlsplit(url)
@@ -56,7 +57,7 @@ class FreshTasks:
                 read[name] = readers[name](value)
             except (ValueError, KeyError):
                 raise ConfigError(f"{url}: {name} cannot be {value!r}.") from None
-        made = cls(Request(**read, level=level))
+        made = cls(Request(**read, level=level), schema)
         made.request.plans()  # raises for what cannot be had
         return made
 
@@ -70,5 +71,5 @@ class FreshTasks:
         rng = random.Random(f"{request.name}-draw-{draw}")
         with SQLiteDatabase(PATIENT) as database:
             for task in tried(rng, request, target, database):
-                return replace(task, id=f"{request.name}-draw-{draw}")
+                return replace(task, id=f"{request.name}-draw-{draw}", schema=self.schema or task.schema)
         raise ConfigError(f"no task of {target} is found in {TRIES:,} tries. Leave the skill out.")

@@ -20,7 +20,7 @@ from trl_dbbench.engines.policy import Policy, ServedPolicy, changes_base
 from trl_dbbench.episode.plan import Plan
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.types import Episode, Status
-from trl_dbbench.errors import ConfigError, one_line
+from trl_dbbench.errors import ConfigError, load_errors, why_not_loaded
 from trl_dbbench.evaluation.compare.arms import Arm, Sampling, gold_of
 from trl_dbbench.evaluation.evaluate import Evaluation, evaluate, shots_of, within_context
 from trl_dbbench.rewards.registry import with_step_rewards
@@ -213,9 +213,10 @@ def _loaded(model: Any, trained: Sequence[Trained]) -> dict[str | None, str]:
         names[other.adapter] = f"adapter{number}"
         try:
             model.load_adapter(other.adapter, adapter_name=names[other.adapter])
-        except (OSError, ValueError, RuntimeError) as error:
+        except load_errors() as error:
+            why = why_not_loaded(error)
             raise ConfigError(
-                f"the adapter '{other.adapter}' cannot be put on '{first.model}': {one_line(error)}"
+                f"the adapter '{other.adapter}' cannot be put on '{first.model}': {why}"
             ) from None
     for adapter, name in names.items():
         if (setting := changes_base(model.peft_config[name])) is not None:

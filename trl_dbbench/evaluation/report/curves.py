@@ -12,7 +12,7 @@ from typing import Any
 from trl_dbbench.episode.types import Status
 from trl_dbbench.evaluation.report.run import Run
 from trl_dbbench.grading.statistics import Share
-from trl_dbbench.runs.records import EpisodeRecord, is_void, key_of, share
+from trl_dbbench.runs.records import EpisodeRecord, is_void, key_of, share, whole_steps
 from trl_dbbench.tasks.skills import SKILLS
 
 POINTS = 60  # of a curve at most; longer runs are averaged over neighbouring steps
@@ -34,17 +34,12 @@ def evaluations(run: Run) -> dict[int, list[EpisodeRecord]]:
 
 
 def whole_evaluations(run: Run) -> dict[int, list[EpisodeRecord]]:
-    """Return the evaluations on the tasks of the last one that was not cut short.
-
-    One that was cut short has only some of another's tasks. A run may have gone on with others. If the run
-    keeps its best weights, the last one is theirs.
-    """
+    """Return the evaluations of `whole_steps`. If the run keeps its best weights, the last one is theirs."""
     held_out = evaluations(run)
     if (best := run.best_step) is not None and best in held_out:
         held_out = {step: episodes for step, episodes in held_out.items() if step <= best}
-    tasks = {step: {*map(key_of, episodes)} for step, episodes in held_out.items()}
-    whole = [of for of in tasks.values() if not any(of < other for other in tasks.values())]
-    return {step: held_out[step] for step, of in tasks.items() if of == whole[-1]}
+    whole = whole_steps({step: map(key_of, episodes) for step, episodes in held_out.items()})
+    return {step: held_out[step] for step in whole}
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.errors import ConfigError, StorageError
@@ -62,12 +62,11 @@ class Folder:
         """Add an episode, and its task if the folder does not have that; raise StorageError if it cannot."""
         line = json.dumps(episode_record(episode, "eval", 0), ensure_ascii=False)
         try:
-            with self._alone() as episodes:
+            with self._alone():
                 if episode.task.digest not in self._known:
-                    with self._tasks.open("a", encoding="utf-8") as tasks:
-                        tasks.write(f"{episode.task.to_json()}\n")
+                    _append(self._tasks, f"{episode.task.to_json()}\n")
                     self._known.add(episode.task.digest)
-                episodes.write(f"{line}\n")
+                _append(self._episodes, f"{line}\n")
             write_through(self._episodes)
         except OSError as error:
             raise StorageError(
@@ -76,12 +75,22 @@ class Folder:
             ) from None
 
     @contextmanager
-    def _alone(self) -> Iterator[IO[str]]:
-        """Open the file of the episodes under a lock, for this thread alone."""
-        with self._episodes.open("a", encoding="utf-8", errors="backslashreplace") as file:
+    def _alone(self) -> Iterator[None]:
+        """Lock the folder for this thread alone, by the file of its episodes."""
+        with self._episodes.open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            yield file
-            file.flush()  # before the lock ends
+            yield
+
+
+def _append(path: Path, line: str) -> None:
+    """Append a line, or nothing of it where the disk is full: half a line would spoil the next one."""
+    size = path.stat().st_size
+    try:
+        with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(line)
+    except OSError:
+        os.truncate(path, size)
+        raise
 
 
 def _check_same(path: Path, before: RunSettings, now: RunSettings) -> None:
