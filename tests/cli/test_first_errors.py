@@ -476,13 +476,6 @@ def test_a_text_is_a_list_of_one_in_python(tmp_path: Path) -> None:
     assert reward.__name__ == "outcome"
 
 
-@pytest.mark.parametrize("given", [{"outcome": {"wrong": -0.5}}, {"outcome_preset": "reinforce"}])
-def test_values_of_an_outcome_that_is_no_reward(given: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"the reward outcome, which reward_funcs does not name; add it"):
-        RewardArguments("execution", **given)
-    assert RewardArguments(["execution", "outcome"], **given)
-
-
 @pytest.mark.parametrize(
     ("outcome", "said"),
     [

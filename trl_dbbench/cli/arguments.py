@@ -154,11 +154,7 @@ class DatabaseArguments:
 
 @dataclass
 class RewardArguments:
-    """The rewards of an episode.
-
-    Raises:
-        ConfigError: if values of the outcome reward are given, and none of the rewards is that.
-    """
+    """The rewards of an episode."""
 
     reward_funcs: list[str] = option(
         lambda: ["outcome"],
@@ -170,20 +166,11 @@ class RewardArguments:
         None, "Replaces values of the preset: {wrong: -0.5}; on the command line '{\"wrong\": -0.5}'."
     )
 
-    def __post_init__(self) -> None:
-        if isinstance(self.reward_funcs, str):
-            self.reward_funcs = [self.reward_funcs]
-        usual = self.outcome is None and self.outcome_preset == RewardArguments.outcome_preset
-        if not usual and "outcome" not in self.reward_funcs:
-            raise ConfigError(
-                "outcome and outcome_preset are values of the reward outcome, which reward_funcs does not "
-                "name; add it there, or leave them out."
-            )
-
     def load(self, database: Database) -> list[RewardFunction]:
         """Return the reward functions."""
         outcome = outcome_reward(self.outcome_preset, self.outcome)
-        return load_reward_functions(self.reward_funcs, database=database, outcome=outcome)
+        names = [self.reward_funcs] if isinstance(self.reward_funcs, str) else self.reward_funcs
+        return load_reward_functions(names, database=database, outcome=outcome)
 
 
 def outcome_reward(preset: str, values: dict[str, Any] | str | None = None) -> OutcomeReward:

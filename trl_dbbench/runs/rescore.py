@@ -51,14 +51,7 @@ def rewards_of(
     database: Database,
     notes: list[str],
 ) -> list[Reward]:
-    """Return the named reward functions, or else those of the run's own that can be loaded.
-
-    Raises:
-        ConfigError: if one that is named cannot be loaded, or `outcome` is given and none has such values.
-    """
-    own = [made["function"] for made in settings.rewards.values() if made is not None]
-    if outcome is not None and "outcome" not in (own if names is None else names):
-        raise ConfigError("outcome_preset: none of the rewards is outcome, whose values it replaces.")
+    """Return the named reward functions, or else those of the run's own that can be loaded."""
     values = outcome or outcome_of(settings)
     functions: list[RewardFunction] = []
     if names is not None:
