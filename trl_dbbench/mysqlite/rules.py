@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from typing import NamedTuple
 
 from sqlglot import exp
@@ -427,25 +428,20 @@ TOTALS: dict[type, Callable[[exp.Expr], exp.Expr]] = {
 
 def checked(node: exp.Expr, kind: Kind) -> exp.Expr:
     """Return a sum, difference or product, with a check where its result may be too large."""
-    if kind.name == "float" and isinstance(node, exp.Mul):
-        return call("FINITE", node)
-    if kind.name == "int" and kind.unsigned:
-        return call("UNSIGNED", node)
     if kind.name != "int":
-        return node
+        return call("FINITE", node) if kind.name == "float" and isinstance(node, exp.Mul) else node
+    if kind.unsigned:
+        return call("UNSIGNED", node)
     refuse_if(any(map(_is_too_large, node.find_all(exp.Literal))), _TOO_LARGE)
     return call("WHOLE", node)
 
 
-_LARGEST = str(2**63 - 1)
-_TOO_LARGE = f"whole numbers above {_LARGEST}"
+_TOO_LARGE = f"whole numbers above {2**63 - 1}"
 
 
 def _is_too_large(literal: exp.Expr) -> bool:
     """Return whether SQLite would read a whole number as a fraction, and lose digits."""
-    digits = literal.name.lstrip("0")
-    whole = not literal.is_string and literal.name.isdecimal()
-    return whole and (len(digits), digits) > (len(_LARGEST), _LARGEST)
+    return not literal.is_string and literal.name.isdecimal() and Decimal(literal.name) >= 2**63
 
 
 def bits(node: exp.Expr) -> exp.Expr:
@@ -664,29 +660,24 @@ def _substring(node: exp.Expr) -> exp.Expr:
 def _literal(node: exp.Expr) -> exp.Expr:
     if node.is_string and "\0" in node.name:  # where SQLite would stop to read the statement
         return call("CAST_CHAR", exp.HexString(this=node.name.encode().hex()))
-    return _large(node) if _is_too_large(node) and not is_in_change(node) else node
-
-
-def _large(number: exp.Expr) -> exp.Expr:
-    """Return a number above `_LARGEST` that is only compared, or bounds rows; refuse any other."""
-    if isinstance(number.parent, exp.Limit | exp.Offset) and len(number.name) <= len(str(2**64)):
-        return exp.Literal.number(_LARGEST)
-    least = isinstance(number.parent, exp.Neg) and number.name.lstrip("0") == str(2**63)
-    above = number.parent
+    if not _is_too_large(node) or is_in_change(node):
+        return node
+    number, above = Decimal(node.name), node.parent
+    if isinstance(above, exp.Limit | exp.Offset) and number < 2**64:
+        return exp.Literal.number(2**63 - 1)
+    least = isinstance(above, exp.Neg) and number == 2**63
     while isinstance(above, exp.Neg | exp.Paren):
         above = above.parent
     refuse_if(not least and not isinstance(above, exp.Predicate), _TOO_LARGE)
-    return number
+    return node
 
 
 def _variable(node: exp.Expr) -> exp.Expr:
-    name = node.name.lower()
-    refuse_if(name != "version", f"@@{name}")
+    refuse_if(node.name.lower() != "version", f"@@{node.name.lower()}")
     return call("VERSION")
 
 
-_INTERNAL = re.compile(r"sqlite_|pragma_|dbstat$", re.IGNORECASE)
-"""SQLite's own tables."""
+_INTERNAL = re.compile(r"sqlite_|pragma_|dbstat$", re.IGNORECASE)  # SQLite's own tables
 
 
 def _table(node: exp.Expr) -> exp.Expr:
@@ -744,11 +735,8 @@ def _is_compared(column: exp.Expr) -> bool:
         )
         return plain and (column.arg_key == "this" or isinstance(above, exp.EQ | exp.NEQ))
     listed = isinstance(above, exp.Select) and not isinstance(above.parent, exp.SetOperation)
-    return (
-        listed
-        or isinstance(above, exp.Group)
-        or (isinstance(above, exp.Distinct) and isinstance(above.parent, exp.Count))
-    )
+    is_counted = isinstance(above, exp.Distinct) and isinstance(above.parent, exp.Count)
+    return listed or is_counted or isinstance(above, exp.Group)
 
 
 def _no_place(key: exp.Expr) -> exp.Expr:
