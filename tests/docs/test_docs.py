@@ -45,11 +45,24 @@ def of_program(name: str) -> list:
     ]
 
 
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of a page's headings."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    plain = [
+        re.sub(r"\[([^]]*)\]\([^)]*\)|[`*]", r"\1", each)
+        for each in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    ]
+    return {re.sub(r"[^\w\- ]", "", each.strip().lower()).replace(" ", "-") for each in plain}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_a_page_links_to_is_there(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
+    for target in re.findall(r"\]\(([^)\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        file, _, heading = target.partition("#")
+        linked = page.parent / file if file else page
         if not target.startswith("http"):
-            assert (page.parent / target).exists(), target
+            assert linked.exists(), target
+            assert not heading or linked.suffix != ".md" or heading in anchors(linked), target
 
 
 @pytest.mark.parametrize("words", of_program("trl-dbbench"))

@@ -99,6 +99,24 @@ def test_a_number_beyond_64_bits_is_compared_and_never_shown(
         assert rows or "whole numbers above 9223372036854775807' (embedded" in str(result.error)
 
 
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        ("UPDATE t SET x = 9223372036854775808", [("9223372036854775808",)]),
+        ("INSERT INTO t VALUES (99999999999999999999)", [("a",), ("99999999999999999999",)]),
+        ("DELETE FROM t WHERE x = 99999999999999999999 LIMIT 18446744073709551615", [("a",)]),
+        ("UPDATE t SET x = CONCAT(99999999999999999999, 'a')", None),
+    ],
+)
+def test_a_number_beyond_64_bits_is_written_with_all_its_digits(
+    sqlite_database: Database, sql: str, rows: list[tuple] | None
+) -> None:
+    with sqlite_database.sandbox(task(table("t", "x TEXT", ("a",)))) as sandbox:
+        result = sandbox.execute(sql)
+        assert sandbox.execute("SELECT x FROM t").rows == (rows or [("a",)])
+        assert rows or "whole numbers above 9223372036854775807' (embedded" in str(result.error)
+
+
 @pytest.mark.parametrize("dialect", ["mysql", "sqlite"])
 def test_columns_that_differ_in_capitals_are_one_name(sqlite_database: Database, dialect: str) -> None:
     twice = Table("t", (Column("A", "INT"), Column("a", "INT")), ((1, 2),))

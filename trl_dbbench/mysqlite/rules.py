@@ -423,7 +423,6 @@ TOTALS: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     exp.Count: _count,
     exp.Window: _window,
 }
-"""The rules of `rules` for them."""
 
 
 def checked(node: exp.Expr, kind: Kind) -> exp.Expr:
@@ -446,8 +445,7 @@ def _is_too_large(literal: exp.Expr) -> bool:
 
 def bits(node: exp.Expr) -> exp.Expr:
     """Return an operator of bits, of whole numbers: to MySQL, they have no sign."""
-    sides = [each for each in (node.this, node.args.get("expression")) if each is not None]
-    if any(kind_of(each).name not in ("int", "null") for each in sides):
+    if any(kind_of(each).name not in ("int", "null") for each in node.iter_expressions()):
         raise unsupported("bits of what is no whole number")
     return call("BITS", type(node)(**node.args))
 
@@ -597,8 +595,7 @@ def _divisor(node: exp.Expr) -> exp.Expr:
 
 
 def _negative(node: exp.Expr) -> exp.Expr:
-    kind = kind_of(node.this).name
-    number = numeric(node.this)
+    kind, number = kind_of(node.this).name, numeric(node.this)
     if kind == "text" and is_in_change(node):
         number = call("NOT_ZERO", number)
     elif kind in ("text", "float"):
@@ -660,15 +657,18 @@ def _substring(node: exp.Expr) -> exp.Expr:
 def _literal(node: exp.Expr) -> exp.Expr:
     if node.is_string and "\0" in node.name:  # where SQLite would stop to read the statement
         return call("CAST_CHAR", exp.HexString(this=node.name.encode().hex()))
-    if not _is_too_large(node) or is_in_change(node):
+    if not _is_too_large(node):
         return node
     number, above = Decimal(node.name), node.parent
+    cells = above if isinstance(above, exp.Tuple) else above.parent
+    if is_in_change(node) and isinstance(cells, exp.Tuple | exp.Update):  # a text's cell keeps all digits
+        return exp.Literal.string(node.name)
     if isinstance(above, exp.Limit | exp.Offset) and number < 2**64:
         return exp.Literal.number(2**63 - 1)
     least = isinstance(above, exp.Neg) and number == 2**63
     while isinstance(above, exp.Neg | exp.Paren):
         above = above.parent
-    refuse_if(not least and not isinstance(above, exp.Predicate), _TOO_LARGE)
+    refuse_if(not least and not isinstance(above, exp.Predicate | exp.Tuple), _TOO_LARGE)
     return node
 
 
