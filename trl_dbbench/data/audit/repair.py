@@ -248,7 +248,7 @@ def _fresh(table: Table, place: int) -> Any:
     if numbers := _numbers(cells):
         return max(numbers) + 1
     texts, number = [str(cell) for cell in cells if cell is not None], 2
-    if texts and all(text.isdigit() for text in texts):
+    if texts and all(text.isdecimal() for text in texts):
         return str(max(map(int, texts)) + 1)
     start = texts[-1] if texts else "row"
     while f"{start} {number}" in texts:
