@@ -659,8 +659,8 @@ def _literal(node: exp.Expr) -> exp.Expr:
         return call("CAST_CHAR", exp.HexString(this=node.name.encode().hex()))
     if not _is_too_large(node):
         return node
-    number, above = Decimal(node.name), node.parent or node
-    cells = above if isinstance(above, exp.Tuple) else above.parent
+    number, above = Decimal(node.name), node.parent
+    cells = above.parent if isinstance(above, exp.EQ) else above
     if is_in_change(node) and isinstance(cells, exp.Tuple | exp.Update):  # a text's cell keeps all digits
         return exp.Literal.string(node.name)
     if isinstance(above, exp.Limit | exp.Offset) and number < 2**64:
