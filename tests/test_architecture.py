@@ -228,7 +228,10 @@ OF_PARTS = {
 }
 """Extras that hold what only these parts of the package import -> the parts."""
 
-NOT_DECLARED = {"verl": "it needs an older transformers than TRL's, so no extra could name it"}
+NOT_DECLARED = {
+    "safetensors": "transformers comes with it, and only the class of its error is used",
+    "verl": "it needs an older transformers than TRL's, so no extra could name it",
+}
 """What the package imports where it is there -> why it is no dependency."""
 
 
