@@ -143,8 +143,7 @@ class FlowCallback(DefaultFlowCallback):
 
     - The ranks agree at the end of a step on a stop by a signal, and save.
     - Actions due at the end of an epoch or the run are taken with its last step, before that step's
-    checkpoint,
-      so that a kill cannot come between the two.
+      checkpoint, so that a kill cannot come between the two.
     - A resumed run does not repeat the evaluation before the first step.
     - It begins with the evaluation during which its checkpoint was saved, if there was one. Checkpoints keep
       `evaluation_due`.
