@@ -59,9 +59,10 @@ def lay_out_trees(tokens: Tokens, rows: Sequence[int]) -> Layout:
     """Put some rows of a batch into one, each a tree."""
     input_ids, width, device = tokens.input_ids, tokens.width, tokens.input_ids.device
     trees, ids, positions, predicts, targets = [], [], [], [], []
-    start, at = 0, places_of(tokens)
-    for row in rows:
-        columns, before = at[row]
+    assert tokens.follows is not None
+    start, chosen = 0, [*rows]
+    wanted = tokens._replace(attention_mask=tokens.attention_mask[chosen], follows=tokens.follows[chosen])
+    for row, (columns, before) in zip(rows, places_of(wanted), strict=True):
         seen = torch.zeros(len(columns), len(columns), dtype=torch.bool)
         for place, earlier in enumerate(before):
             if earlier != NOTHING:
