@@ -291,15 +291,21 @@ class ResumableGRPOTrainer(GRPOTrainer):
     @contextmanager
     def _before_the_step(self) -> Iterator[None]:
         """Restore, for the block, the state before the step or evaluation under way, if there is one."""
-        if self._before is None or self._before[0] != self.state.global_step:
+        if (restore := self._restore_before) is None:
             yield
             return
         now = self._noted()
-        self._before[1]()
+        restore()
         try:
             yield
         finally:
             now()
+
+    @property
+    def _restore_before(self) -> Callable[[], None] | None:
+        """What restores the state before the step or evaluation under way; `None` between them."""
+        step, restore = self._before or (None, None)
+        return restore if step == self.state.global_step else None
 
     def _noted(self) -> Callable[[], None]:
         """Note the state of what a step changes, without the optimizer's part; return what restores it."""
@@ -389,8 +395,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
         device = self.accelerator.device
         used = [] if device.type == "cpu" else [device]  # not all that the machine has
         self.flow.evaluation_due = self.is_in_train  # as a checkpoint says that is saved meanwhile
-        within_step = self._before is not None and self._before[0] == self.state.global_step
-        before = self._before if within_step else (self.state.global_step, self._noted())
+        before = self.state.global_step, self._restore_before or self._noted()
         # and TRL's table of completions is the training's: one file a step
         apart = replaced(self, _logs=deepcopy(self._logs), log_completions=False, _before=before)
         with torch.random.fork_rng(used, device_type=device.type), apart:
