@@ -21,6 +21,7 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.rewards.outcome import OUTCOME_PRESETS, OutcomeReward
 from trl_dbbench.rewards.registry import RewardFunction, load_reward_functions
 from trl_dbbench.tasks import Task, load_tasks
+from trl_dbbench.tasks.load import with_schema
 from trl_dbbench.tasks.model import SCHEMAS
 from trl_dbbench.utils.lookup import check_choice
 from trl_dbbench.utils.settings import check_number, option
@@ -94,8 +95,7 @@ class TaskArguments:
 
     def read(self, source: str, split: str | None) -> list[Task]:
         """Return the tasks of a source, with the schema that is asked for."""
-        tasks = load_tasks(source, split, self.tasks_format)
-        return tasks if self.schema is None else [replace(task, schema=self.schema) for task in tasks]
+        return with_schema(load_tasks(source, split, self.tasks_format), self.schema)
 
     def datasets(self, protocol: str, grader: str | None = None) -> tuple[Dataset, Dataset | None]:
         """Return the rows for training and, if there are any, for evaluation.

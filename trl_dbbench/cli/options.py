@@ -6,7 +6,6 @@ A group is a function whose signature is its options; `taking` adds groups to a 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -19,6 +18,7 @@ from trl_dbbench.runs.settings import SETTINGS_FILE
 from trl_dbbench.runs.stream import STREAM_FILE
 from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.tasks.csv_tables import CsvOptions
+from trl_dbbench.tasks.load import with_schema
 from trl_dbbench.utils.settings import check_number
 
 if TYPE_CHECKING:
@@ -342,8 +342,7 @@ def trained_by(context: typer.Context, adapter: str | None, run: Path | None = N
 
 def tasks_in(source: str, trained: Trained) -> list[Task]:
     """Return the tasks of a source, with the schema with which the run showed its own."""
-    tasks, schema = load_tasks(source), trained.settings.schema
-    return tasks if schema is None else [replace(task, schema=schema) for task in tasks]
+    return with_schema(load_tasks(source), trained.settings.schema)
 
 
 def tasks_to_evaluate(trained: Trained, tasks: str | None, limit: int | None) -> list[Task]:

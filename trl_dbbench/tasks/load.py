@@ -88,6 +88,11 @@ def _entries(path_or_id: str | Path, split: str | None, format: TaskFormat | Non
     )
 
 
+def with_schema(tasks: list[Task], schema: str | None) -> list[Task]:
+    """Return tasks whose prompts show their tables by this schema; `None` keeps that of each."""
+    return tasks if schema is None else [replace(task, schema=schema) for task in tasks]
+
+
 def _download() -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
