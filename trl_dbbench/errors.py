@@ -110,14 +110,14 @@ def one_line(error: BaseException) -> str:
 
 
 def load_errors() -> tuple[type[Exception], ...]:
-    """What libraries raise for a model or an adapter that is damaged, of an unknown kind, or not there."""
+    """Return the exceptions that libraries raise for a missing, damaged or unknown model or adapter."""
     from safetensors import SafetensorError  # of a file that was cut short; an Exception of its own
 
     return ImportError, OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError
 
 
 def why_not_loaded(error: BaseException) -> str:
-    """The text of one of `load_errors`."""
+    """Return the text of one of `load_errors`."""
     if type(error).__name__ == "SafetensorError":
         return f"a file of weights is damaged or cut short ({one_line(error)}); copy or download it again"
     return f"{error} is missing or unknown" if isinstance(error, KeyError) else one_line(error)

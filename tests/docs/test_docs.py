@@ -46,7 +46,7 @@ def of_program(name: str) -> list:
 
 
 def anchors(page: Path) -> set[str]:
-    """What GitHub makes of a page's headings."""
+    """Return the anchors that GitHub gives a page's headings."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     plain = [
         re.sub(r"\[([^]]*)\]\([^)]*\)|[`*]", r"\1", each)

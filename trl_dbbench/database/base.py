@@ -68,7 +68,7 @@ class Outage:
         with self._lock:
             now = time.monotonic()
             if self._since is None or now - self._last > max(patience, MAX_PAUSE_SECONDS):
-                self._since = now  # the last failure is so long ago that this is another outage
+                self._since = now  # a new outage: the last failure was too long ago
             self._last = now
             return now - self._since
 

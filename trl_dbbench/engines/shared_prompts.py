@@ -149,7 +149,7 @@ class Tokens(NamedTuple):
     completion: int  # T, columns of the completions
     follows: torch.Tensor | None = None  # (B, T), where a row is a tree; see `token_trees`
     apart: bool = False
-    """Whether the model computes each sequence of a tree as a separate row."""
+    """True if the model computes each sequence of a tree as a separate row."""
 
     @classmethod
     def of(cls, batch: dict[str, Any], shares_prompts: bool = True) -> Tokens:

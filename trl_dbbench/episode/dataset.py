@@ -65,7 +65,7 @@ def note_source(dataset: Dataset, source: str, schema: str | None = None) -> Non
 
     Args:
         source: a file, a folder, or a hub id. Files are recorded with size and sha256.
-        schema: what replaced that of the tasks, if anything did.
+        schema: replaces that of each task, if the recipe says so.
     """
     path = Path(source)
     files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]

@@ -74,9 +74,9 @@ class Host:
     url: URL
     dialect: ServerDialect
     own_server: bool
-    """Whether this run has started it, and nobody else uses it."""
+    """True if this run started it, so that nobody else uses it."""
     has_accounts: bool
-    """Whether agents have accounts of their own."""
+    """True if agents have accounts of their own."""
     limits: Limits
     statements: int
     """Number of statements that may run at once."""

@@ -114,7 +114,7 @@ class WeightsOfDisk(Weights):
 
 
 def lora_options(configs: list[PeftConfig], names: list[str]) -> dict[str, Any]:
-    """Return vLLM's options for these adapters, of which one at a time is in use."""
+    """Return vLLM's options for these adapters. Only one of them is in use at a time."""
     for config, name in zip(configs, names, strict=True):
         check_lora(config, name, "use_vllm")
     rank = max(rank for config in configs for rank in (config.r, *(config.rank_pattern or {}).values()))

@@ -137,12 +137,12 @@ class ServerError:
 
     @property
     def is_too_long(self) -> bool:
-        """Whether the conversation is too long for the model."""
+        """True if the conversation is too long for the model."""
         return "context_length" in self.code or bool(_TOO_LONG.search(self.message))
 
     @property
     def wants_more_tokens(self) -> bool:
-        """Whether `max_tokens` was too small for the server."""
+        """True if the server wants a larger `max_tokens`."""
         return bool(re.search(_TOO_FEW, self.message, re.IGNORECASE))
 
     def meant_status(self, status: int) -> int:
