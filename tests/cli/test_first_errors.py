@@ -294,14 +294,13 @@ def launched(args):
     print(child.communicate()[0].decode(), flush=True)
     sys.exit(1)  # whatever the script's status is
 
-SCRIPT = '''
-import signal, time
+SCRIPT = r'''
+import os, signal, sys, time
 def save(*_):
-    print("it saves", flush=True)
+    os.write(1, b"it saves\\n")  # print may be what the signal has interrupted
     sys.exit(143)
-import sys
 signal.signal(signal.SIGTERM, save)
-print("it trains", flush=True)
+os.write(1, b"it trains\\n")
 time.sleep(30)
 '''
 launcher.launch_command = launched
