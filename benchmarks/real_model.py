@@ -1,7 +1,7 @@
 """From a pretrained chat model to an agent, on two CPU cores: base, warm start, GRPO, and what each can do.
 
     python benchmarks/real_model.py MODEL --out runs/real [--agentbench FOLDER] [--seeds 1 2 3] [--controls]
-        [--estimators reinforce tree]
+        [--estimators grpo reinforce tree]
 
 MODEL is the folder or hub id of SmolLM2-135M-Instruct. FOLDER holds AgentBench's `dev.jsonl`, which is only
 measured, and `standard.jsonl`, which is learned from with the generated tasks. What is there already is not
@@ -11,9 +11,8 @@ Seeds, controls and estimators may be added. `--seeds` without a number stops af
 
 - base: the model as it is.
 - sft: `recipes/smollm2_sft.yaml` on gold episodes of generated tasks.
-- grpo: `recipes/smollm2.yaml` from there on new tasks, one run for each seed.
+- grpo, reinforce, tree: `recipes/smollm2.yaml` from there on new tasks, with this advantage, for each seed.
 - controls: a learning rate of 0; rewards that are shuffled among the episodes of a batch.
-- estimators: as grpo, with another advantage and its first seed.
 
 Each is measured greedily on held-out generated tasks, which share no table and no question with the others,
 and on AgentBench's dev tasks, and compared with its start task by task.
@@ -57,7 +56,8 @@ LARGEST = ("order_by_single_column", "limit_only")
 """Skills of questions for the largest or smallest. One demonstration in a hundred is of these, but two tasks
 in five: what is hardly shown, GRPO has to learn from rewards."""
 
-ESTIMATORS = {
+ESTIMATORS: dict[str, tuple[str, ...]] = {
+    "grpo": (),
     "reinforce": ("--advantage", "reinforce", "--advantage_args", json.dumps({"baseline": "running"})),
     "tree": ("--advantage", "tree"),
 }
@@ -210,7 +210,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=RECIPE["max_steps"], help="updates of GRPO")
     parser.add_argument("--learning-rate", type=float, default=RECIPE["learning_rate"], help="of GRPO")
     parser.add_argument("--controls", action="store_true")
-    parser.add_argument("--estimators", nargs="+", choices=list(ESTIMATORS), default=[])
+    parser.add_argument("--estimators", nargs="+", choices=list(ESTIMATORS), default=["grpo"])
     given = parser.parse_args()
     chain = Chain(given.model, given.out, given.agentbench, given.database, given.dtype, given.sft_steps)
     added = ("out", "seeds", "controls", "estimators")
@@ -222,8 +222,11 @@ def main() -> None:
     sft = chain.measure("sft", start)
     print(line_of("sft", sft, base), flush=True)
     steps = ("--max_steps", str(given.steps), "--learning_rate", str(given.learning_rate))
-    runs: dict[str, tuple[str, ...]] = {f"grpo-{seed}": ("--seed", str(seed)) for seed in given.seeds}
-    runs |= {name: (*ESTIMATORS[name], "--seed", str((given.seeds or [1])[0])) for name in given.estimators}
+    runs = {
+        f"{name}-{seed}": (*ESTIMATORS[name], "--seed", str(seed))
+        for name in given.estimators
+        for seed in given.seeds
+    }
     if given.controls:
         # two updates tell as much as sixty: the weights stay as they are
         runs["no-learning"] = ("--learning_rate", "0", "--max_steps", "2")
