@@ -908,15 +908,15 @@ def write(tree: exp.Expr, columns: Sequence[TableColumns] = ()) -> Translation:
             or (each.this == "my_FULL_MOMENT" and each.find(exp.Column, exp.Query) is None)
         ]
         constants += [_written(each) for each in tree.find_all(exp.Subquery) if each.meta.get("read_first")]
-        return Translation(_written(tree), shown, tuple(constants))
+        return Translation(_written(tree, copy=False), shown, tuple(constants))
     except RecursionError:
         raise errors.nested_too_deeply() from None
     except SqlglotError as error:
         raise unsupported(str(error)[:80]) from None
 
 
-def _written(tree: exp.Expr) -> str:
-    return tree.sql(dialect=_Target, identify=True, normalize_functions=False, comments=False)
+def _written(tree: exp.Expr, copy: bool = True) -> str:
+    return tree.sql(dialect=_Target, identify=True, normalize_functions=False, comments=False, copy=copy)
 
 
 def _one_table(tree: exp.Update | exp.Delete) -> exp.Expr:
