@@ -133,21 +133,28 @@ def demo_tasks() -> list[Task]:
     return load_tasks(DEMO_TASKS)
 
 
-@pytest.fixture(scope="session")
-def full_tasks(of_all_processes: Path) -> list[Task]:
-    """400 generated tasks of all skills."""
-    path = of_all_processes / "full_tasks.jsonl"
+def made_once(path: Path, make: Callable[[], list[Task]]) -> list[Task]:
+    """The first process makes them, for all others."""
     with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # the first process makes them
+        fcntl.flock(file, fcntl.LOCK_EX)
         if not path.stat().st_size:
-            file.writelines(f"{task.to_json()}\n" for task in generate_tasks(400, seed=7, workers=2))
+            file.writelines(f"{task.to_json()}\n" for task in make())
     return load_tasks(path)
 
 
 @pytest.fixture(scope="session")
-def tiny_tasks() -> list[Task]:
-    """500 generated tasks for a model of a million parameters."""
-    return generate_tasks(500, level="worlds.tiny.level", workers=2)
+def full_tasks(of_all_processes: Path) -> list[Task]:
+    """400 generated tasks of all skills."""
+    return made_once(of_all_processes / "full_tasks.jsonl", lambda: generate_tasks(400, seed=7, workers=2))
+
+
+@pytest.fixture(scope="session")
+def tiny_tasks(of_all_processes: Path) -> list[Task]:
+    """300 generated tasks for a model of a million parameters."""
+    return made_once(
+        of_all_processes / "tiny_tasks.jsonl",
+        lambda: generate_tasks(300, level="worlds.tiny.level", workers=2),
+    )
 
 
 @pytest.fixture(scope="session")

@@ -54,8 +54,8 @@ PETS = table(
 
 @pytest.fixture(scope="module")
 def tasks() -> dict[str, list[Task]]:
-    """48 of each level, six of each kind."""
-    return {level: generate_tasks(48, seed=5, level=level) for level in LEVELS}
+    """24 of each level, three of each kind."""
+    return {level: generate_tasks(24, seed=5, level=level) for level in LEVELS}
 
 
 def both(tasks: dict[str, list[Task]]) -> list[Task]:
@@ -250,7 +250,7 @@ def test_the_gold_of_each_kind_is_of_that_kind(kind: str, tasks: dict[str, list[
         "correlated_subquery": r"\(SELECT .* WHERE .*\.",
     }[kind]
     found = [task.gold.sql or "" for task in both(tasks) if task.skills == (kind,)]
-    assert len(found) == 12 and all(re.search(sign, sql) for sql in found)
+    assert len(found) == 6 and all(re.search(sign, sql) for sql in found)
 
 
 # --- what is kept, what is dropped ----------------------------------------------------------------
@@ -364,11 +364,11 @@ def gold_of(database: Database, sql: str) -> Gold | None:
 
 def test_every_kind_comes_as_often(tasks: dict[str, list[Task]]) -> None:
     for level in LEVELS:
-        assert Counter(task.skills for task in tasks[level]) == {(kind,): 6 for kind in QUERY_KINDS}
+        assert Counter(task.skills for task in tasks[level]) == {(kind,): 3 for kind in QUERY_KINDS}
 
 
 def test_no_slip_gives_the_answer(tasks: dict[str, list[Task]], sqlite_database: Database) -> None:
-    for task in both(tasks)[::6]:
+    for task in both(tasks)[::3]:
         tree = sqlglot.parse_one(task.gold.sql or "", dialect="mysql")
         assert tree.sql(dialect="mysql").replace("EXISTS(", "EXISTS (") == task.gold.sql
         right = execute_alone(sqlite_database, task, task.gold.sql or "").rows

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from databases import table
-from fakes import ScriptedEngine, play_script
+from fakes import RULES, ScriptedEngine
 from test_rollout import call
 from test_serving import agent_of
 from transformers import PreTrainedTokenizerBase
@@ -162,11 +162,18 @@ def sql_answer(protocol: str, sql: str) -> str:
 
 
 def judged_otherwise(
-    task: Task, turns: Sequence[str], right: bool, tokenizer: Any, database: Database, protocol: str
+    plays: Sequence[tuple[Task, Sequence[str], bool]], tokenizer: Any, database: Database, protocol: str
 ) -> list[Any]:
-    """Play an episode. Return its status, the verdict that is right and its last turn if it was judged otherwise."""
-    episode = play_script(task, turns, tokenizer, database, protocol)
-    return [] if episode.verdict and episode.right == right else [(episode.status, right, turns[-1])]
+    """Play episodes side by side. Return status, the verdict that is right and the last turn of those that were judged
+    otherwise."""
+    player = Player.of(tokenizer, database, protocol=protocol, rules=RULES)
+    starts = [player.start(task, system_prompt="Rules.") for task, _, _ in plays]
+    engine = ScriptedEngine(tokenizer, {row: turns for row, (_, turns, _) in enumerate(plays)})
+    return [
+        (episode.status, right, turns[-1])
+        for episode, (_, turns, right) in zip(player.play_all(starts, engine), plays, strict=True)
+        if not episode.verdict or episode.right != right
+    ]
 
 
 @pytest.mark.parametrize("grader", [*GRADERS, None])
@@ -174,7 +181,7 @@ def judged_otherwise(
 def test_an_answer_as_the_prompt_wants_it(
     protocol: str, grader: str | None, tokenizer: PreTrainedTokenizerBase, database: Database
 ) -> None:
-    otherwise = []
+    plays = []
     for name, sql in QUESTIONS.items():
         rows = rows_of(database, sql)
         task = question(sql, rows, grader)
@@ -182,8 +189,8 @@ def test_an_answer_as_the_prompt_wants_it(
             continue
         for right, given in ((True, rows), (False, with_one_changed(rows))):
             for answer in answers(protocol, task, given):
-                turns = [sql_turn(protocol, sql), answer]
-                otherwise += judged_otherwise(task, turns, right, tokenizer, database, protocol)
+                plays.append((task, [sql_turn(protocol, sql), answer], right))
+    otherwise = judged_otherwise(plays, tokenizer, database, protocol)
     assert not otherwise, "\n".join(map(str, otherwise))
 
 
@@ -214,15 +221,15 @@ def test_the_run_may_name_another_grader_than_the_tasks(
 def test_a_query_as_the_answer(
     protocol: str, grader: str | None, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
 ) -> None:
-    otherwise = []
+    plays = []
     for name, sql in QUESTIONS.items():
         rows = rows_of(sqlite_database, sql)
         says_nothing = name in ("no rows", "NULL")
         task = question(sql, rows, grader)
         wrong = f"SELECT {', '.join(['9'] * max(1, len(rows[0]) if rows else 1))}"
         for right, answer in ((not says_nothing, sql), (False, wrong)):
-            turns = [sql_turn(protocol, sql), sql_answer(protocol, answer)]
-            otherwise += judged_otherwise(task, turns, right, tokenizer, sqlite_database, protocol)
+            plays.append((task, [sql_turn(protocol, sql), sql_answer(protocol, answer)], right))
+    otherwise = judged_otherwise(plays, tokenizer, sqlite_database, protocol)
     assert not otherwise, "\n".join(map(str, otherwise))
 
 
@@ -238,10 +245,9 @@ def test_a_change_and_any_answer(
         "text_sql": sql_answer("text_sql", "SELECT 1"),
         "tools_sql": sql_answer("tools_sql", "SELECT 1"),
     }
-    otherwise = []
-    for right, sql in ((True, CHANGES[kind]), (False, ANOTHER[kind])):
-        turns = [sql_turn(protocol, sql), ends[protocol]]
-        otherwise += judged_otherwise(task, turns, right, tokenizer, database, protocol)
+    sides = ((True, CHANGES[kind]), (False, ANOTHER[kind]))
+    plays = [(task, [sql_turn(protocol, sql), ends[protocol]], right) for right, sql in sides]
+    otherwise = judged_otherwise(plays, tokenizer, database, protocol)
     assert not otherwise, "\n".join(map(str, otherwise))
 
 
