@@ -55,6 +55,42 @@ def test_columns_that_an_insert_leaves_out_have_their_defaults(tmp_path: Path) -
     assert "t.at: left out, the dump leaves values of it to its default now()" in found.notes
 
 
+def test_rows_that_an_insert_gives_no_number_have_the_next_one(tmp_path: Path) -> None:
+    text = (
+        "CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, n varchar(3)){0};"
+        "INSERT INTO t (n) VALUES ('a'),('b');"
+        "INSERT INTO t VALUES (NULL,'c'),('10','d'),(DEFAULT,'e');"
+    )
+    assert imported(tmp_path, text.format("")).tables[0].rows == (
+        (1, "a"),
+        (2, "b"),
+        (3, "c"),
+        (10, "d"),
+        (11, "e"),
+    )
+    later = imported(tmp_path, text.format(" AUTO_INCREMENT=100"))
+    assert [row[0] for row in later.tables[0].rows] == [100, 101, 102, 10, 103]
+    drawn = import_from([str(tmp_path / "d.sql")], sample=2).tables[0].rows
+    assert set(drawn) < set(later.tables[0].rows), "a sample keeps the numbers of the whole table"
+
+
+@pytest.mark.parametrize(
+    ("written", "type"),
+    [
+        ("NVARCHAR(160) NOT NULL", "VARCHAR(160) NOT NULL"),  # as Chinook's scripts have it
+        ("CHARACTER VARYING(9) DEFAULT 'x'", "VARCHAR(9) DEFAULT 'x'"),
+        ("character(3)", "CHAR(3)"),
+        ("NCHAR(3)", "CHAR(3)"),
+        ("INT8 UNSIGNED", "BIGINT unsigned"),
+        ("FLOAT8", "DOUBLE"),
+        ("DOUBLE PRECISION", "DOUBLE"),
+    ],
+)
+def test_types_by_names_that_only_scripts_have(tmp_path: Path, written: str, type: str) -> None:
+    found = imported(tmp_path, f"CREATE TABLE t (id int, v {written}); INSERT INTO t VALUES (1,'5'),(2,'6');")
+    assert found.tables[0].columns[1].type == type and found.notes == []
+
+
 def test_generated_columns_that_have_no_values_in_a_dump_are_left_out(tmp_path: Path) -> None:
     found = imported(
         tmp_path,

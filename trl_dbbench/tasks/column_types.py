@@ -135,6 +135,13 @@ _TYPES = {
 }
 """The types of either server, synonyms included (MySQL 9 and MariaDB 12, "Data Types")."""
 
+SYNONYMS = {
+    **{"nvarchar": "varchar", "varcharacter": "varchar", "nchar": "char", "character": "char"},
+    **{"int1": "tinyint", "int2": "smallint", "int3": "mediumint", "middleint": "mediumint", "int4": "int"},
+    **{"int8": "bigint", "float4": "float", "float8": "double"},
+}
+"""Types by the names that only scripts have: servers show the others."""
+
 CSV_TYPES = tuple(name for name, each in _TYPES.items() if each.read or each.kind == "time")
 """Types that a CSV header can name."""
 

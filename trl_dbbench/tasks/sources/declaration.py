@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, takewhile
 
-from trl_dbbench.tasks.column_types import Declared, task_column
+from trl_dbbench.tasks.column_types import SYNONYMS, Declared, task_column
 from trl_dbbench.tasks.sources.dump_text import Word, joined, shown_name, unescaped
 from trl_dbbench.tasks.table import Column
 
@@ -118,6 +118,8 @@ class Declaration:
         return kept
 
     def _add_column(self, line: Sequence[Word], upper: Sequence[str]) -> None:
+        if "VARYING" in upper[2:3]:  # CHARACTER VARYING(9)
+            return self._add_column([line[0], line[1]._replace(text="VARCHAR"), *line[3:]], upper[1:])
         size = _type_ends(line)
         name, behind, rest = self.name_of(shown_name(line[0].text)), line[size:], upper[size:]
         pairs = set(pairwise(rest))
@@ -128,7 +130,8 @@ class Declaration:
         if "REFERENCES" in rest:
             self.notes.append(f"the foreign key of {name} is not held")
         signs = [word.lower() for word in ("UNSIGNED", "ZEROFILL") if word in rest]
-        type_ = re.sub(r"^\w+", lambda word: word[0].lower(), joined(line[1:size]))
+        word = joined(line[1:2]).lower()
+        type_ = SYNONYMS.get(word, word) + joined(line[2:size])
         default, computed = _default(behind[rest.index("DEFAULT") + 1 :] if "DEFAULT" in rest else ())
         self.columns[name] = Declared(
             name,
