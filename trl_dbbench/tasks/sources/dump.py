@@ -227,6 +227,8 @@ class Made:
     """A view's statement is a text."""
     declared: Declaration
     rows: Sample
+    last: int = 0
+    """The largest number in the column that is AUTO_INCREMENT."""
     unfit: str | None = None
     """The reason that its rows cannot be read."""
 
@@ -277,7 +279,10 @@ class Contents:
             return
         words, kind, name = statement, kind_of(statement), named(statement)
         if kind == "table" and not (name in self.made and sql.if_not_there(words)):
-            self.made[name] = Made(sql.table_made(words), declaration(words), self._sample(name))
+            create = sql.table_made(words)
+            first = re.search(r"AUTO_INCREMENT=(\d+)", create.options)
+            last = int(first[1]) - 1 if first else 0
+            self.made[name] = Made(create, declaration(words), self._sample(name), last)
         elif kind == "drop":
             for gone in sql.names(words):
                 self.views.pop(gone, None)
@@ -324,11 +329,22 @@ def _add_rows(made: Made, rows: Rows) -> None:
             made.unfit = f"a row of it has {len(written)} values for {len(columns)} columns"
             continue
         new = dict(zip(columns, written, strict=True))
+        _number(made, new)
         if rows.verb == "REPLACE":
             made.rows.drop(partial(_same_key, made, new))
         elif rows.ignores and any(_same_key(made, old, new) for _, old in made.rows.kept):
             continue
         made.rows.add(new)
+
+
+def _number(made: Made, row: dict[str, str]) -> None:
+    """Give a row the number that AUTO_INCREMENT gives it, if it has none."""
+    name = next((each.name for each in made.declared.columns.values() if each.auto_increment), None)
+    if name is not None:
+        if row.get(name, "NULL").upper() in ("NULL", "DEFAULT"):
+            row[name] = str(made.last + 1)
+        digits = row[name].strip("'\"")
+        made.last = max(made.last, int(digits) if digits.isdecimal() else 0)
 
 
 def _same_key(made: Made, row: dict[str, str], other: dict[str, str]) -> bool:
