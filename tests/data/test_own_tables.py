@@ -267,6 +267,19 @@ def test_names_that_a_server_reserves_are_in_backticks(name: str) -> None:
     assert not any(re.search(rf"(?<!`)\b{name}\b", task.gold.sql or "") for task in tasks)
 
 
+def test_no_output_column_is_called_as_a_column_of_the_table() -> None:
+    """Whatever its case: servers then disagree on which of the two GROUP BY and ORDER BY mean."""
+    games = table(
+        "games", "Result TEXT, Answer TEXT, n INT", *(("WDL"[n % 3], "x" * 99, n * 7 % 5) for n in range(12))
+    )
+    aliases = {
+        alias
+        for task in Drafts([games], 60)
+        for alias in re.findall(r" AS (result|answer|outcome|found|wanted)\b", task.gold.sql or "")
+    }
+    assert aliases == {"outcome", "found", "wanted"}
+
+
 def test_a_name_may_have_braces() -> None:
     source = source_of(table("{3F25}", "name TEXT, n INT", *((f"a{n}", n) for n in range(9))))
     drafted = draft(random.Random(0), source, Plan("difference", "where_single_condition"))

@@ -295,7 +295,7 @@ class Draft(Choices):
         self.alias = self.rng.choice(_TABLE_ALIASES) if self.plan.table_alias else ""
         self.prefix = f"{self.alias}." if self.alias and self.rng.random() < 0.6 else ""
         self.table = self.source.table_sql + (f" AS {self.alias}" if self.alias else "")
-        names = {item.name for item in self.source.items}
+        names = {column.name.casefold() for column in self.source.table.columns}
         self.column_alias = ""
         if self.plan.column_alias:
             self.column_alias = self.rng.choice([each for each in _ALIASES if each not in names])
