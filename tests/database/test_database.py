@@ -849,6 +849,14 @@ def test_a_server_with_settings_of_its_own(server_database: Database, setting: s
     assert owned(server_database.url) <= before
 
 
+def test_a_table_of_many_texts(server_database: Database) -> None:
+    """InnoDB's strict mode has no more than 197 of them, however short they are."""
+    wide = table("wide", ", ".join(f"c{n} TEXT" for n in range(400)), tuple(map(str, range(400))))
+    for kind in (task(wide), dataclasses.replace(CHANGE, tables=(wide,))):
+        with server_database.sandbox(kind) as sandbox:
+            assert sandbox.execute("SELECT c0, c399 FROM wide").rows == [("0", "399")]
+
+
 def test_a_server_that_takes_no_writes_for_a_while(server: Server) -> None:
     """As one that has become a replica. The agent's statement waits, and is not said to be denied."""
     with (
