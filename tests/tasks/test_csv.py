@@ -230,6 +230,33 @@ def test_blanks_before_quotes(tmp_path: Path, line: str, cells: tuple) -> None:
     assert read(tmp_path, f"a,b\n{line}\n")[0].rows == (cells,)
 
 
+def test_blanks_after_each_delimiter(tmp_path: Path) -> None:
+    assert read(tmp_path, "age, work, sex\n39, State-gov, F\n50, ,\n")[0].rows == (
+        (39, "State-gov", "F"),
+        (50, None, None),
+    )
+    assert read(tmp_path, "age,work\n39, State-gov\n")[0].rows == ((39, " State-gov"),)
+    assert read(tmp_path, "line\n  a\n b\n")[0].rows == (("  a",), (" b",))
+
+
+def test_a_delimiter_at_the_end_of_each_row(tmp_path: Path) -> None:
+    table, notes = read(tmp_path, "id;name\n1;A;\n2;B;\n")
+    assert table.rows == ((1, "A"), (2, "B"))
+    assert notes == ["cells are separated by semicolons"]
+    with pytest.raises(TaskError, match="line 2: has 4 cells, the header 3 columns"):
+        read(tmp_path, "id,name,note\n1,Ann, Berg,\n2,B,x\n")
+
+
+def test_a_colon_may_be_part_of_a_name(tmp_path: Path) -> None:
+    table, _ = read(tmp_path, "dc:title,geo:lat,net:gross (EUR)\na,1.5,2\n")
+    assert shown(table) == ["dc:title TEXT", "geo:lat DOUBLE", "net:gross (EUR) INT"]
+    for header in ("price:DECIMALL", "price:decmal(10,2)"):
+        with pytest.raises(TaskError, match="unknown type '(DECIMALL|decmal)' of the column 'price'"):
+            read(tmp_path, f'"{header}"\n1\n')
+    with pytest.raises(ConfigError, match="'decmal' is not a type for the column 'price'"):
+        read(tmp_path, "price\n1\n", types={"price": "decmal"})
+
+
 def test_blanks_among_numbers_are_no_value(tmp_path: Path) -> None:
     table, notes = read(tmp_path, "id,total\n1,29.85\n2, \n3,108.15\n")
     assert table.rows == ((1, "29.85"), (2, None), (3, "108.15"))

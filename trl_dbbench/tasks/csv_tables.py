@@ -129,6 +129,8 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
         notes.append(f"{path}: it has one column, {header[0]!r}; name the delimiter if it should be several")
     if empty:
         notes.append(f"{path}: rows whose cells are all empty ({empty}) are left out")
+    if all(len(row) == len(header) + 1 and not row[-1] for row in rows):  # a delimiter ends them
+        rows = [row[:-1] for row in rows]
     for line, row in zip(lines, rows, strict=True):
         if len(row) != len(header):
             raise TaskError(
@@ -218,9 +220,11 @@ def _rows(path: Path, text: str, delimiter: str, begins: int) -> Iterator[tuple[
 
 
 def _reader(text: str, delimiter: str, strict: bool = False) -> Any:
-    """A reader of rows; where quotes follow blanks after a delimiter, those do not count."""
-    blanks = not delimiter.isspace() and re.search(rf'{re.escape(delimiter)} +"(?!")', text) is not None
-    if blanks:  # or a quoted cell ends in a delimiter and a blank
+    """A reader of rows; blanks after delimiters do not count if all have one, or where quotes follow them."""
+    mark = re.escape(delimiter)
+    blanks = delimiter in text and not delimiter.isspace() and not re.search(rf"{mark}(?![ \r\n])", text)
+    if not blanks and not delimiter.isspace() and re.search(rf'{mark} +"(?!")', text):
+        # or a quoted cell ends in a delimiter and a blank
         cells = (cell for row in csv.reader(_lines(text), delimiter=delimiter) for cell in row)
         blanks = any(cell[:1] == " " and cell.lstrip(" ")[:1] == '"' for cell in cells)
     return csv.reader(_lines(text), delimiter=delimiter, strict=strict, skipinitialspace=blanks)
@@ -691,7 +695,7 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
 def _title(title: str, path: Path) -> tuple[str, str | None]:
     """`price:DECIMAL(10,2)` is a name and a type; a colon before anything else belongs to the name."""
     typed = re.fullmatch(r"(.*\S):([A-Za-z]+)((?:\(.*\))?(?: [A-Za-z_ ]+(?:utf8\w*)?)?)", title)
-    if typed is None:
+    if typed is None or not (typed[2].upper() in CSV_TYPES or typed[2].isupper() or "(" in typed[3]):
         return title, None
     if typed[2].upper() not in CSV_TYPES:
         raise TaskError(
