@@ -271,6 +271,7 @@ _DAY_AND_MONTH = re.compile(
     r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})(?: (\d{1,2}:\d\d(?::\d\d)?)(?: ?([AP])M)?)?",
     re.ASCII | re.IGNORECASE,
 )
+_YEAR_FIRST = re.compile(r"(\d{4})/(\d{1,2})/(\d{1,2})(?!\d)", re.ASCII)
 _SIGN = re.compile(r"(?<=^-)[$€£¥]\s?|^\(?[$€£¥]\s?|^\((?=\S+\)$)|\s?[$€£¥%]\)?$|(?<=\d)\)$|^\u2212")
 """A currency or percent sign before or behind a number, or brackets around a negative one."""
 
@@ -500,9 +501,10 @@ def _moments(texts: Sequence[str]) -> Reading | None:
 
 
 def _days_and_months(texts: Sequence[str]) -> Reading | None:
-    """Days such as `31.12.2024`, and `12/31/2024` where the numbers say which is the month."""
-    orders = [months for months in (False, True) if _are(partial(_day_of, month_first=months), texts)]
-    if not orders:
+    """Days such as `31.12.2024` and `2024/12/31`, and `12/31/2024` where the numbers say which is the month."""
+    years = {_YEAR_FIRST.match(text) is not None for text in texts}
+    orders = [months for months in (False, True) if _are(partial(day_of, month_first=months), texts)]
+    if not orders or len(years) > 1:
         return None
     timed = [" " in text for text in texts]
     if any(timed) and not all(timed):
@@ -510,13 +512,14 @@ def _days_and_months(texts: Sequence[str]) -> Reading | None:
     if len(orders) > 1 and not all("." in text for text in texts):
         told = f"whether days or months come first cannot be told from {texts[0]!r} and the like"
         return Reading("TEXT", str, f"{told}; kept as TEXT, write year-month-day for a DATE")
-    read = partial(_day_of, month_first=orders[0])
-    note = "months stand before days" if orders[0] else "days stand before months"
+    read = partial(day_of, month_first=orders[0])
+    note = "months stand before days" if orders[0] or True in years else "days stand before months"
     return Reading("DATETIME" if all(timed) else "DATE", read, f"{note}: {texts[0]!r} is {read(texts[0])}")
 
 
-def _day_of(text: str, *, month_first: bool) -> str:
-    match = _DAY_AND_MONTH.fullmatch(text.strip())
+def day_of(text: str, *, month_first: bool) -> str:
+    """Return `31.12.2024 10:00` and the like as MySQL writes it; raises ValueError for another text."""
+    match = _DAY_AND_MONTH.fullmatch(_YEAR_FIRST.sub(r"\3.\2.\1", text.strip()))
     if match is None or (month_first and match[2] == "."):
         raise ValueError
     day, month = (match[3], match[1]) if month_first else (match[1], match[3])
@@ -604,16 +607,17 @@ def _clock(found: re.Match[str], fraction: str) -> str:
 def _as_mysql_writes(read: Callable[[str], Cell], texts: Sequence[str]) -> str | None:
     """A note on the first time that is not written as MySQL does, if there is one."""
     for text in texts:
-        if (cell := _read_if_fit(read, text)) not in (None, text):
+        if (cell := read_if_fit(read, text)) not in (None, text):
             return f"times are written as MySQL does: {text!r} is {cell!r}"
     return None
 
 
 def _are(read: Callable[[str], Cell], texts: Sequence[str]) -> bool:
-    return all(_read_if_fit(read, text) is not None for text in texts)
+    return all(read_if_fit(read, text) is not None for text in texts)
 
 
-def _read_if_fit(read: Callable[[str], Cell], text: str) -> Cell:
+def read_if_fit(read: Callable[[str], Cell], text: str) -> Cell:
+    """Return the cell that a text is; `None` if it is none."""
     try:
         return read(text)
     except ValueError:

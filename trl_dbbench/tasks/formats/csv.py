@@ -14,21 +14,19 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import DEFAULT_GRADER, GRADERS
 from trl_dbbench.grading.states import without_dates
 from trl_dbbench.tasks.column_types import kind_of_type, number_or_text
-from trl_dbbench.tasks.csv_tables import FROM_FILE, CsvOptions, has_marks, timed
+from trl_dbbench.tasks.csv_tables import FROM_FILE, CsvOptions, day_of, has_marks, read_if_fit, timed
 from trl_dbbench.tasks.fields import check_known, first_id
 from trl_dbbench.tasks.formats.base import Loss
 from trl_dbbench.tasks.model import OPERATIONS, Gold, Task, checked, operation_in, skills_in
 from trl_dbbench.tasks.skills import operation_of
 from trl_dbbench.tasks.table import Cell, Table
-
-_DAY = re.compile(r"(\d{1,2})[./](\d{1,2})[./](\d{4})")
 
 FIELDS = ("question", "answer", "sql", "id", "operation", "tables")
 
@@ -94,18 +92,16 @@ class CsvFormat:
         text, (texts, numbers) = answer.strip(), self._cells
         if text.upper() == "NULL":
             return [[None]]
-        if day := _DAY.fullmatch(text):
-            first, second, year = day.groups()
-            days = {f"{year}-{month:0>2}-{of:0>2}" for of, month in ((first, second), (second, first))}
-            if len(held := sorted(days & texts)) == 1:
-                return [held]
+        days = {read_if_fit(partial(day_of, month_first=first), text) for first in (False, True)}
+        if len(held := sorted(texts & days)) == 1:
+            return [held]
         number = number_or_text(text)
         if number in numbers:
             return answer
         if text in texts:
             return [[text]]
-        times = {moment for column in self._times if (moment := _moment(column, text)) in texts}
-        return [[times.pop()]] if len(times) == 1 else answer
+        times = texts & {read_if_fit(timed(column, [text]).read, text) for column in self._times}
+        return [[*times]] if len(times) == 1 else answer
 
     @cached_property
     def _times(self) -> frozenset[str]:
@@ -126,14 +122,6 @@ class CsvFormat:
 
     def _warn(self, task: Task, text: str) -> None:
         self.warnings.append(Loss(task.id, "answer", text))
-
-
-def _moment(type_: str, text: str) -> Cell:
-    """Return a time as a column of this type holds it; `None` if it is none."""
-    try:
-        return timed(type_, [text]).read(text)
-    except ValueError:
-        return None
 
 
 def _given(entry: Mapping[str, Any]) -> dict[str, Any]:
