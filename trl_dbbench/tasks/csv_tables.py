@@ -174,7 +174,7 @@ def _text(path: Path, encoding: str | None) -> tuple[str, list[str], bool]:
     else:
         raise TaskError(
             f"{path} cannot be read as {' text, nor as '.join(names)}: {problem}. Name its encoding, such as "
-            "cp1252, cp1250 or cp850."
+            "cp1250, cp850, shift_jis or gb18030."
         )
     if name != names[0]:
         told = f"{path}: it is not UTF-8, and was read as {name}; name its encoding if letters are wrong"
