@@ -182,6 +182,7 @@ def test_a_row_that_does_not_fit_is_named_by_the_delimiter_of_the_header(tmp_pat
         (["1\u2019234", "12"], "INT", [1234, 12], "'1\u2019234' is 1234"),
         (["1 234", "567"], "INT", [1234, 567], "'1 234' is 1234"),
         (["123 456", "234 567"], "TEXT", ["123 456", "234 567"], None),
+        (["501 123 456", "501123457"], "TEXT", ["501 123 456", "501123457"], None),
         (["1,234", "567"], "TEXT", ["1,234", "567"], "'1,234' may be a whole number or a fraction"),
         (["1,234,567", "12,345"], "INT", [1234567, 12345], "'1,234,567' is 1234567"),
         (["1.234.567", "890"], "INT", [1234567, 890], "'1.234.567' is 1234567"),
@@ -206,6 +207,33 @@ def test_a_point_may_group_where_commas_are_decimal(tmp_path: Path) -> None:
     table, notes = read(tmp_path, "umsatz;ort\n1.234;a\n567;b\n")
     assert [row[0] for row in table.rows] == ["1.234", "567"] and "kept as TEXT" in notes[-1]
     assert read(tmp_path, "umsatz;ort\n1.25;a\n567;b\n")[0].columns[0].type == "DOUBLE"
+
+
+def test_several_points_group_where_commas_are_decimal(tmp_path: Path) -> None:
+    table, _ = read(tmp_path, "preis;einwohner\n1,5;1.234.567\n2,5;890.123\n")
+    assert table.rows == ((1.5, 1234567), (2.5, 890123))
+
+
+@pytest.mark.parametrize("other", ["1.50", "7", "a"])
+@pytest.mark.parametrize("delimiter", ["\t", "|"])
+def test_a_comma_may_group_where_no_column_says_that_it_is_decimal(
+    tmp_path: Path, delimiter: str, other: str
+) -> None:
+    """As where Excel in the United States writes tabs."""
+    content = "pop;x\n1,234;OTHER\n567;2\n12,345;3\n".replace(";", delimiter)
+    sure, content = content.replace("OTHER", "1,5"), content.replace("OTHER", other)
+    table, notes = read(tmp_path, content)
+    assert [row[0] for row in table.rows] == ["1,234", "567", "12,345"]
+    assert "t.pop: '1,234' may be a whole number or a fraction; kept as TEXT" in notes
+    assert [row[0] for row in read(tmp_path, content, types={"pop": "INT"})[0].rows] == [1234, 567, 12345]
+    assert [row[0] for row in read(tmp_path, sure)[0].rows] == [1.234, 567, 12.345]
+
+
+def test_a_comma_may_group_where_points_are_decimal(tmp_path: Path) -> None:
+    table, _ = read(tmp_path, "rate;pop;height\n52.5;1,234;1.234\n48.25;567;2.500\n")
+    assert table.rows == ((52.5, "1,234", "1.234"), (48.25, "567", "2.500"))
+    table, _ = read(tmp_path, "day;height\n31.12.2024;1,234\n1.2.2025;2,500\n")
+    assert table.rows == (("2024-12-31", "1.234"), ("2025-02-01", "2.500"))
 
 
 @pytest.mark.parametrize("mark", [" ", "\u00a0", "\u202f", "'", "."])

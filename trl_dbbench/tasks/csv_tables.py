@@ -362,7 +362,7 @@ def has_marks(text: str) -> bool:
 
 def kept_as_text(texts: Sequence[str], mark: str = ".") -> Reading | None:
     """The reading of texts such as `1.234`, beside such as `567`, that may be whole numbers or fractions."""
-    grouped = _GROUPED[mark]
+    grouped = re.compile(rf"-?[1-9]\d{{0,2}}[{mark}]\d{{3}}", re.ASCII)
     if not all(
         grouped.fullmatch(text.strip()) or _UNGROUPED.fullmatch(text.strip()) or is_missing(text)
         for text in texts
@@ -461,7 +461,7 @@ def _with_groups(texts: Sequence[str]) -> Reading | None:
     sure = (
         any(mark in text and "." in text for text in texts)
         if mark == ","
-        else mark in "'\u2019" or fractions or any(mark not in text for text in texts)
+        else mark in "'\u2019" or fractions or any(map(_UNGROUPED.fullmatch, texts))
     )
     return _without_marks(texts, mark) if sure else None
 
@@ -663,6 +663,7 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
     for line in file.notes:
         note(line)
     readings: list[tuple[str, Reading, bool]] = []
+    decimal = set[str]()  # marks that surely stand before a fraction
     for title, texts in zip(file.header, file.columns, strict=True):
         name, type_ = _title(title, path)
         chosen = options.types.get(f"{path.stem}.{name}", options.types.get(name))
@@ -675,16 +676,21 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
         filled = [*filter(None, texts)]
         if type_ is None:
             reading = with_missing(filled, file.delimiter != ",")
+            mark = "," if reading.commas else "."
+            if reading.type.startswith(("DEC", "DOU")) and not kept_as_text(filled, mark):
+                decimal.add(mark)
         else:
             reading = _declared(type_, file, filled)
         readings.append((name, reading, type_ is None))
-    commas = file.delimiter == ";" or any(reading.commas for _, reading, _ in readings)
+    unsure = ["."] if file.delimiter == ";" or "," in decimal else []
+    if "," not in decimal and ("." in decimal if file.delimiter == ";" else file.delimiter != ","):
+        unsure.append(",")
     columns, cells_by_column = [], []
     for place, (name, reading, guessed) in enumerate(readings):
         texts = file.columns[place]
         file.columns[place] = ()  # large files are read in less memory
-        if commas and guessed and (kept := kept_as_text([*filter(None, texts)])) is not None:
-            reading = kept
+        for mark in unsure if guessed and reading.type != "TEXT" else ():
+            reading = kept_as_text([*filter(None, texts)], mark) or reading
         type_ = reading.type
         if type_ == "TEXT":
             type_ = text_type(max((len(text.encode()) for text in texts), default=0))
@@ -738,6 +744,8 @@ def _number_or_day(type_: str, type: ColumnType, file: CsvFile, texts: Sequence[
     def plain(text: str) -> str:
         if commas:
             return point_for_comma(text)
+        if type.kind == "whole" and file.delimiter not in ",;" and _GROUPED[","].fullmatch(text):
+            return text.replace(",", "")
         form = _WITH_POINT if file.delimiter == "," else _WITH_COMMA if type.kind == "whole" else None
         found = None if form is None else form.fullmatch(text)
         return text.replace(found["mark"], "") if found and found["mark"] else text

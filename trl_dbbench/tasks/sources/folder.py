@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 SUFFIXES = (*CSV_SUFFIXES, ".parquet")
 
-_VERSION = 3
+_VERSION = 4
 """Version of the conversion; files of an older one are made again."""
 
 
