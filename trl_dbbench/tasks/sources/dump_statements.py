@@ -78,8 +78,8 @@ def kind_of(words: Sequence[Word]) -> str:
         return "drop"
     if first == "DROP":
         return "nothing"
-    if first == "SELECT" and not {"FROM", "INTO"}.intersection(upper):
-        return "nothing"  # what a script says as it goes, or the number of a sequence, which is left out
+    if first == "SELECT" and "INTO" not in upper:
+        return "nothing"  # what a script says or shows as it goes, or the number of a sequence
     if first == "TRUNCATE" and len(words) == 2 + (second == "TABLE"):
         return "empty"
     if (first, second) == ("DELETE", "FROM") and len(words) == 3:
