@@ -34,6 +34,11 @@ def imported(tmp_path: Path, text: str | bytes) -> Imported:
         ("bool", "CONV('101', 2, 10) + 0", 5),
         ("varchar(9)", r"'a\%b\_c\\d'", r"a\%b\_c\d"),
         ("varchar(9)", r"'it\'s ''x'''", "it's 'x'"),
+        ("date", "'2024/1/31'", "2024-01-31"),
+        ("datetime", "'2024/1/31'", "2024-01-31 00:00:00"),
+        ("datetime", "'2024-01-31'", "2024-01-31 00:00:00"),
+        ("timestamp", "'2024/1/31 9:05'", "2024-01-31 09:05:00"),
+        ("varchar(9)", "'2024/1/31'", "2024/1/31"),
     ],
 )
 def test_values_as_a_server_reads_them(tmp_path: Path, column: str, written: str, cell: object) -> None:

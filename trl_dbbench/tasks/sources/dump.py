@@ -17,6 +17,7 @@ from typing import ClassVar, NoReturn
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.column_types import Declared
+from trl_dbbench.tasks.csv_tables import day_of, read_if_fit
 from trl_dbbench.tasks.sources import dump_statements as sql
 from trl_dbbench.tasks.sources.base import (
     EXAMPLE_ROWS,
@@ -411,6 +412,10 @@ def _typed(text: str, declared: Declared) -> Cell:
         return int(text) if re.fullmatch(r"[+-]?\d+", text) else text
     if declared.kind == "float":
         return float(text)
+    if declared.kind in ("date", "time"):  # which servers also take as 2024/1/31, and without a time of day
+        text = str(read_if_fit(partial(day_of, month_first=False), text) or text)
+        midnight = declared.word in ("datetime", "timestamp") and re.fullmatch(r"\d{4}-\d\d-\d\d", text)
+        return f"{text} 00:00:00" if midnight else text
     return text
 
 
