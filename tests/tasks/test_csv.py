@@ -151,6 +151,7 @@ def test_a_row_that_does_not_fit_is_named_by_the_delimiter_of_the_header(tmp_pat
             ["2024-01-02", None, None],
             "'NULL', 'n/a' (2 cells) is read as NULL",
         ),
+        (["1.5", "..", "\u2013", ":"], "DOUBLE", [1.5, None, None, None], "'..', ':', '\u2013' (3 cells) is read"),
         (["DE", "NA"], "TEXT", ["DE", "NA"], None),
         (
             ["Ann", r"\N"],

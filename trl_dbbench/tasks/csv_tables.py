@@ -135,7 +135,8 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
         if len(row) != len(header):
             raise TaskError(
                 f"{path}, line {line}: has {len(row)} cells, the header {len(header)} columns, divided by "
-                f"{DELIMITERS.get(delimiter, repr(delimiter))}. Correct the line, or name the delimiter."
+                f"{DELIMITERS.get(delimiter, repr(delimiter))}. Correct the line, name the delimiter, or "
+                "delete the lines above the header."
             )
     columns = list(zip(*rows, strict=True)) or [()] * len(header)
     columns = [cells for name, cells in zip(header, columns, strict=True) if name]
@@ -244,7 +245,9 @@ LEAST_WHOLE_DIGITS = 8
 NULLS = ("null", r"\n", "[null]", "(null)", "<null>")
 """How databases and their programs write NULL, in small letters."""
 
-MISSING = frozenset({"", "na", "n/a", "nan", "none", "nil", "-", "--", "?", ".", "k.a.", "<na>", *NULLS})
+MISSING = frozenset(
+    {*" na n/a n.a. nan none nil k.a. <na> - -- \u2013 \u2014 ? . .. ... \u2026 :".split(" "), *NULLS}
+)
 """Texts that stand for no value in a column whose other texts have a type; in small letters."""
 
 _EXCELS_ERROR = re.compile(r"#\S+[!?]|#N/?\w", re.IGNORECASE)
