@@ -540,6 +540,8 @@ def test_a_task_with_such_a_name_is_refused_wherever_it_is_played(tmp_path: Path
         ("7", 7),
         ("31.12.2024", "2024-12-31"),
         ("12/31/2024", "2024-12-31"),
+        ("2024/12/31", "2024-12-31"),
+        ("1.1.2024 10:00", "2024-01-01 10:00:00"),
         ("30.12.2024", "30.12.2024"),  # of no row
         ("NULL", None),
         ("12.50", 12.5),  # of a DECIMAL, which is a number
