@@ -505,19 +505,17 @@ def _moments(texts: Sequence[str]) -> Reading | None:
 
 def _days_and_months(texts: Sequence[str]) -> Reading | None:
     """Days such as `31.12.2024` and `2024/12/31`, and `12/31/2024` where the numbers say which is the month."""
-    years = {_YEAR_FIRST.match(text) is not None for text in texts}
+    forms = {(" " in text, _YEAR_FIRST.match(text) is not None) for text in texts}
     orders = [months for months in (False, True) if _are(partial(day_of, month_first=months), texts)]
-    if not orders or len(years) > 1:
+    if not orders or len(forms) > 1:
         return None
-    timed = [" " in text for text in texts]
-    if any(timed) and not all(timed):
-        return None
+    ((timed, year_first),) = forms
     if len(orders) > 1 and not all("." in text for text in texts):
         told = f"whether days or months come first cannot be told from {texts[0]!r} and the like"
         return Reading("TEXT", str, f"{told}; kept as TEXT, write year-month-day for a DATE")
     read = partial(day_of, month_first=orders[0])
-    note = "months stand before days" if orders[0] or True in years else "days stand before months"
-    return Reading("DATETIME" if all(timed) else "DATE", read, f"{note}: {texts[0]!r} is {read(texts[0])}")
+    note = "months stand before days" if orders[0] or year_first else "days stand before months"
+    return Reading("DATETIME" if timed else "DATE", read, f"{note}: {texts[0]!r} is {read(texts[0])}")
 
 
 def day_of(text: str, *, month_first: bool) -> str:

@@ -62,10 +62,8 @@ class Source:
                 f"the database '{path}' cannot be read ({reason}). Give the path of a SQLite file, of a dump "
                 "of MySQL's (.sql), or of a folder of CSV or parquet files."
             ) from None
-        if name is not None and kind is not Dump:
-            raise TaskError(f"the database '{path}' is the only one there; leave 'name' ({name}) out.")
-        if (only or descriptions) and kind is not Dump:
-            given = "only" if only else "descriptions"
+        of_dump = {"name": name, "only": only, "descriptions": descriptions}
+        if kind is not Dump and (given := next((key for key in of_dump if of_dump[key]), None)):
             raise TaskError(
                 f"the database '{path}' is not a dump of MySQL's: leave '{given}' out, which is for one."
             )
