@@ -211,7 +211,9 @@ def test_what_a_server_would_refuse_is_not_held(tmp_path: Path) -> None:
 
 def test_what_a_script_says_as_it_goes_is_no_part_of_it(tmp_path: Path) -> None:
     """As MySQL's own employees database does."""
-    found = imported(tmp_path, f"SELECT 'CREATING DATABASE STRUCTURE' as 'INFO'; {SECOND} SELECT * FROM other;")
+    found = imported(
+        tmp_path, f"SELECT 'CREATING DATABASE STRUCTURE' as 'INFO'; {SECOND} SELECT * FROM other;"
+    )
     assert [table.name for table in found.tables] == ["other"] and found.notes == []
     with pytest.raises(TaskError, match="'SELECT 1 INTO OUTFILE"):
         imported(tmp_path, f"{SECOND} SELECT 1 INTO OUTFILE '/tmp/x';")

@@ -246,7 +246,7 @@ NULLS = ("null", r"\n", "[null]", "(null)", "<null>")
 """How databases and their programs write NULL, in small letters."""
 
 MISSING = frozenset(
-    {*" na n/a n.a. nan none nil k.a. <na> - -- \u2013 \u2014 ? . .. ... \u2026 :".split(" "), *NULLS}
+    {"", "na", "n/a", "nan", "none", "nil", "--", "..", "k.a.", "<na>", *"-?.:\u2013", *NULLS}
 )
 """Texts that stand for no value in a column whose other texts have a type; in small letters."""
 
@@ -504,7 +504,7 @@ def _moments(texts: Sequence[str]) -> Reading | None:
 
 
 def _days_and_months(texts: Sequence[str]) -> Reading | None:
-    """Days such as `31.12.2024` and `2024/12/31`, and `12/31/2024` where the numbers say which is the month."""
+    """Days such as `31.12.2024`, `2024/12/31`, and `12/31/2024` where the numbers say which is the month."""
     forms = {(" " in text, _YEAR_FIRST.match(text) is not None) for text in texts}
     orders = [months for months in (False, True) if _are(partial(day_of, month_first=months), texts)]
     if not orders or len(forms) > 1:

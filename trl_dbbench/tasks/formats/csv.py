@@ -93,14 +93,14 @@ class CsvFormat:
         if text.upper() == "NULL":
             return [[None]]
         days = {read_if_fit(partial(day_of, month_first=first), text) for first in (False, True)}
-        if len(held := sorted(texts & days)) == 1:
+        if len(held := sorted(texts.intersection(days))) == 1:
             return [held]
         number = number_or_text(text)
         if number in numbers:
             return answer
         if text in texts:
             return [[text]]
-        times = texts & {read_if_fit(timed(column, [text]).read, text) for column in self._times}
+        times = texts.intersection(read_if_fit(timed(each, [text]).read, text) for each in self._times)
         return [[*times]] if len(times) == 1 else answer
 
     @cached_property
