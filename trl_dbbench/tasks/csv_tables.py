@@ -454,18 +454,13 @@ def _with_groups(texts: Sequence[str]) -> Reading | None:
             text.count(mark) > 1 for text in texts
         ):
             return _without_marks(texts, mark)
-    if not all(map(_WITH_POINT.fullmatch, texts)):
-        return None
-    marks = {match["mark"] for match in map(_WITH_POINT.fullmatch, texts) if match} - {None}
-    if len(marks) != 1:
+    found = [_WITH_POINT.fullmatch(text) for text in texts]
+    marks = {match["mark"] for match in found if match} - {None}
+    if None in found or len(marks) != 1:
         return None
     (mark,) = marks
-    fractions = any("." in text for text in texts)
-    sure = (
-        any(mark in text and "." in text for text in texts)
-        if mark == ","
-        else mark in "'\u2019" or fractions or any(map(_UNGROUPED.fullmatch, texts))
-    )
+    fractions, short = [text for text in texts if "." in text], any(map(_UNGROUPED.fullmatch, texts))
+    sure = any("," in text for text in fractions) if mark == "," else fractions or short or mark in "'\u2019"
     return _without_marks(texts, mark) if sure else None
 
 
