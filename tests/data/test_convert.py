@@ -261,7 +261,7 @@ def test_a_question_with_rows_and_sql_in_agentbench(to):
         ("q", "sql"),
         ("q", "grader"),
     ]
-    assert str(conversion.losses[2]) == "task 'q', grader: lifelong becomes the protocol's own"
+    assert conversion.losses[2].text == "lifelong becomes the protocol's own"
 
 
 TWO_TABLES = replace(question(), tables=(PETS, PRICES))

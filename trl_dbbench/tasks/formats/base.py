@@ -88,9 +88,6 @@ class Loss:
     field: str
     text: str
 
-    def __str__(self) -> str:
-        return f"task '{self.task}', {self.field}: {self.text}"
-
 
 class Unrepresentable(TaskError):
     """A format cannot hold a task, because of this field of it."""
