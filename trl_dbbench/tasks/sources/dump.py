@@ -324,28 +324,23 @@ def _add_rows(made: Made, rows: Rows) -> None:
     columns = [made.declared.name_of(name) for name in listed] or list(made.declared.columns)
     if strange := [name for name in columns if name not in made.declared.columns]:
         made.unfit = f"its rows have values for a column {strange[0]}, which it lacks"
+    numbered = next((each.name for each in made.declared.columns.values() if each.auto_increment), None)
     for row in rows.rows:
         written = cells(row)
         if len(written) != len(columns):
             made.unfit = f"a row of it has {len(written)} values for {len(columns)} columns"
             continue
         new = dict(zip(columns, written, strict=True))
-        _number(made, new)
+        if numbered is not None:  # as AUTO_INCREMENT does it
+            if new.get(numbered, "NULL").upper() in ("NULL", "DEFAULT"):
+                new[numbered] = str(made.last + 1)
+            digits = new[numbered].strip("'\"")
+            made.last = max(made.last, int(digits) if digits.isdecimal() else 0)
         if rows.verb == "REPLACE":
             made.rows.drop(partial(_same_key, made, new))
         elif rows.ignores and any(_same_key(made, old, new) for _, old in made.rows.kept):
             continue
         made.rows.add(new)
-
-
-def _number(made: Made, row: dict[str, str]) -> None:
-    """Give a row the number that AUTO_INCREMENT gives it, if it has none."""
-    name = next((each.name for each in made.declared.columns.values() if each.auto_increment), None)
-    if name is not None:
-        if row.get(name, "NULL").upper() in ("NULL", "DEFAULT"):
-            row[name] = str(made.last + 1)
-        digits = row[name].strip("'\"")
-        made.last = max(made.last, int(digits) if digits.isdecimal() else 0)
 
 
 def _same_key(made: Made, row: dict[str, str], other: dict[str, str]) -> bool:
