@@ -119,7 +119,7 @@ def test_a_sqlite_file(tmp_path: Path, local_database: Database) -> None:
         connection.executescript(
             "CREATE TABLE pets (id INTEGER PRIMARY KEY, name TEXT NOT NULL, price DECIMAL(6,2), at DATETIME, raw BLOB, "
             "code VARCHAR(5) UNIQUE DEFAULT 'x');"
-            "INSERT INTO pets VALUES (1, 'Rex', 9.5, '2024-01-02 03:04:05', x'ff', 'a'), (2, 'Tom', 7, NULL, NULL, 'b'),"
+            "INSERT INTO pets VALUES (1, 'Rex', 9.5, '2024-01-02 03:04:05.000000', x'ff', 'a'), (2, 'Tom', 7, NULL, NULL, 'b'),"
             "(3, 'Ida', 7.25, NULL, NULL, 'c');"
             "CREATE TABLE far (id INTEGER PRIMARY KEY, x REAL); INSERT INTO far VALUES (1, 9e999);"
             "CREATE VIEW names AS SELECT name FROM pets; CREATE VIEW gone AS SELECT n FROM nowhere;"

@@ -386,6 +386,8 @@ def test_the_emulation_refuses_it(sqlite_database: Database, shop: Task) -> None
         ("TEXT", "'2020-02-29'", "TEXT"),
         ("DATETIME", "'2020-02-29 12:00:00'", "DATETIME"),
         ("timestamp", "'2020-02-29 12:00:00.250'", "DATETIME(3)"),
+        ("DATETIME", "'2020-02-29 12:00:00.000000'", "DATETIME"),  # as SQLAlchemy writes it
+        ("DATETIME", "'2020-02-29 12:00:00.000000', '2020-02-29 12:00:00.500000'", "DATETIME(6)"),
         ("DATETIME", "'2020-02-29 25:00:00'", "TEXT"),
         ("DATETIME", "'2020-02-29'", "DATE"),
         ("TIME", "'12:30:00'", "TIME"),

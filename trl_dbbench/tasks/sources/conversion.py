@@ -110,6 +110,8 @@ class ConvertedColumn:
         if _takes_text(self.type):
             number = f"typeof({name}) IN ('integer', 'real')"
             return f"CASE WHEN {number} THEN CAST({name} AS TEXT) ELSE {name} END"
+        if self.type == "DATETIME":  # SQLAlchemy writes .000000 behind it
+            return f"substr({name}, 1, 19)"
         if self.type == "LONGBLOB":
             return f"CAST({name} AS BLOB)"
         return name
@@ -158,6 +160,8 @@ def _aggregates(name: str, declared: str) -> list[str]:
         too_large = f"abs({column} + 0.0) >= 1e{size - scale} OR {size} > 15"
         unfit = f"round({column}, {scale}) <> {column} OR {too_large}"
     times = [form.format(column) if _is_time(declared) else "1" for form in (_DATE, _DATETIME, _TIME)]
+    cut = f"WHEN substr({column}, 20) NOT GLOB '.*[1-9]*' THEN substr({column}, 1, 19)"
+    text = f"{cut if _is_time(declared) else ''} ELSE {column}"
 
     def count(condition: str) -> str:
         return f"COUNT(*) FILTER (WHERE {condition})"
@@ -166,7 +170,7 @@ def _aggregates(name: str, declared: str) -> list[str]:
         *(count(f"typeof({column}) = '{kind}'") for kind in ("integer", "real", "text", "blob", "null")),
         f"MIN({column}) FILTER (WHERE {number})",
         f"MAX({column}) FILTER (WHERE {number})",
-        f"IFNULL(MAX(length(CASE WHEN {number} THEN CAST({column} AS TEXT) ELSE {column} END)), 0)",
+        f"IFNULL(MAX(length(CASE WHEN {number} THEN CAST({column} AS TEXT) {text} END)), 0)",
         f"IFNULL(MAX(length(CAST({column} AS BLOB))), 0)",
         *(count(f"typeof({column}) = 'text' AND ({form}) IS NOT 1") for form in times),
         count(f"{number} AND ({unfit})"),
