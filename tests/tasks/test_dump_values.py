@@ -129,6 +129,27 @@ def test_rows_of_another_width_leave_out_their_table_only(tmp_path: Path) -> Non
     assert found.notes == ["t: left out, a row of it has 3 values for 2 columns"]
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO t SELECT * FROM other",
+        "INSERT INTO t SET id = 3",
+        "UPDATE `t` SET v = 5 WHERE id IN (SELECT id FROM other)",
+        "DELETE FROM t WHERE id = 1",
+        "ALTER TABLE t DROP COLUMN v",
+    ],
+)
+def test_statements_that_are_not_executed_leave_out_their_table_only(tmp_path: Path, sql: str) -> None:
+    text = "CREATE TABLE t (id int, v int); INSERT INTO t VALUES (1,2),(2,3);"
+    found = imported(tmp_path, f"{text} {SECOND} {sql};")
+    assert [table.name for table in found.tables] == ["other"]
+    assert len(found.notes) == 1 and found.notes[0].startswith("t: left out, it has '")
+    with pytest.raises(TaskError, match="which is not executed"):
+        imported(tmp_path, f"{text} CREATE TABLE u LIKE t;")
+    both = imported(tmp_path, f"{text} {SECOND} CREATE TABLE u (a int, b int); UPDATE t, other SET t.v = 1;")
+    assert [table.name for table in both.tables] == ["u"]
+
+
 @pytest.mark.parametrize("value", ["NOW()", "ST_GeomFromText('POINT(1 1)')", "1 + 1", "(SELECT 1)", "@a"])
 def test_rows_with_expressions_leave_out_their_table_only(tmp_path: Path, value: str) -> None:
     found = imported(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import takewhile
 from pathlib import Path
 from typing import ClassVar, NoReturn
 
@@ -426,7 +427,16 @@ def dump_tables(
     contents = Contents(lambda name: Sample(sample, random.Random(f"{seed}-{name}")))
     with dump.errors():
         for statement in dump.statements(strict=False):
-            contents.see(statement)
+            try:
+                contents.see(statement)
+            except TaskError as error:  # such as of an UPDATE, after which its table has other rows
+                words = [] if isinstance(statement, Rows) else [shown_name(word.text) for word in statement]
+                before = takewhile(lambda word: word.upper() != "SELECT", words)
+                changed = [contents.made[word] for word in before if word in contents.made]
+                if not changed or words[0].upper() == "CREATE":
+                    raise
+                for made in changed:
+                    made.unfit = str(error)
     tables, notes = list[Table](), list[str]()
     for name, made in contents.made.items():
         if isinstance(made.create, Create) and (only is None or name in only):
