@@ -286,6 +286,15 @@ def test_a_delimiter_at_the_end_of_each_row(tmp_path: Path) -> None:
         read(tmp_path, "id,name,note\n1,Ann, Berg,\n2,B,x\n")
 
 
+def test_last_cells_that_are_empty_in_sixteen_rows_of_excel(tmp_path: Path) -> None:
+    rows = [*(f"{n},A,x" for n in range(1, 16)), *(f"{n},B" for n in range(16, 32)), "32,C,", "33,C,y"]
+    table, _ = read(tmp_path, "\n".join(["id,name,note", *rows, ""]))
+    assert [row[2] for row in table.rows] == ["x"] * 15 + [None] * 17 + ["y"]
+    for broken in ([*rows[:15], "16,B,", "17,B", *rows[17:]], [*rows[:15], "16,B"]):
+        with pytest.raises(TaskError, match=r"line 1[78]: has 2 cells, the header 3 columns"):
+            read(tmp_path, "\n".join(["id,name,note", *broken, ""]))
+
+
 def test_a_colon_may_be_part_of_a_name(tmp_path: Path) -> None:
     table, _ = read(tmp_path, "dc:title,geo:lat,net:gross (EUR)\na,1.5,2\n")
     assert shown(table) == ["dc:title TEXT", "geo:lat DOUBLE", "net:gross (EUR) INT"]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
     named = list(filter(None, header))
     check_differ(named, str(path))
     rows, lines, empty = list[list[str]](), list[int](), 0
-    for line, row in numbered:
+    for line, row in _with_last_cells(numbered, len(header)):
         if len(header) == 1 or any(row):
             rows.append(row)
             lines.append(line)
@@ -218,6 +219,15 @@ def _rows(path: Path, text: str, delimiter: str, begins: int) -> Iterator[tuple[
     except csv.Error as error:
         remedy = r'. Within a cell a quote is doubled (""), not \"' if r"\"" in text else ""
         raise TaskError(f"{path}, line {reader.line_num + begins}: not CSV ({error}){remedy}.") from None
+
+
+def _with_last_cells(rows: Iterator[tuple[int, list[str]]], width: int) -> Iterator[tuple[int, list[str]]]:
+    """The rows, with the last cells that Excel leaves out where they are empty in all of sixteen rows."""
+    yield from islice(rows, 15)  # with the header they are sixteen
+    while block := list(islice(rows, 16)):
+        widths = {len(row) for _, row in block}
+        missing = width - max(widths) if len(block) > len(widths) == 1 else 0
+        yield from ((line, row + [""] * missing) for line, row in block)
 
 
 def _reader(text: str, delimiter: str, strict: bool = False) -> Any:
