@@ -27,20 +27,12 @@ from trl_dbbench.tasks.formats.verl import VerlFormat
 from trl_dbbench.tasks.model import Task
 from trl_dbbench.utils.lookup import look_up
 
-FORMATS: dict[str, WritableFormat] = {
-    "own": OwnFormat(),
-    "agentbench": AgentBenchFormat(),
-    "lifelong": LifelongFormat(),
-    "verl": VerlFormat(),
-}
+_OURS: tuple[WritableFormat, ...] = (OwnFormat(), AgentBenchFormat(), LifelongFormat(), VerlFormat())
+FORMATS = {each.name: each for each in _OURS}
 """Can be read and written."""
 
-READ_ONLY: dict[str, TaskFormat] = {
-    "spider": SpiderFormat(),
-    "bird": BirdFormat(),
-    "critic": CriticFormat(),
-    "spider2": Spider2Format(),
-}
+_OTHERS: tuple[TaskFormat, ...] = (SpiderFormat(), BirdFormat(), CriticFormat(), Spider2Format())
+READ_ONLY = {each.name: each for each in _OTHERS}
 
 _ALL: dict[str, TaskFormat] = {**FORMATS, **READ_ONLY}
 
