@@ -13,7 +13,6 @@ from __future__ import annotations
 import datetime
 import random
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from trl_dbbench.data.generate import tables
@@ -386,10 +385,4 @@ def _update(d: Draft, size: int) -> Made:
     return d.pick(*wordings), f"UPDATE {quote(d.source.table.name)} SET {assigned}{where}"
 
 
-_FORMS: dict[str, Callable[[Draft, int], Made]] = {
-    "lookup": _lookup,
-    "number": _number,
-    "extreme": _extreme,
-    "insert": _insert,
-    "update": _update,
-}
+_FORMS = {each.__name__.strip("_"): each for each in (_lookup, _number, _extreme, _insert, _update)}

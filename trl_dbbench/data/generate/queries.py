@@ -528,15 +528,7 @@ def _difference(d: Draft) -> Made:
     return [question, *d.alias_sentences()], f"SELECT {d.named(sql)}"
 
 
-_FORMS: dict[str, Callable[[Draft], Made]] = {
-    "aggregate": _aggregate,
-    "rows": _rows,
-    "groups": groups,
-    "of_groups": of_groups,
-    "of_top": _of_top,
-    "difference": _difference,
-    "insert": insert,
-    "copy": copy,
-    "update": update,
-    "delete": delete,
+_FORMS = {
+    each.__name__.strip("_"): each
+    for each in (_aggregate, _rows, groups, of_groups, _of_top, _difference, insert, copy, update, delete)
 }
