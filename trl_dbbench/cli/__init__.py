@@ -24,12 +24,7 @@ from trl_dbbench.utils.console import NOT_OURS, on_terminal
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
-    "Train": {
-        "recipes": train.recipes,
-        "doctor": train.doctor,
-        "train": train.train,
-        "merge": train.merge,
-    },
+    "Train": {"recipes": train.recipes, "doctor": train.doctor, "train": train.train, "merge": train.merge},
     "Evaluate": {
         "eval": models.evaluate,
         "compare": compare.compare,
@@ -46,13 +41,8 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "skills": tasks.skills,
         "split": tasks.split,
     },
-    "Data": {
-        "sample": models.sample,
-        "export": runs.export,
-    },
-    "Serve": {
-        "serve": serve.serve,
-    },
+    "Data": {"sample": models.sample, "export": runs.export},
+    "Serve": {"serve": serve.serve},
 }
 """The commands by their groups, in the order of use, in which `--help` and docs/reference.md have them."""
 

@@ -96,13 +96,7 @@ def by_state_progress(played: Sequence[Played], database: Database, judge: Judge
 
 
 def by_continuations(
-    played: Sequence[Played],
-    settings: RunSettings,
-    player: Player,
-    backend: Backend,
-    *,
-    k: int,
-    seed: int,
+    played: Sequence[Played], settings: RunSettings, player: Player, backend: Backend, *, k: int, seed: int
 ) -> list[Labels | None]:
     """Labels for the turns of each episode: k times a model plays on from after each turn but the last.
 
