@@ -758,18 +758,12 @@ def _number_or_day(type_: str, type: ColumnType, file: CsvFile, texts: Sequence[
 
     def read(text: str) -> Cell:
         text = plain(text.strip())
-        if type.kind == "exact" and (behind := _digits_behind(text)) > places:
+        if type.kind == "exact" and (behind := len(f"{Decimal(text):f}".partition(".")[2])) > places:
             raise Unfit(f"it has {behind} digits behind the point, of which a server would keep {places}")
         assert type.read is not None  # `timed` reads the others
         return type.read(text)
 
     return Reading(type_, read, "decimal commas are read as points" if commas else None)
-
-
-def _digits_behind(text: str) -> int:
-    """The digits behind the point of a number."""
-    exponent = Decimal(text).as_tuple().exponent
-    return -exponent if isinstance(exponent, int) else 0
 
 
 def _cells(

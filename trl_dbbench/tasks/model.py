@@ -132,7 +132,9 @@ class Task:
         if self.schema == "full":
             lines.append(described(self.tables, self.source, self.dialect))
         elif self.schema == "names":
-            lines += map(_describe, self.tables)
+            for table in self.tables:
+                columns = ", ".join(column.name for column in table.columns)
+                lines.append(f"The table is named {table.name} and has these columns: {columns}")
         return "\n".join(lines)
 
     @property
@@ -285,11 +287,6 @@ def result_entry(result: Result) -> dict[str, Any]:
     """Return a gold result as a field of the native format."""
     entry = {"columns": result.columns, "rows": result.rows}
     return entry | {"width": result.width} if result.width else entry
-
-
-def _describe(table: Table) -> str:
-    columns = ", ".join(column.name for column in table.columns)
-    return f"The table is named {table.name} and has these columns: {columns}"
 
 
 def checked(task: Task) -> Task:
