@@ -433,7 +433,7 @@ def dump_tables(
                 words = [] if isinstance(statement, Rows) else [shown_name(word.text) for word in statement]
                 before = takewhile(lambda word: word.upper() != "SELECT", words)
                 changed = [contents.made[word] for word in before if word in contents.made]
-                if not changed or words[0].upper() == "CREATE":
+                if not changed or words[0].upper() in ("CREATE", "ALTER"):
                     raise
                 for made in changed:
                     made.unfit = str(error)
