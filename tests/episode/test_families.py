@@ -27,13 +27,8 @@ from trl_dbbench.episode.protocol import (
     ToolsProtocol,
     get_protocol,
 )
-from trl_dbbench.episode.templates import (
-    THOUGHT_FIELDS,
-    keeping_variants,
-    knows_thoughts,
-    load_chat_template,
-)
-from trl_dbbench.episode.tool_calls import THOUGHTS, after_thoughts, tool_call
+from trl_dbbench.episode.templates import keeping_variants, knows_thoughts, load_chat_template
+from trl_dbbench.episode.tool_calls import THOUGHT_FIELDS, THOUGHTS, after_thoughts, tool_call
 from trl_dbbench.episode.types import Completion, Turn
 from trl_dbbench.errors import ConfigError
 

@@ -31,13 +31,13 @@ from transformers import PreTrainedTokenizerBase
 from trl_dbbench.episode.protocol import AgentProtocol, Answer, Invalid, Operation
 from trl_dbbench.episode.templates import (
     TEMPLATE_ERRORS,
-    THOUGHT_FIELDS,
     THOUGHT_SWITCHES,
     keeping_variants,
     knows_thoughts,
     own_template,
 )
 from trl_dbbench.episode.tool_calls import (
+    THOUGHT_FIELDS,
     THOUGHTS,
     after_thoughts,
     end_thought,

@@ -12,14 +12,11 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 from trl import apply_chat_template
 
-from trl_dbbench.episode.tool_calls import THOUGHTS
+from trl_dbbench.episode.tool_calls import THOUGHT_FIELDS, THOUGHTS
 from trl_dbbench.errors import ConfigError
 
 TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, LookupError)
 """Errors that rendering a template can raise."""
-
-THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
-"""Fields of a message with the model's thoughts, as templates and servers name them."""
 
 THOUGHT_SWITCHES = ("enable_thinking", "thinking")
 """Arguments of templates that switch thoughts on and off."""

@@ -38,6 +38,9 @@ THOUGHTS = (
 )
 """Marks before and after a thought."""
 
+THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
+"""Fields of a message with the model's thoughts, as templates and servers name them."""
+
 _MESSAGE_START = "<|start|>"
 
 _TAIL = re.compile(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trl_dbbench.episode.protocol import Action, AgentProtocol, Invalid
-from trl_dbbench.episode.tool_calls import as_arguments, meant_tool, without_marks
+from trl_dbbench.episode.tool_calls import THOUGHT_FIELDS, as_arguments, meant_tool, without_marks
 from trl_dbbench.episode.types import Completion, Turn, Usage
 
 Message = dict[str, Any]
@@ -19,9 +19,6 @@ SECOND_CALL = "Error: not executed. Only the first call of a turn is."
 
 _READ = ("role", "content", "tool_calls", "function_call", "refusal")
 """Fields of a message that are written anew for the next request."""
-
-_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
-"""Fields of a message with what the model thought."""
 
 _ARGUMENTS = ("arguments", "parameters", "input")
 """Fields of a call with its arguments."""
@@ -168,7 +165,7 @@ def read_reply(body: Any) -> Reply:
         choice: Any = {"message": None, "finish_reason": "content_filter"} if empty else body["choices"][0]
         message = choice["message"] or {}
         content, refusal = _text(message.get("content")), _text(message.get("refusal"))
-        thoughts = next(filter(None, (_text(message.get(name)) for name in _THOUGHTS)), "")
+        thoughts = next(filter(None, (_text(message.get(name)) for name in THOUGHT_FIELDS)), "")
         thoughts = thoughts or _text(message.get("content"), "thinking", "reasoning")
         calls = _calls(message)
         finish = choice.get("finish_reason")
