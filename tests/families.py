@@ -124,9 +124,24 @@ _SPLIT = (
     "{% set said = said.split('</think>')[-1].lstrip('\n') %}{% endif %}"
 )
 _CALL = "{% for c in m.tool_calls or [] %}<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}"
-_UNREADABLE = (
-    '{% for c in m.tool_calls or [] %}<invoke name="{{ c.function.name }}">'
-    "{% for name, value in c.function.arguments.items() %}{{ name }}={{ value }}{% endfor %}</invoke>{% endfor %}"
+_INVOKED = (
+    '{% if m.tool_calls %}\n<minimax:tool_call>\n{% for c in m.tool_calls %}<invoke name="{{ c.function.name }}">\n'
+    '{% for k, v in c.function.arguments.items() %}<parameter name="{{ k }}">{{ v if v is string else v | tojson }}'
+    "</parameter>\n{% endfor %}</invoke>\n{% endfor %}</minimax:tool_call>{% endif %}"
+)
+_SEED_CALL = (
+    "{% for c in m.tool_calls or [] %}\n<seed:tool_call>\n<function={{ c.function.name }}>\n"
+    "{% for k, v in c.function.arguments.items() %}<parameter={{ k }}>{{ v if v is string else v | string }}"
+    "</parameter>\n{% endfor %}</function>\n</seed:tool_call>{% endfor %}"
+)
+_ACTION = (
+    "{% if m.tool_calls %}<|START_ACTION|>[\n{% for c in m.tool_calls %}"
+    '    {"tool_call_id": "0", "tool_name": "{{ c.function.name }}", "parameters": {{ c.function.arguments | tojson }}}'
+    "{% endfor %}\n]<|END_ACTION|>{% endif %}"
+)
+_KIMI_CALL = (
+    "{% for c in m.tool_calls or [] %}<|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>"
+    "{{ c.function.arguments | tojson }}<|tool_call_end|>{% endfor %}"
 )
 _RESULT = "<|im_start|>user\n<tool_response>\n{{ m.content }}\n</tool_response><|im_end|>\n"
 
@@ -155,7 +170,7 @@ THINKING = {
         chatml(
             "{% if thought %}<|START_THINKING|>{{ thought }}<|END_THINKING|>{% endif %}{{ said }}",
             "<|START_THINKING|>{% if not enable_thinking %}<|END_THINKING|>{% endif %}",
-            call=_UNREADABLE,
+            call=_ACTION,
         ),
         _ENDS,
     ),
@@ -218,7 +233,7 @@ THINKING = {
     "kimi_k2_thinking": Family(
         chatml(
             "<think>{% if m.tool_calls %}{{ thought }}{% endif %}</think>{{ m.content }}",
-            call=_UNREADABLE,
+            call=_KIMI_CALL,
             result="{% set _ = messages.append(m) %}",  # which the sandbox of templates refuses
         )
         .replace("<|im_start|>assistant\n", "<|im_assistant|>assistant<|im_middle|>")
@@ -226,7 +241,7 @@ THINKING = {
         _ENDS,
     ),
     "minimax_m2": Family(
-        chatml(_AFTER_THE_QUESTION + "{{ said }}", "<think>\n", call=_UNREADABLE)
+        chatml(_AFTER_THE_QUESTION + "{{ said }}", "<think>\n", call=_INVOKED)
         .replace("<|im_start|>", "]~b]")
         .replace("<|im_end|>", "[e~["),
         ("[e~[",),
@@ -257,7 +272,7 @@ THINKING = {
         chatml(
             "{% if m.reasoning_content %}<seed:think>{{ m.reasoning_content | trim }}</seed:think>{% endif %}"
             "{{ '\n' + m.content | trim }}",
-            call=_UNREADABLE,
+            call=_SEED_CALL,
         )
         .replace("<|im_start|>", "<seed:bos>")
         .replace("<|im_end|>", "<seed:eos>"),

@@ -209,6 +209,26 @@ def test_tools_run_sql() -> None:
         '<｜tool▁call▁begin｜>execute_sql<｜tool▁sep｜>{"query": "SELECT 1"}<｜tool▁call▁end｜>',
         '<|tool_call>call:execute_sql{query:<|"|>SELECT 1<|"|>}<tool_call|>',
         '<atem:invoke name="execute_sql">\n<atem:parameter name="query">SELECT 1</atem:parameter>\n</atem:invoke>',
+        # DeepSeek V3.2, MiniMax M2
+        '<｜DSML｜invoke name="execute_sql">\n<｜DSML｜parameter name="query" string="true">SELECT 1</｜DSML｜parameter>\n'
+        "</｜DSML｜invoke>",
+        '<minimax:tool_call>\n<invoke name="execute_sql">\n<parameter name="query">SELECT 1</parameter>\n</invoke>\n',
+        # Kimi K2, Command R7B, Nemotron Nano 2
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.execute_sql:0<|tool_call_argument_begin|>"
+        '{"query": "SELECT 1"}<|tool_call_end|>',
+        '<|START_ACTION|>[\n{"tool_call_id": "0", "tool_name": "execute_sql", "parameters": {"query": "SELECT 1"}}\n]',
+        '<TOOLCALL>[{"name": "execute_sql", "arguments": {"query": "SELECT 1"}}]</TOOLCALL>',
+        # Jamba, InternLM, xLAM
+        '<tool_calls>[\n{"name": "execute_sql", "arguments": "{\\"query\\": \\"SELECT 1\\"}"}\n]</tool_calls>',
+        '<|action_start|><|plugin|>{"name": "execute_sql", "parameters": {"query": "SELECT 1"}}<|action_end|>',
+        '[{"name": "execute_sql", "arguments": {"query": "SELECT 1"}}, {"name": "f", "arguments": {}}]',
+        # rows before a call
+        '[{"name": "pear"}] is the first.\n' + call("execute_sql", query="SELECT 1"),
+        # LFM2
+        "I look. <|tool_call_start|>[execute_sql(query='SELECT 1')]<|tool_call_end|> Now wait.",
+        '<|tool_call_start|>execute_sql(query="SELECT 1", limit=5)<|tool_call_end|>',
+        '<|tool_call_start|>[execute_sql(query="SELECT 1"), execute_sql(query="SELECT 2")]',
+        '<|tool_call_start|>[{"name": "execute_sql", "arguments": {"query": "SELECT 1"}}]<|tool_call_end|>',
         # others
         'I look:\n```json\n{"name": "execute_sql", "arguments": {"query": "SELECT 1"}}\n```\nNow wait.',
         '```\n{"name": "execute_sql", "parameters": {"query": "SELECT 1"}}\n```',
@@ -222,6 +242,26 @@ def test_tools_run_sql() -> None:
 )
 def test_tools_run_sql_in_the_forms_that_models_write(turn: str) -> None:
     assert TOOLS.parse(turn) == Operation("SELECT 1")
+
+
+@pytest.mark.parametrize(
+    "written", [r"""'SELECT \'x\' AS "y"'""", r'''"SELECT 'x' AS \"y\""''', """'SELECT 'x' AS "y"'"""]
+)
+def test_quotes_in_a_call_of_lfm2(written: str) -> None:
+    """Escaped, or as the template of LFM2.5 writes them."""
+    turn = f"<|tool_call_start|>[execute_sql(query={written})]<|tool_call_end|>"
+    assert TOOLS.parse(turn) == Operation("""SELECT 'x' AS "y\"""")
+
+
+def test_a_list_in_the_words_of_python() -> None:
+    """As the templates of LFM2 and Seed-OSS write it."""
+    values = ("a, b", "it's", '"', "None")
+    listed = str([*values[:3], None])
+    for turn in (
+        f"<|tool_call_start|>[commit_final_answer(answers={listed})]<|tool_call_end|>",
+        f"<function=commit_final_answer>\n<parameter=answers>{listed}</parameter>\n</function>\n</seed:tool_call>",
+    ):
+        assert TOOLS.parse(turn) == Answer(str(list(values)), values)
 
 
 def test_a_raw_newline_within_a_string_is_read() -> None:
@@ -265,6 +305,12 @@ def test_tools_answer(answers: list, values: tuple[str, ...]) -> None:
         ("<tool_call>[1]</tool_call>", "Error: a tool call is an object like "),
         ("<tool_call>7</tool_call>", "Error: a tool call is an object like "),
         ("[TOOL_CALLS] []", "Error: a tool call is an object like "),
+        ("<|tool_call_start|>[execute_sql(query=", "Error: the tool call is not valid: write [name(key="),
+        (
+            "<|tool_call_start|>[execute_sql(query=b'x')]",
+            "Error: the tool call is not valid: write [name(key=",
+        ),
+        ("<|tool_call_start|>", "Error: the tool call is not valid JSON: "),
         (
             "<tool_call><function=execute_sql><parameter=query>SELECT 1",
             "Error: the argument query of the tool call does not end in </parameter>.",
@@ -548,6 +594,13 @@ PIECES = [
         "query:",
     ),
     *('<atem:invoke name="execute_sql">', '<atem:parameter name="query">', "</atem:parameter>"),
+    *(
+        "<|tool_call_start|>[",
+        "execute_sql(query='",
+        "<|tool_call_start|>[execute_sql(query=",
+        "<|START_ACTION|>",
+    ),
+    *("<|tool_call_begin|>execute_sql", "<|tool_call_argument_begin|>"),
 ]
 turns = st.lists(st.sampled_from(PIECES) | st.text(max_size=20), max_size=12).map("".join)
 

@@ -3,25 +3,27 @@
 | a call | as written by |
 |---|---|
 | `<tool_call>{"name": "f", "arguments": {...}}</tool_call>` | Qwen 2.5 and 3, Hermes, Granite 4 |
-| `<tool_call><function=f><parameter=key>value</parameter></function></tool_call>` | Qwen 3.5, Nemotron 3 |
+| `<function=f><parameter=key>value</parameter></function>` | Qwen 3.5, Nemotron 3, Seed-OSS |
 | `<tool_call>f<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>` | GLM 4.5 and later |
-| `<atem:invoke name="f"><atem:parameter name="key">value</atem:parameter></atem:invoke>` | Muse Glimmer |
+| `<invoke name="f"><parameter name="key">value</parameter></invoke>` | MiniMax M2, Muse, DeepSeek V3.2 |
 | `<|tool_call>call:f{key:<|"|>value<|"|>}<tool_call|>` | Gemma 4 |
 | `<function=f>{...}</function>` | Llama 3.1's own |
 | `[TOOL_CALLS] [{"name": "f", "arguments": {...}}]`, `[TOOL_CALLS]f[ARGS]{...}` | Mistral |
-| `<|tool_call|>[{"name": "f", "arguments": {...}}]`, `functools[...]` | Granite 3, Phi-4-mini |
+| `<|tool_call|>[{"name": "f", "arguments": {...}}]`, `functools[...]` | Granite 3, Phi-4-mini, and others |
+| `<|START_ACTION|>[{"tool_name": "f", "parameters": {...}}]` | Command R7B and A |
+| `<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{...}` | Kimi K2 |
+| `<|tool_call_start|>[f(key='value')]<|tool_call_end|>` | LFM2 |
 | ` to=functions.f<|channel|>commentary json<|message|>{...}` | gpt-oss |
 | `<｜tool▁call▁begin｜>function<｜tool▁sep｜>f` and a fenced object | DeepSeek |
-| `{"name": "f", "parameters": {...}}`, bare or in a fenced block | Llama 3.1 and 4, and others |
+| `{"name": "f", "parameters": {...}}`, bare, in a list or in a fence | Llama 3.1 and 4, xLAM, and others |
 
 Only the text is read, so saved turns need no tokenizer; no two families share a mark. Every reader takes time
-linear in the text. TRL's response templates read some of these forms too, and the tests compare the two. But
-they backtrack (20,000 blanks in an argument take six seconds), and miss gpt-oss's own header and GLM's calls
-in one line.
+linear in the text; TRL's response templates backtrack, and miss gpt-oss's own header.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -253,12 +255,19 @@ def _typed(text: str, schema: Any) -> Any:
         return text
     if types or text.startswith(("[", "{")):
         with suppress(ValueError, RecursionError):
-            return json.loads(_PYTHON_WORDS.get(text, text), strict=False)
+            return json.loads(text, strict=False)
+        with suppress(*_NOT_PYTHON):
+            return _literal(text)  # which templates and models write too
     return text
 
 
-_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
-"""Words of Python, which templates and models write too, and JSON's."""
+def _literal(source: str | ast.expr) -> Any:
+    """Return a literal of Python as JSON has it."""
+    return json.loads(json.dumps(ast.literal_eval(source)))
+
+
+_NOT_PYTHON = (ValueError, TypeError, AttributeError, LookupError, SyntaxError, RecursionError, MemoryError)
+"""Errors of text that is no literal or call."""
 
 
 def _types(schema: Any) -> set[str]:
@@ -301,9 +310,25 @@ def _whole(mark: re.Match[str], rest: str) -> Call:
     call = _decoded(rest.strip())
     if isinstance(call, list) and call:
         call = call[0]
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+    name = call.get("name", call.get("tool_name")) if isinstance(call, dict) else None
+    if not isinstance(name, str):
         raise ValueError('a tool call is an object like {"name": ..., "arguments": {...}}.')
-    return call["name"], as_arguments(call.get("arguments", call.get("parameters")))
+    return name, as_arguments(call.get("arguments", call.get("parameters")))
+
+
+_RAW_CALL = re.compile(r"\[?([\w.]{1,64})\((\w{1,64})='(.*)'\)\]?", re.DOTALL)
+
+
+def _pythonic(mark: re.Match[str], rest: str) -> Call:
+    """A call of LFM2, or the first of a list: Python, in which the template of LFM2.5 escapes no quotes."""
+    text = rest.partition("<|tool_call_end|>")[0].strip()
+    with suppress(*_NOT_PYTHON):
+        call: Any = ast.parse(text, mode="eval").body
+        call = call.elts[0] if isinstance(call, ast.List) else call
+        return ast.unparse(call.func), {word.arg: _literal(word.value) for word in call.keywords}
+    if raw := _RAW_CALL.fullmatch(text):
+        return raw[1], {raw[2]: raw[3]}
+    raise ValueError("the tool call is not valid: write [name(key='value')].")
 
 
 def _decoded(body: str) -> Any:
@@ -342,7 +367,7 @@ _NAME = r"(?P<name>[\w.-]{1,64})"
 
 _GENERIC = (
     re.compile(r"```(?:json)?\s*(?=[\[{])"),
-    re.compile(r"\A\s*(?:<\|python_(?:tag|start|end)\|>\s*)*(?={)"),
+    re.compile(r"\A\s*+(?:<\|python_(?:tag|start|end)\|>\s*+)*+(?=\[?\s*+{)"),
 )
 """Marks of no family: the JSON after them may be a call or something else."""
 
@@ -361,28 +386,36 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], Call]], ...]
         re.compile(rf"<tool_call>\s*{_NAME}\s*(?=<arg_key>)"),
         _Tagged(re.compile(r"<arg_key>([^<]{1,64})</arg_key>\s*<arg_value>"), "</arg_value>"),
     ),
-    (
-        re.compile(r'<atem:invoke name="(?P<name>[^"\n]{1,64})">'),
-        _Tagged(re.compile(r'<atem:parameter name="([^"\n]{1,64})">'), "</atem:parameter>", "</atem:invoke>"),
+    *(
+        (
+            re.compile(rf'<{prefix}invoke name="(?P<name>[^"\n]{{1,64}})">'),
+            _Tagged(
+                re.compile(rf'<{prefix}parameter name="([^"\n]{{1,64}})"[^>\n]{{0,32}}>'),
+                f"</{prefix}parameter>",
+                f"</{prefix}invoke>",
+            ),
+        )
+        for prefix in ("", "atem:", "｜DSML｜")
     ),
-    # some leave out the bracket
-    (re.compile(rf"<function={_NAME}>?\s*(?={{)"), _named),
+    *(
+        (re.compile(mark), _named)
+        for mark in (
+            rf"<function={_NAME}>?\s*(?={{)",  # some leave out the bracket
+            rf"\[TOOL_CALLS\]\s*{_NAME}(?:\[CALL_ID\]\w{{1,64}})?(?:\[ARGS\]|(?={{))",
+            # a recipient may stand before the channel or after it
+            rf"to=functions\.{_NAME}(?:<\|channel\|>\w{{1,32}})?\s*(?:<\|constrain\|>)?\w{{0,32}}<\|message\|>",
+            rf"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{_NAME}\s*```json\s*",
+            rf"<｜tool▁call▁begin｜>{_NAME}<｜tool▁sep｜>",
+            r"<\|tool_call_begin\|>\s*(?P<name>[\w.:-]{1,64})\s*<\|tool_call_argument_begin\|>",
+        )
+    ),
     (re.compile(rf"<\|tool_call>call:{_NAME}"), _quoted),
-    (re.compile(rf"\[TOOL_CALLS\]\s*{_NAME}(?:\[CALL_ID\]\w{{1,64}})?(?:\[ARGS\]|(?={{))"), _named),
-    # a recipient may stand before the channel or after it
+    (re.compile(r"<\|tool_call_start\|>(?=\s*+\[?\s*+\w)"), _pythonic),
     (
         re.compile(
-            rf"to=functions\.{_NAME}(?:<\|channel\|>\w{{1,32}})?\s*(?:<\|constrain\|>)?\w{{0,32}}<\|message\|>"
+            r"<tool_call>|<TOOLCALL>|\[TOOL_CALLS\]|<\|tool_call\|>|functools(?=\[)"
+            r"|<\|START_ACTION\|>|<\|tool_call_start\|>|<tool_calls>(?=\s*\[)|<\|plugin\|>"
         ),
-        _named,
-    ),
-    (
-        re.compile(rf"<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>{_NAME}\s*```json\s*)"),
-        _named,
-    ),
-    (re.compile(rf"<｜tool▁call▁begin｜>{_NAME}<｜tool▁sep｜>"), _named),
-    (
-        re.compile(r"<tool_call>|\[TOOL_CALLS\]|<\|tool_call\|>|functools(?=\[)"),
         _whole,
     ),
     *((mark, _whole) for mark in _GENERIC),
