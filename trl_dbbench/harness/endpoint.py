@@ -32,10 +32,6 @@ from trl_dbbench.harness.session import Failed, Refused, Said, Session
 MAX_BODY = 8 << 20
 """Bytes of a request at most."""
 
-REQUESTS_PER_CALL = 50
-"""Requests of an episode at most, refused ones included, for each call of the chat API that it has."""
-
-
 SERVED = "there is /v1/chat/completions, /v1/models and /sql; let the agent use chat completions"
 
 
@@ -64,6 +60,9 @@ class Endpoint:
         config = uvicorn.Config(app, lifespan="off", timeout_graceful_shutdown=1, **quiet)
         self._server = uvicorn.Server(config)
         self.databases = Databases(self._sessions)
+        self.started = asyncio.create_task(self.databases.start())
+        self.episodes = 0
+        """How many play here."""
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
 
     @contextmanager
@@ -117,9 +116,6 @@ class Endpoint:
         session = self._sessions.get(key.strip()) if scheme.lower() == "bearer" else None
         if session is None:
             raise HTTPException(401, "this key is none of an open episode; use the task's api_key")
-        session.requests += 1
-        if session.requests > REQUESTS_PER_CALL * session.max_calls:
-            raise HTTPException(429, f"an episode has {REQUESTS_PER_CALL} requests for each call of its own")
         body = b""
         async for part in request.stream():
             body += part
@@ -147,19 +143,10 @@ def _checked(body: dict[str, Any]) -> tuple[Any, ...]:
         raise HTTPException(400, "messages must be a list of at least one message, an object each")
     if not all(_is_text(message.get("content")) for message in messages):
         raise HTTPException(400, "content must be a text or a list of texts: the model reads no images")
-    if not all(isinstance(message.get("tool_calls") or [], list) for message in messages):
-        raise HTTPException(400, "tool_calls must be a list")
-    calls = [call for message in messages for call in message.get("tool_calls") or []]
-    if not all(isinstance(call, dict) and isinstance(call.get("function"), dict) for call in calls):
-        raise HTTPException(400, "a tool call must be an object with a function")
-    named = isinstance(tools or [], list) and all(
-        isinstance(tool, dict)
-        and isinstance(tool.get("function"), dict)
-        and isinstance(tool["function"].get("name"), str)
-        for tool in tools or []
-    )
-    if not named:
-        raise HTTPException(400, "tools must be a list of functions, each with a name")
+    calls = [message.get("tool_calls") or [] for message in messages]
+    for name, given in ("tools", tools or []), *(("tool_calls", each) for each in calls):
+        if not isinstance(given, list) or not all(map(_is_function, given)):
+            raise HTTPException(400, f"{name} must be a list of functions, each with a name")
     if body.get("functions"):
         raise HTTPException(400, "functions is the old form of tools, and no model reads it; send tools")
     stop = [stop] if isinstance(stop, str) else stop
@@ -182,6 +169,11 @@ def _checked(body: dict[str, Any]) -> tuple[Any, ...]:
 def _is_text(content: Any) -> bool:
     parts = content if isinstance(content, list) else [{"text": content or ""}]
     return all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts)
+
+
+def _is_function(tool: Any) -> bool:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
 
 
 def _count(body: dict[str, Any], session: Session) -> int:

@@ -24,15 +24,6 @@ POLL_SECONDS = 0.25
 """Seconds between two looks at a program's time limit."""
 
 
-@dataclass
-class _Served:
-    """The endpoint of an event loop, and how many episodes use it."""
-
-    endpoint: Endpoint
-    started: asyncio.Task[None]
-    episodes: int = 0
-
-
 @dataclass(frozen=True)
 class HarnessPlayer(Player):
     """Plays each episode by a program, in a process of its own.
@@ -46,7 +37,9 @@ class HarnessPlayer(Player):
     harness: str = ""
     seconds: float = DEFAULT_SECONDS
     programs: Programs = field(init=False, repr=False, compare=False)
-    _served: dict[asyncio.AbstractEventLoop, _Served] = field(default_factory=dict, repr=False, compare=False)
+    _served: dict[asyncio.AbstractEventLoop, Endpoint] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if not self.harness.strip():
@@ -123,20 +116,16 @@ class HarnessPlayer(Player):
     async def _serving(self) -> AsyncIterator[Endpoint]:
         """Give the loop's endpoint, which is there from the first episode that is playing to the last."""
         loop = asyncio.get_running_loop()
-        served = self._served.get(loop)
-        if served is None:
-            endpoint = Endpoint()
-            started = asyncio.create_task(endpoint.databases.start())
-            served = self._served[loop] = _Served(endpoint, started)
-        served.episodes += 1
+        endpoint = self._served.get(loop) or self._served.setdefault(loop, Endpoint())
+        endpoint.episodes += 1
         try:
-            await asyncio.shield(served.started)
-            yield served.endpoint
+            await asyncio.shield(endpoint.started)
+            yield endpoint
         finally:
-            served.episodes -= 1
-            if served.episodes == 0:
+            endpoint.episodes -= 1
+            if endpoint.episodes == 0:
                 del self._served[loop]
-                await served.endpoint.close()
+                await endpoint.close()
 
 
 def _note_end(episode: Episode, end: End) -> None:

@@ -65,37 +65,31 @@ class Session:
         self.episode, self.chat = episode, player.chat
         self._opening, self._engine, self._row = opening, engine, row
         self._database, self._rules = player.database, player.rules
-        self._tree: TokenTree | None = None
+        self._tree = TokenTree([])
         self._said: list[Said] = []
         self._statements = 0
         self._one = asyncio.Lock()  # an episode has one row of the engine's cache
         self.closed = False
         self.fault: Exception | None = None
         """The error of the database or the engine, if one has failed."""
-        self._began, self._waited = time.monotonic(), 0.0
-        self._open = 0  # calls that are being answered, and since when
-        self._since = 0.0
-        self.requests = 0
+        self._open = 0  # calls that are being answered
+        self._own, self._since = 0.0, time.monotonic()  # seconds without one, and since when there is none
 
     @property
     def own_seconds(self) -> float:
         """Seconds since the start, without those in which a call was being answered."""
-        now = time.monotonic()
-        return now - self._began - self._waited - (now - self._since if self._open else 0.0)
+        return self._own + (0.0 if self._open else time.monotonic() - self._since)
 
     @asynccontextmanager
     async def _answering(self) -> AsyncIterator[None]:
         """Answer calls one after the other."""
-        if self._open == 0:
-            self._since = time.monotonic()
+        self._own = self.own_seconds
         self._open += 1
         try:
             async with self._one:
                 yield
         finally:
-            self._open -= 1
-            if self._open == 0:
-                self._waited += time.monotonic() - self._since
+            self._open, self._since = self._open - 1, time.monotonic()
 
     async def close(self) -> None:
         """Refuse calls from now on; wait for the one that is being answered."""
@@ -172,19 +166,17 @@ class Session:
 
     def _room(self, ids: Sequence[int]) -> int:
         """Return the tokens that may still come, those that the messages bring included."""
-        used = 0
-        if self._tree is not None:
-            new = len(ids) - self._tree.find(ids)[0]
-            used = len(self._tree.ids) - len(self.episode.prompt_ids) + new
+        new = len(ids) - self._tree.find(ids)[0]
+        used = len(self._tree.ids) + new - len(self.episode.prompt_ids) if self._said else 0
         return self._rules.room(used, len(ids))
 
     def _place(self, ids: list[int], turn: Turn) -> None:
         """Put a turn, and what it was sampled after, into the episode and its tree."""
-        if self._tree is None:
-            self.episode.prompt_ids = ids
-            self._tree = TokenTree(ids)
+        new, turn.follows = self._tree.read(ids)
+        if self._said:
+            self.episode.turns[-1].observation_ids = new
         else:
-            self.episode.turns[-1].observation_ids, turn.follows = self._tree.read(ids)
+            self.episode.prompt_ids = new
         self._tree.write(turn.completion.ids)
         self.episode.turns.append(turn)
 
@@ -235,7 +227,7 @@ def _written(call: dict[str, Any]) -> tuple[str, str]:
     arguments = function.get("arguments", "")
     with suppress(ValueError, TypeError, RecursionError):
         arguments = json.dumps(json.loads(arguments), ensure_ascii=False)
-    return function.get("name", ""), arguments
+    return function["name"], arguments
 
 
 def _until(completion: Completion, stop: Sequence[str], chat: ChatFormat) -> tuple[Completion, str | None]:
