@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM
 from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config, get_quantization_config
 
 from trl_dbbench import ConfigError, DatabaseArguments, TaskArguments, get_protocol
@@ -27,6 +26,7 @@ from trl_dbbench.engines.policy import eos_token_ids
 from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.errors import loading
+from trl_dbbench.runs.adapters import load_base
 from trl_dbbench.runs.checkpoints import find_checkpoint
 from trl_dbbench.runs.export import settings_of, sft_dataset, told_by_rows
 from trl_dbbench.runs.tokens import chat_with
@@ -123,8 +123,11 @@ def main(
     tokenizer = load_tokenizer(model_args, training_args, script_args.chat_template)
     options = model_init_kwargs(model_args, training_args.model_init_kwargs)
     with loading(f"the model '{model_args.model_name_or_path}'"):
-        model = AutoModelForCausalLM.from_pretrained(
-            model_args.model_name_or_path, quantization_config=get_quantization_config(model_args), **options
+        model = load_base(
+            model_args.model_name_or_path,
+            quantization_config=get_quantization_config(model_args),
+            trust_remote_code=training_args.trust_remote_code,
+            **options,
         )
 
     eos_ids = eos_token_ids(model.generation_config, tokenizer)

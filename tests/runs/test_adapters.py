@@ -15,16 +15,24 @@ from launching import QUICKSTART, RECIPE, ROOT, run_here
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from training import LORA, adapter_of, equal, make_trainer
-from transformers import AutoModelForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Mistral3Config,
+    Mistral3ForConditionalGeneration,
+    MistralConfig,
+    PixtralVisionConfig,
+)
 
 from trl_dbbench import ConfigError, DBBenchGRPOTrainer
 from trl_dbbench.evaluation.evaluate import open_model
 from trl_dbbench.evaluation.merge import merge
 from trl_dbbench.evaluation.report.page import write_report
 from trl_dbbench.evaluation.report.run import read_run
-from trl_dbbench.runs.adapters import adapter_settings, check_is_model, with_adapter
+from trl_dbbench.runs.adapters import adapter_settings, check_is_model, load_base, with_adapter
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import find_trained
+from trl_dbbench.training.memory import Sizes
 
 MODEL = ROOT / "recipes" / "tiny" / "model"
 OTHER = ROOT / "recipes" / "tiny_multi" / "model"
@@ -170,6 +178,56 @@ def test_a_model_with_code_of_its_own(tasks, command, tmp_path, monkeypatch):
     both("eval", "--model", model, *played)
     both("merge", "--adapter", tmp_path / "adapter", "--out", tmp_path / "merged")
     both("eval", "--model", tmp_path / "merged", *played)
+    recipes = ROOT / "recipes"
+    trained = (
+        "--model_name_or_path",
+        model,
+        "--tasks",
+        tasks,
+        "--max_steps",
+        1,
+        "--output_dir",
+        tmp_path / "sft",
+    )
+    sft = ("--config", recipes / "sft_gold.yaml", *trained, "--trust_remote_code", "true")
+    run_here(monkeypatch, recipes / "sft_dbbench.py", *sft)
+    assert (tmp_path / "sft" / "model.safetensors").exists()
+
+
+def test_a_model_with_vision(tmp_path):
+    """As Mistral Small 3, for which `AutoModelForCausalLM` has no class; a training takes the config's."""
+    tokenizer, sizes = AutoTokenizer.from_pretrained(MODEL), {"hidden_size": 16, "intermediate_size": 32}
+    text = MistralConfig(
+        **sizes, vocab_size=len(tokenizer), num_hidden_layers=2, num_attention_heads=2, head_dim=8
+    )
+    vision = PixtralVisionConfig(**sizes, num_hidden_layers=1, num_attention_heads=2)
+    base = Mistral3ForConditionalGeneration(Mistral3Config(text_config=text, vision_config=vision))
+    base.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    lora = LoraConfig(r=4, target_modules=r".*language_model.*q_proj", init_lora_weights=False)
+    model = get_peft_model(load_base(str(tmp_path / "model"), dtype="float32"), lora)
+    model.save_pretrained(tmp_path / "adapter")
+    trained = find_trained(adapter=str(tmp_path / "adapter"), dtype="float32")
+    ids = torch.arange(5, 25)[None]
+    _, policy = open_model(trained)
+    assert torch.equal(policy.model(ids).logits, model(ids).logits)
+    merged = merge(trained, tmp_path / "merged")
+    assert merged.difference < 1e-4 * merged.scale < merged.effect
+    assert Sizes.of(base.config, None).parameters == sum(each.numel() for each in base.parameters())
+
+
+def test_an_adapter_whose_layers_have_other_names(run, tmp_path):
+    """PEFT would leave them out, and the base model would play alone."""
+    shutil.copytree(run, tmp_path / "adapter", ignore=shutil.ignore_patterns("checkpoint-*"))
+    file = tmp_path / "adapter" / "adapter_model.safetensors"
+    weights = load_file(file)
+    save_file({name.replace("self_attn", "attention"): weight for name, weight in weights.items()}, file)
+    for load in (
+        lambda: with_adapter(AutoModelForCausalLM.from_pretrained(MODEL), str(tmp_path / "adapter")),
+        lambda: open_model(find_trained(adapter=str(tmp_path / "adapter"))),
+    ):
+        with pytest.raises(ConfigError, match=r"does not fit the model .*: Found missing adapter keys"):
+            load()
 
 
 def test_a_merge_that_changes_the_answers_leaves_nothing(run, tmp_path, monkeypatch):

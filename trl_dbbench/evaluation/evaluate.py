@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel
 from tqdm.auto import tqdm
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 from transformers.quantizers import AutoQuantizationConfig
 
 from trl_dbbench.database import Database
@@ -28,7 +27,7 @@ from trl_dbbench.episode.types import Episode, Sampling, Start, Status
 from trl_dbbench.errors import DatabaseError, loading
 from trl_dbbench.harness import played_by
 from trl_dbbench.harness.task import DEFAULT_SECONDS
-from trl_dbbench.runs.adapters import warn_of_another_base
+from trl_dbbench.runs.adapters import load_base, put_on, warn_of_another_base
 from trl_dbbench.runs.conversations import protocol_of
 from trl_dbbench.runs.few_shot import DEFAULT_WAY, Memory, Shots, load_memory
 from trl_dbbench.runs.journal import GREEDY, SAMPLES, Journal
@@ -317,11 +316,9 @@ def open_model(
             given: dict[str, Any] = {"revision": revision, "dtype": dtype, **(settings.model_config or {})}
             if quantized is not None:
                 given["quantization_config"] = AutoQuantizationConfig.from_dict(quantized)
-            loaded = AutoModelForCausalLM.from_pretrained(
-                model, trust_remote_code=engine.trust_remote_code, **given
-            )
+            loaded: Any = load_base(model, trust_remote_code=engine.trust_remote_code, **given)
             if adapter is not None:
-                loaded = PeftModel.from_pretrained(loaded, adapter)
+                loaded = put_on(loaded, adapter)
             precision = getattr(torch, settings.autocast) if settings.autocast else None
             policy = Policy(loaded.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer, precision)
     return open_backend(engine, policy), policy

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from trl_dbbench.engines.policy import quantization_of
 from trl_dbbench.errors import ConfigError, loading
 from trl_dbbench.evaluation.evaluate import dtype_of, settings_apart
-from trl_dbbench.runs.adapters import other_base_of, with_adapter
+from trl_dbbench.runs.adapters import load_base, other_base_of, with_adapter
 from trl_dbbench.runs.trained import Trained
 from trl_dbbench.utils.files import check_folder
 
@@ -95,9 +95,7 @@ def merge(
     with loading(f"the base model '{trained.model}'"):
         _check_not_quantised(trained, AutoConfig.from_pretrained(trained.model, **given))
         tokenizer = AutoTokenizer.from_pretrained(trained.model, **given)
-        base = AutoModelForCausalLM.from_pretrained(
-            trained.model, dtype=dtype, **given, **(trained.settings.model_config or {})
-        )
+        base = load_base(trained.model, dtype=dtype, **given, **(trained.settings.model_config or {}))
     if trained.settings.chat_template is not None:
         tokenizer.chat_template = trained.settings.chat_template
     _check_not_resized(base, tokenizer, trained.adapter)
@@ -123,9 +121,7 @@ def merge(
         settings.write(folder)
         dtype, device = merged.dtype, merged.device
         del adapted, base, merged
-        loaded = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, trust_remote_code=trust_remote_code
-        )
+        loaded: Any = load_base(str(folder), dtype=dtype, trust_remote_code=trust_remote_code)
         loaded = loaded.to(device).eval()
         proof = Merged(
             out,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -122,24 +123,34 @@ def load_trainable(
     adapter = args.adapter_name_or_path
     check_switched_off(adapter_settings(adapter, peft_config), args)
     if isinstance(model, str):
-        # as TRL loads a model by its name; it is put on a device later
-        given = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
-        given |= {"device_map": None}
-        if quantization_config is not None:
-            given["quantization_config"] = quantization_config
+        given = {"trust_remote_code": args.trust_remote_code, "quantization_config": quantization_config}
         with loading(f"the model '{model}'"):
-            model = create_model_from_path(model, **given)
+            model = load_base(model, **given | (args.model_init_kwargs or {}))
     return with_adapter(model, adapter, is_trainable=True)
 
 
+def load_base(name_or_path: str, **kwargs: Any) -> PreTrainedModel:
+    """Return a model as TRL loads it, but on no device yet. `AutoModelForCausalLM` has another class for some
+    models with vision, in which layers have other names than an adapter knows (Llama 4), or none (Mistral 3).
+    """
+    return create_model_from_path(name_or_path, **{**kwargs, "device_map": None})
+
+
 def with_adapter(base: PreTrainedModel, adapter: str, **kwargs: Any) -> PeftModel:
-    """Return a base model with its adapter; raise ConfigError if it does not fit, or begins at random when it
-    is loaded. Warn if it was trained on another model."""
+    """Return a base model with its adapter; see `put_on`. Warn if it was trained on another model."""
     warn_of_another_base(adapter, base.config.name_or_path)
     with loading(f"the adapter '{adapter}'"):
+        return put_on(base, adapter, **kwargs)
+
+
+def put_on(base: PreTrainedModel, adapter: str, **kwargs: Any) -> PeftModel:
+    """Return a base model with its adapter; raise ConfigError if it does not fit, or begins at random when it
+    is loaded, and one of `load_errors` if its files cannot be read."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Found missing adapter keys")  # it would do without them
         try:
             adapted = PeftModel.from_pretrained(base, adapter, **kwargs)
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, UserWarning) as error:
             noted = base_model_of(adapter)
             raise ConfigError(
                 f"the adapter '{adapter}' does not fit the model '{base.config.name_or_path}'"

@@ -81,6 +81,7 @@ from trl_dbbench.engines.transformers.admission import (
     mlp_size,
 )
 from trl_dbbench.engines.transformers.cache import can_keep
+from trl_dbbench.engines.transformers.models import class_of
 from trl_dbbench.engines.transformers.packed import PACK_MAX_BYTES
 from trl_dbbench.engines.transformers.prefix import can_share
 from trl_dbbench.episode.protocol import get_protocol
@@ -146,7 +147,8 @@ class Sizes:
     ) -> Sizes:
         """Build the model without weights, and count."""
         with torch.device("meta"):
-            model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+            kind, trusted = class_of(config), {"trust_remote_code": trust_remote_code}
+            model: Any = kind(config) if kind else AutoModelForCausalLM.from_config(config, **trusted)
             output = model.get_output_embeddings()
             linear = [m.weight for m in model.modules() if isinstance(m, nn.Linear) and m is not output]
             if peft_config is not None:

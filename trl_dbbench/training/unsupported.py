@@ -8,13 +8,12 @@ makes us decide.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
-import transformers
 from datasets import Dataset
 from peft import PeftConfig
 from transformers import AutoConfig, PreTrainedModel, TrainingArguments
@@ -26,7 +25,7 @@ from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_availab
 from trl import GRPOConfig
 
 from trl_dbbench.engines.base import engine_of, in_process_vllm
-from trl_dbbench.engines.transformers.models import check_adapter, check_model
+from trl_dbbench.engines.transformers.models import check_adapter, check_model, class_of
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.adapters import check_is_model, check_switched_off
 from trl_dbbench.utils.lookup import check_choice, unknown
@@ -316,6 +315,11 @@ def check_arguments(
 
     `others` are handed on to TRL's trainer.
     """
+    if args.n_gpu > 1:
+        raise ConfigError(
+            f"this process sees {args.n_gpu} GPUs, and a rollout needs the whole model on one. Start a "
+            "process for each GPU by accelerate launch, or set CUDA_VISIBLE_DEVICES=0."
+        )
     for name, (why, remedy) in REFUSED_ARGUMENTS.items():
         if others.get(name):
             raise ConfigError(f"{name}= cannot be given to DBBenchGRPOTrainer: it {why}. {remedy}")
@@ -341,10 +345,7 @@ def check_arguments(
 def _class_of(name_or_path: str, args: GRPOConfig) -> type[PreTrainedModel] | None:
     """Return the class that TRL will load this model as; `None` where only loading it can tell."""
     kwargs = args.model_init_kwargs if isinstance(args.model_init_kwargs, dict) else {}
-    try:
-        config = AutoConfig.from_pretrained(
-            name_or_path, trust_remote_code=args.trust_remote_code, revision=kwargs.get("revision") or "main"
-        )
-    except (OSError, ValueError):  # loading it will fail too, and say more
-        return None
-    return getattr(transformers, (config.architectures or [""])[0], None)
+    known = {"trust_remote_code": args.trust_remote_code, "revision": kwargs.get("revision") or "main"}
+    with suppress(OSError, ValueError):  # loading it will fail too, and say more
+        return class_of(AutoConfig.from_pretrained(name_or_path, **known))
+    return None

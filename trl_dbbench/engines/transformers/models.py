@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import transformers
 from peft import PeftConfig
 from torch import nn
 from transformers.masking_utils import create_causal_mask
@@ -38,6 +39,11 @@ def cache_argument(model: nn.Module | type[nn.Module]) -> str | None:
 def _kind(model: Any) -> type[nn.Module]:
     base = getattr(model, "get_base_model", lambda: model)()
     return base if isinstance(base, type) else type(base)
+
+
+def class_of(config: transformers.PretrainedConfig) -> type[transformers.PreTrainedModel] | None:
+    """Return the class that TRL loads a model as; `None` for one with code of its own."""
+    return getattr(transformers, (config.architectures or [""])[0], None)
 
 
 def check_model(model: nn.Module | type[nn.Module]) -> None:
