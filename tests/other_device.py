@@ -56,6 +56,8 @@ def compute(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
             if isinstance(each, torch.Tensor) and not isinstance(each, Elsewhere) and each.dim()
         ]
         assert not here, f"{name} mixes devices: {here} on the CPU"
+    summed = elsewhere and name == "aten::cumsum" and args[0].is_floating_point()
+    assert not (summed and torch.are_deterministic_algorithms_enabled()), "a GPU has no deterministic cumsum"
     args, kwargs = tree_map_only(Elsewhere, lambda each: each.held, (args, kwargs))
     args, kwargs = tree_map_only(torch.device, lambda _: CPU, (args, kwargs))
     result = function(*args, **kwargs)

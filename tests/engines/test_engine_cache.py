@@ -288,6 +288,16 @@ def test_parameters_may_be_offloaded():
     assert completion.ids == alone(make(qwen2), request, completion.ids).ids
 
 
+def test_full_determinism_on_a_gpu(request):
+    """A draw adds up probabilities, for which PyTorch has no deterministic kernel there."""
+    request.addfinalizer(lambda: torch.use_deterministic_algorithms(False))
+    torch.use_deterministic_algorithms(True)
+    asked = Request((1, 2, 3), 5, Sampling(0.9, top_p=0.8, seed=1), 0, 0)
+    with another_device() as move:
+        (completion,) = TransformersEngine(move(make(qwen2)), EOS, 0).complete([asked])
+    assert completion.ids == alone(make(qwen2), asked, completion.ids).ids
+
+
 def test_devices_are_not_mixed():
     with another_device() as move:
         layer = move(torch.nn.Linear(2, 2))

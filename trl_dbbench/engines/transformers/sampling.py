@@ -103,13 +103,20 @@ def _draw(blocks: torch.Tensor, masses: torch.Tensor, uniform: torch.Tensor, siz
 
 def _inverse_cdf(masses: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Where a uniform number falls among `masses`, never on a 0, and how far into that one; both (B, 1)."""
-    cumulative = masses.double().cumsum(dim=-1)
+    cumulative = _summed(masses.double())
     target = uniform * cumulative[:, -1:]
     # right=True: the first one whose cumulative mass exceeds the target
     place = torch.searchsorted(cumulative, target, right=True).clamp_(max=masses.shape[1] - 1)
     mass = masses.gather(1, place).double()
     before = cumulative.gather(1, place) - mass
     return place, ((target - before) / mass).clamp_(0.0, 1.0 - 1e-12)
+
+
+def _summed(masses: torch.Tensor) -> torch.Tensor:
+    """Return sums over all columns up to each. A GPU's vary in their rounding, and `full_determinism` refuses
+    them."""
+    place = "cpu" if torch.are_deterministic_algorithms_enabled() else masses.device
+    return masses.to(place).cumsum(dim=-1).to(masses.device)
 
 
 def _draw_restricted(
@@ -139,7 +146,7 @@ def _draw_among(
     """Do what `_draw_restricted` says, given the most likely tokens, `order`, and their weights."""
     rank = torch.arange(candidates.shape[1], device=candidates.device)
     masses = candidates.double().masked_fill((top_k > 0) & (rank >= top_k), 0.0)
-    before = masses.cumsum(dim=-1) - masses  # mass of the more likely tokens
+    before = _summed(masses) - masses  # mass of the more likely tokens
     # as transformers and vLLM: top_p is a share of what top_k leaves
     whole = torch.where(top_k > 0, masses.sum(dim=-1, keepdim=True), 1.0)
     out = before >= top_p * whole
