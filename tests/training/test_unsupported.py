@@ -313,6 +313,29 @@ def test_without_a_dataset(trainer_with):
         trainer_with(train_dataset=None)
 
 
+def test_settings_of_trls_own_trainer(trainer_with, tmp_path):
+    args = GRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False)
+    with pytest.raises(ConfigError, match="args is a GRPOConfig; give a DBBenchGRPOConfig"):
+        trainer_with(args=args)
+
+
+def test_a_process_that_sees_several_gpus(trainer_with, tmp_path):
+    """TRL would divide the model over them."""
+    args = config(tmp_path)
+    args._n_gpu = 2
+    with pytest.raises(ConfigError, match=r"this process sees 2 GPUs.*CUDA_VISIBLE_DEVICES=0"):
+        trainer_with(args=args)
+
+
+def test_an_adapter_that_is_not_trained(trainer_with, tiny_model, tmp_path):
+    """PEFT loads it so; with gradient checkpointing a training would run to its end and change nothing."""
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(tiny_model), LoraConfig())
+    model.save_pretrained(tmp_path)
+    frozen = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_model), tmp_path)
+    with pytest.raises(ConfigError, match=r"no weight of the model is trainable.*is_trainable=True"):
+        trainer_with(model=frozen)
+
+
 PROMPT_LEARNING = [
     PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4),
     PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4),

@@ -169,6 +169,9 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         database: Database,
         **kwargs: Any,
     ):
+        if not isinstance(args, self.config_cls):
+            known = self.config_cls.__name__
+            raise ConfigError(f"args is a {type(args).__name__}; give a {known}, which has its settings too.")
         check_arguments(model, args, train_dataset, eval_dataset, peft_config, kwargs)
         quantization = kwargs.get("quantization_config")
         rows = rows_to_check(train_dataset)
@@ -203,6 +206,11 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         leave_unpacked(self.model)
         keep_one_hook(self.model)
         check_positions(self.model)
+        if not any(weight.requires_grad for weight in self.model.parameters()):
+            raise ConfigError(
+                "no weight of the model is trainable. Give adapter_name_or_path, or load the adapter with "
+                "PeftModel.from_pretrained(..., is_trainable=True)."
+            )
         # set here and not passed on: TRL's warning that it may change is for those who do not pin TRL
         self.rollout_func = self._rollout
         self.mask_truncated_completions = False  # TRL would go by the last id
