@@ -139,6 +139,16 @@ def test_every_recipe_checks_all_settings_before_anything_is_loaded(
 
 
 @pytest.mark.parametrize("recipe", NEEDED)
+def test_lora_that_is_not_switched_on(recipe: str, tmp_path: Path) -> None:
+    """All weights would be trained, at a learning rate for LoRA."""
+    with pytest.raises(ConfigError, match="lora_r is used only with use_peft: true; set that"):
+        parsed_by(recipe, tmp_path, lora_r=8)
+    for asked in (True, False):
+        *_, model = parsed_by(recipe, tmp_path, lora_r=8, use_peft=asked)
+        assert model.lora_r == 8
+
+
+@pytest.mark.parametrize("recipe", NEEDED)
 def test_bf16_without_a_gpu_in_every_recipe(
     recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -175,6 +175,11 @@ class RecipeParser(TrlParser):
         for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs"):
             if {name, new := name.replace("gradient", "activation")} <= given:
                 raise ConfigError(f"{name} is the older name of {new}; give one of them.")
+        lora = [each for each in sorted(known & given) if each.startswith(("lora_", "use_dora", "use_rs"))]
+        if lora and not {"use_peft", "adapter_name_or_path"} & given:
+            raise ConfigError(
+                f"{lora[0]} is used only with use_peft: true; set that, or false to train all weights."
+            )
         more: list[str] = []
         if ("eval_tasks" in named or self.in_yaml.get("eval_tasks")) and "eval_strategy" in known - given:
             for name, value in BEFORE_AND_AFTER.items():
