@@ -148,7 +148,8 @@ class Sizes:
         """Build the model without weights, and count."""
         with torch.device("meta"):
             kind, trusted = class_of(config), {"trust_remote_code": trust_remote_code}
-            model: Any = kind(config) if kind else AutoModelForCausalLM.from_config(config, **trusted)
+            make = kind._from_config if kind else partial(AutoModelForCausalLM.from_config, **trusted)
+            model: Any = make(config)
             output = model.get_output_embeddings()
             linear = [m.weight for m in model.modules() if isinstance(m, nn.Linear) and m is not output]
             if peft_config is not None:
