@@ -22,6 +22,9 @@ from transformers import (
     Mistral3ForConditionalGeneration,
     MistralConfig,
     PixtralVisionConfig,
+    PreTrainedModel,
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
 )
 
 from trl_dbbench import ConfigError, DBBenchGRPOTrainer
@@ -194,14 +197,36 @@ def test_a_model_with_code_of_its_own(tasks, command, tmp_path, monkeypatch):
     assert (tmp_path / "sft" / "model.safetensors").exists()
 
 
-def test_a_model_with_vision(tmp_path):
-    """As Mistral Small 3, for which `AutoModelForCausalLM` has no class; a training takes the config's."""
-    tokenizer, sizes = AutoTokenizer.from_pretrained(MODEL), {"hidden_size": 16, "intermediate_size": 32}
-    text = MistralConfig(
-        **sizes, vocab_size=len(tokenizer), num_hidden_layers=2, num_attention_heads=2, head_dim=8
-    )
-    vision = PixtralVisionConfig(**sizes, num_hidden_layers=1, num_attention_heads=2)
-    base = Mistral3ForConditionalGeneration(Mistral3Config(text_config=text, vision_config=vision))
+SIZES = {"hidden_size": 16, "intermediate_size": 32}
+TEXT = {**SIZES, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8}
+
+
+def mistral3(words: int) -> PreTrainedModel:
+    """Of a config for which `AutoModelForCausalLM` has no class."""
+    text = MistralConfig(**TEXT, vocab_size=words)
+    vision = PixtralVisionConfig(**SIZES, num_hidden_layers=1, num_attention_heads=2)
+    return Mistral3ForConditionalGeneration(Mistral3Config(text_config=text, vision_config=vision))
+
+
+def qwen3_5(words: int) -> PreTrainedModel:
+    """Of a config for which it has another class, in which layers have other names."""
+    linear = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2}
+    text = {
+        **TEXT,
+        **linear,
+        "linear_num_value_heads": 2,
+        "layer_types": ["linear_attention", "full_attention"],
+    }
+    vision = {**SIZES, "depth": 1, "num_heads": 2, "out_hidden_size": 16, "num_position_embeddings": 16}
+    config = Qwen3_5Config(text_config={**text, "vocab_size": words}, vision_config=vision)
+    return Qwen3_5ForConditionalGeneration(config)
+
+
+@pytest.mark.parametrize("build", [mistral3, qwen3_5])
+def test_a_model_with_vision(tmp_path, build):
+    """It is evaluated and merged as it was trained: of the class that its config names."""
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    base = build(len(tokenizer))
     base.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     lora = LoraConfig(r=4, target_modules=r".*language_model.*q_proj", init_lora_weights=False)
@@ -210,7 +235,7 @@ def test_a_model_with_vision(tmp_path):
     trained = find_trained(adapter=str(tmp_path / "adapter"), dtype="float32")
     ids = torch.arange(5, 25)[None]
     _, policy = open_model(trained)
-    assert torch.equal(policy.model(ids).logits, model(ids).logits)
+    assert torch.equal(policy.model(ids).logits, model.eval()(ids).logits)
     merged = merge(trained, tmp_path / "merged")
     assert merged.difference < 1e-4 * merged.scale < merged.effect
     assert Sizes.of(base.config, None).parameters == sum(each.numel() for each in base.parameters())

@@ -130,9 +130,8 @@ def load_trainable(
 
 
 def load_base(name_or_path: str, **kwargs: Any) -> PreTrainedModel:
-    """Return a model as TRL loads it, but on no device yet. `AutoModelForCausalLM` has another class for some
-    models with vision, in which layers have other names than an adapter knows (Llama 4), or none (Mistral 3).
-    """
+    """Return a model as TRL loads it, but on no device yet. `AutoModelForCausalLM` has another class for
+    Qwen3.5, whose layers have other names than the adapter of a training knows, and none for Mistral 3."""
     return create_model_from_path(name_or_path, **{**kwargs, "device_map": None})
 
 
