@@ -17,6 +17,7 @@ from transformers import TrainingArguments
 from trl import SFTConfig
 
 from trl_dbbench import DBBenchGRPOConfig, TaskArguments
+from trl_dbbench.cli.bundled import read_recipe
 from trl_dbbench.cli.start import RecipeParser, put_timestamp, use_one_gpu
 from trl_dbbench.errors import ConfigError
 
@@ -156,6 +157,30 @@ def test_a_key_whose_value_is_of_the_wrong_kind(yaml, said, tmp_path, monkeypatc
 def test_a_yaml_without_keys(folders, yaml):
     with pytest.raises(ConfigError, match=r"'configs/my.yaml' (cannot be read as YAML|holds no keys)"):
         parsed(yaml)
+
+
+@pytest.mark.parametrize(
+    ("yaml", "key", "line"),
+    [
+        ("tasks: a.jsonl\noutput_dir: o\ntasks: b.jsonl", "tasks", 3),
+        ("outcome:\n  wrong: -1\n  wrong: -0.5\n", "wrong", 3),
+    ],
+)
+def test_a_key_that_stands_twice(folders, yaml, key, line):
+    """The last would win."""
+    with pytest.raises(ConfigError, match=rf"my.yaml' cannot be read as YAML: the key {key} .* line {line},"):
+        parsed(yaml)
+    merged = "x: &x {tasks: a.jsonl}\ny: {<<: *x, tasks: b.jsonl}\n"
+    Path("merged.yaml").write_text(merged)
+    assert read_recipe(Path("merged.yaml"))["y"] == {"tasks": "b.jsonl"}
+
+
+def test_a_path_from_the_home_directory(folders, monkeypatch):
+    monkeypatch.setenv("HOME", str(Path("configs").resolve()))
+    assert parsed("tasks: ~/beside.jsonl").tasks == str(Path("configs/beside.jsonl").resolve())
+    assert parsed("reward_funcs: [model:~/runs/rm]").reward_funcs == [
+        f"model:{Path('configs/runs/rm').resolve()}"
+    ]
 
 
 def test_ways_to_name_the_yaml(folders):

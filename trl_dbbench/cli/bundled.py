@@ -79,10 +79,22 @@ def find(kind: str, name_or_path: str, ours: Mapping[str, Path]) -> Path:
     )
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice, of which YAML's readers take the last."""
+
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        marks: dict[str, Any] = {}
+        for key, _ in node.value:
+            if marks.setdefault(str(key.value), key.start_mark) is not key.start_mark:
+                raise yaml.MarkedYAMLError(None, None, f"the key {key.value} stands twice", key.start_mark)
+        return node
+
+
 def read_recipe(path: Path) -> dict[str, Any]:
     """Return the keys of a recipe."""
     try:
-        keys = yaml.safe_load(path.read_text(encoding="utf-8"))
+        keys = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"'{path}' cannot be read as YAML: {one_line(error)}") from None
     if not isinstance(keys, dict) or not all(isinstance(key, str) for key in keys):

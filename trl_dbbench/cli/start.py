@@ -220,6 +220,7 @@ class RecipeParser(TrlParser):
                     os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
 
     def _locate(self, path: str) -> str:
+        path = os.path.expanduser(path)  # noqa: PTH111 - a text such as a system prompt, perhaps
         if is_there(path):
             return path
         if is_there(self.folder / path):
