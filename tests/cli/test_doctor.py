@@ -208,6 +208,12 @@ def test_tasks_without_end(doctor):
     status, said = doctor("quickstart", "--tasks", "generate://plain?seed=3")
     assert said["data"].startswith("ok    data: tasks without end, generate://plain?seed=3, 200 held-out")
     assert status == 0
+    for more, why in (
+        ("--tasks_split=test", "tasks_split: generate://plain has no splits."),
+        ("--eval_tasks=generate://plain", "no task file at 'generate://plain'."),
+    ):
+        status, said = doctor("quickstart", "--tasks", "generate://plain", more)
+        assert said["data"].startswith(f"FAIL  data: {why}") and status == 1
 
 
 def test_memory_is_that_of_the_prompts_that_are_trained(doctor, tmp_path):

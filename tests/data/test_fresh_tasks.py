@@ -89,6 +89,8 @@ def test_what_needs_an_end_refuses_them(tmp_path: Path) -> None:
     arguments = TaskArguments("generate://worlds.tiny.level")
     with pytest.raises(ConfigError, match="has no end, and only a training by reward can use it"):
         arguments.load()
+    with pytest.raises(ConfigError, match=r"tasks_split: generate://full has no splits\. Leave it out\."):
+        TaskArguments("generate://full", tasks_split="train").datasets("text")
     train, held_out = arguments.datasets("text")
     assert held_out is None
     with pytest.raises(ConfigError, match="say with max_steps when the training ends"):

@@ -97,6 +97,12 @@ class TaskArguments:
         """Return the tasks of a source, with the schema that is asked for."""
         return with_schema(load_tasks(source, split, self.tasks_format), self.schema)
 
+    def fresh(self) -> FreshTasks:
+        """Return the tasks of a `generate://...`."""
+        if self.tasks_split is not None:
+            raise ConfigError(f"tasks_split: {self.tasks} has no splits. Leave it out.")
+        return FreshTasks.of(self.tasks, self.schema)
+
     def datasets(self, protocol: str, grader: str | None = None) -> tuple[Dataset, Dataset | None]:
         """Return the rows for training and, if there are any, for evaluation.
 
@@ -106,7 +112,7 @@ class TaskArguments:
         asked = get_protocol(protocol, grader=grader)
         held_out = self.read(self.eval_tasks, self.eval_tasks_split) if self.eval_tasks is not None else []
         if self.tasks.startswith(SCHEME):
-            fresh = FreshTasks.of(self.tasks, self.schema)
+            fresh = self.fresh()
             opening = self.opening(asked, [fresh.task(0), *held_out])
             train = to_fresh_dataset(fresh.task, asked, opening)
         else:

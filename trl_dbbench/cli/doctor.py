@@ -38,7 +38,7 @@ from trl import ModelConfig, get_peft_config
 from trl_dbbench.cli import bundled as shipped
 from trl_dbbench.cli.arguments import TaskArguments
 from trl_dbbench.cli.start import RecipeParser, model_init_kwargs
-from trl_dbbench.data.generate.fresh import SCHEME, FreshTasks
+from trl_dbbench.data.generate.fresh import SCHEME
 from trl_dbbench.data.reward_data import as_list
 from trl_dbbench.database import database_for, open_database
 from trl_dbbench.database.open import DEFAULT_IMAGE, IMAGE_VARIABLE, databases_of
@@ -338,8 +338,8 @@ def _data(case: Case, tasks: list[Task]) -> str:
     told, arguments = [], case.task_arguments
     for key, what in (("tasks", "tasks"), ("eval_tasks", "held-out tasks")):
         name = getattr(arguments, key)
-        if name and name.startswith(SCHEME):
-            tasks += map(FreshTasks.of(name, arguments.schema).task, range(FRESH_TASKS))
+        if key == "tasks" and name and name.startswith(SCHEME):
+            tasks += map(arguments.fresh().task, range(FRESH_TASKS))
             told.append(f"{what} without end, {name}")
         elif name:
             loaded = arguments.read(name, getattr(arguments, f"{key}_split"))
