@@ -99,6 +99,14 @@ def test_how_an_episode_ends(turns, status, right, late_orders, tokenizer, sqlit
     assert episode.mask[-1] == 1, "an episode ends on a sampled token"
 
 
+@pytest.mark.parametrize(
+    "limit", ["max_turns", "max_turn_tokens", "max_completion_length", "compaction_tokens"]
+)
+def test_a_limit_that_leaves_nothing(limit):
+    with pytest.raises(ConfigError, match=f"{limit} must be at least 1, is 0"):
+        Rules(**{limit: 0})
+
+
 @pytest.mark.parametrize("max_turns", [2, 5])
 def test_turns_of_a_task_come_before_those_of_the_run(max_turns, late_orders, tokenizer, sqlite_database):
     task = dataclasses.replace(late_orders, max_turns=max_turns)

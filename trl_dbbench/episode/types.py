@@ -16,7 +16,7 @@ from trl_dbbench.episode.judge import Verdict
 from trl_dbbench.episode.protocol import Action, Answer, Operation, Reply
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.tasks import Task
-from trl_dbbench.utils.settings import check_number
+from trl_dbbench.utils.settings import check_number, check_numbers
 
 
 class Status(StrEnum):
@@ -314,6 +314,9 @@ class Rules:
     turn; `context` prompt and completion together. Beyond `compaction_tokens`, prompt included, the oldest
     turns are left out of what the agent reads (`compaction="drop"`), or the agent sums up all turns before it
     goes on ("summary").
+
+    Raises:
+        ConfigError: if a limit is out of range.
     """
 
     max_turns: int = 3
@@ -322,6 +325,9 @@ class Rules:
     context: int | None = None
     compaction_tokens: int | None = None
     compaction: str = "drop"
+
+    def __post_init__(self) -> None:
+        check_numbers(self, Rules)
 
     def turns(self, task: Task) -> int:
         """Return the turn limit of a task: its own `max_turns` if it has one."""
