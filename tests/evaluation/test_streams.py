@@ -153,6 +153,14 @@ def test_a_report_shows_the_matrix(tmp_path):
     assert "SELECT 50.0 %" in page and "INSERT 100.0 %" in page
 
 
+def test_a_report_does_without_a_damaged_stream(tmp_path):
+    run = run_in(tmp_path / "run")
+    (run / "stream.json").write_text('{"by": "oper')
+    read = read_run(run)
+    assert "stream.json is damaged" in read.notes[-1]
+    assert '<h2 id="stages">' not in write_report(read, tmp_path / "report.html").read_text()
+
+
 def test_compare_prints_what_the_runs_kept(tmp_path, command):
     folders = [str(run_in(tmp_path / name, seed)) for seed, name in enumerate(("plain", "again"))]
     status, shown = command("compare", *folders)

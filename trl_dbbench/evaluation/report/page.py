@@ -32,7 +32,7 @@ from trl_dbbench.evaluation.report.curves import (
 from trl_dbbench.evaluation.report.run import Run
 from trl_dbbench.grading.statistics import Share
 from trl_dbbench.runs.records import PHASES, EpisodeRecord, failed_statement, is_void, key_of, share
-from trl_dbbench.runs.stream import StreamRecord, measures_text
+from trl_dbbench.runs.stream import measures_text
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.files import shortest_names, write_atomically
 
@@ -280,19 +280,15 @@ def write_report(run: Run, out: str | Path, other: Run | None = None) -> Path:
 
 def _stream(run: Run) -> dict[str, Any] | None:
     """Return what the page shows of a run's stream; `None` without one that was measured."""
-    record = None if run.path is None else StreamRecord.read(run.path)
-    if record is None or not record.matrix:
+    if (record := run.stream) is None or not record.matrix:
         return None
+    shares = record.prequential(run.episodes)
     rows = [[Share(right, judged) for right, judged in row] for row in record.matrix]
     return {
         "groups": record.groups,
         "rows": list(zip(record.row_names, rows, strict=True)),
         "measures": measures_text(record.measures),
-        "prequential": [
-            each
-            for each in zip(record.stages, record.prequential(run.episodes), strict=True)
-            if each[1].judged
-        ],
+        "prequential": [each for each in zip(record.stages, shares, strict=True) if each[1].judged],
     }
 
 

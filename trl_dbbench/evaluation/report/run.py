@@ -10,6 +10,7 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.read import loads, read_episodes, read_tasks
 from trl_dbbench.runs.records import EPISODES_FILE, METRICS_FILE, TASKS_FILE, EpisodeRecord
 from trl_dbbench.runs.settings import SETTINGS_FILE
+from trl_dbbench.runs.stream import StreamRecord
 from trl_dbbench.tasks import Task
 
 
@@ -27,6 +28,7 @@ class Run:
     """Settings in run.json."""
     path: Path | None = None
     """The run's folder."""
+    stream: StreamRecord | None = None
 
     @property
     def model(self) -> str | None:
@@ -67,6 +69,10 @@ def read_run(folder: str | Path) -> Run:
         raise ConfigError(f"nothing of a run can be read in '{folder}'. {reasons}")
     run.tasks.extend(read_tasks(folder / TASKS_FILE, run.notes))
     _read_settings(folder / SETTINGS_FILE, run)
+    try:
+        run.stream = StreamRecord.read(folder)
+    except ConfigError as error:
+        run.notes.append(str(error))
     # no update follows the episodes of `sample`, whose run.json names no training
     trained = bool(not run.settings or run.training or run.settings.get("id"))
     played = max((e["step"] + (e["phase"] != "eval" and trained) for e in run.episodes), default=0)
