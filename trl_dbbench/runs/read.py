@@ -57,19 +57,19 @@ def read_episodes(
 
 def read_tasks(path: Path, notes: list[str]) -> Iterator[Task]:
     """Yield the tasks of a run; `notes` are complete at the end."""
-    bad = 0
+    bad: list[str] = []
     if not path.is_file():
         notes.append(f"{path.name} is not there.")
         return
     with path.open("rb") as lines:
-        for line in lines:
+        for number, line in enumerate(lines, 1):
             if line.strip():
                 try:
                     yield Task.from_json(line.decode("utf-8-sig", errors="replace"))
-                except TaskError:
-                    bad += 1
+                except TaskError as error:
+                    bad.append(f"line {number} ({error})")
     if bad:
-        notes.append(f"{path.name}: {bad} line{'s' * (bad > 1)} could not be read and were left out.")
+        notes.append(f"{path.name} has lines that were left out: {some_of(bad, 1)}.")
 
 
 def tasks_by_digest(path: Path, notes: list[str]) -> dict[str, Task]:
