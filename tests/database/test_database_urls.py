@@ -112,11 +112,22 @@ def test_a_host_or_an_option_file_that_cannot_be_read(tmp_path: Path) -> None:
     file.write_text("password = secret\n")
     for url in (f"mysql://me:secret@db1/?read_default_file={file}", "mysql://me:secret@db..1/"):
         with (
-            pytest.raises(DatabaseError, match="host or option file cannot be used") as caught,
+            pytest.raises(DatabaseError, match="the database URL cannot be used") as caught,
             open_database(url),
         ):
             pass
         assert "secret" not in str(caught.value)
+
+
+def test_a_way_to_log_in_that_needs_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As MariaDB's ed25519, for which PyMySQL wants PyNaCl."""
+
+    def lacking(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("'pynacl' package is required for ed25519_password auth method")
+
+    monkeypatch.setattr("trl_dbbench.database.server.connections.BoundedConnection", lacking)
+    with pytest.raises(DatabaseError, match="the database URL cannot be used: 'pynacl'"), open_database(ONE):
+        pass
 
 
 def test_a_database_in_the_url_is_left_out() -> None:

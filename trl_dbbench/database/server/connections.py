@@ -402,10 +402,8 @@ def _connect(*args: Any, **kwargs: Any) -> BoundedConnection:
                 ) from None
             if error.args[0] != _TOO_MANY_CONNECTIONS or pause is None:
                 raise
-        except (ValueError, configparser.Error) as error:
-            raise DatabaseError(
-                f"the database URL's host or option file cannot be used: {str(error).splitlines()[0]}"
-            ) from None
+        except (ValueError, RuntimeError, configparser.Error) as error:  # PyMySQL lacks a package, perhaps
+            raise DatabaseError(f"the database URL cannot be used: {str(error).splitlines()[0]}") from None
         time.sleep(pause)
     raise AssertionError
 
