@@ -749,6 +749,21 @@ def test_a_stopped_run_keeps_the_checkpoint_that_it_goes_on_from(trainer_of, tmp
     assert RunSettings.of_file(tmp_path / "run.json").best_step == 1
 
 
+def test_the_best_checkpoint_of_a_run_whose_folder_has_moved(trainer_of, tmp_path, terminated):
+    """transformers looks for it where it was, and would keep the last weights."""
+    settings = {**EVALUATED, "eval_strategy": "steps", "eval_steps": 1, "max_steps": 3}
+    settings |= {"load_best_model_at_end": True, "save_total_limit": 1}
+    stopped = trainer_of(tmp_path / "before", **settings)
+    stopped.add_callback(Terminate(1))
+    stopped.train()
+    assert stopped.state.best_global_step == 1
+    moved = (tmp_path / "before").rename(tmp_path / "after")
+    resumed = trainer_of(moved, **settings)
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.best_step == 1
+    assert resumed.state.best_model_checkpoint == str(moved / "checkpoint-1")
+
+
 def test_sigterm_in_the_last_step_stops_nothing(trainer_of, tmp_path):
     trainer = trainer_of(tmp_path, max_steps=2)
     trainer.add_callback(Terminate(1))

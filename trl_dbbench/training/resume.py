@@ -181,6 +181,11 @@ class ResumableGRPOTrainer(GRPOTrainer):
         if resume_from_checkpoint is not None:
             self._load_rollouts(Path(resume_from_checkpoint))
             self._load_states(Path(resume_from_checkpoint) / STATES_FILE)
+            # transformers knows the path that the best checkpoint had, and the folder may have moved
+            name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
+            for place in (Path(resume_from_checkpoint).parent, Path(self.args.output_dir)):
+                if self.state.best_global_step and (place / name).is_dir():
+                    self.state.best_model_checkpoint = str(place / name)
             self.flow.evaluation_due &= self.eval_dataset is not None
             if Path(resume_from_checkpoint).resolve() == self._checkpoint_folder().resolve():
                 self._saved = self.state.global_step
