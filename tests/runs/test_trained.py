@@ -71,6 +71,15 @@ def test_a_held_out_task_that_is_lost_is_told(run: Path, held_out: Path, tmp_pat
     assert re.search(r"copied: 1 of \d+ held-out tasks are not in tasks\.jsonl\.", message)
 
 
+def test_the_memory_of_a_merged_model_moves_with_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    written = RunSettings("text", 800, 3, few_shot=1, few_shot_memory="/elsewhere/merged/memory.jsonl")
+    written.write(tmp_path)
+    assert find_trained(model=str(tmp_path)).settings.few_shot_memory == written.few_shot_memory
+    (tmp_path / "memory.jsonl").touch()
+    assert find_trained(model=str(tmp_path)).settings.few_shot_memory == str(tmp_path / "memory.jsonl")
+
+
 @pytest.fixture(scope="module")
 def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tasks") / "held_out.jsonl"

@@ -86,6 +86,9 @@ def find_trained(
     weights = None if folder is None else _weights_in(folder)
     home = None if folder is None else _home_of(folder)
     known = DEFAULTS if home is None else RunSettings.of_file(home / SETTINGS_FILE)
+    if home is not None and (memory := known.few_shot_memory) and not Path(memory).exists():
+        beside = home / Path(memory).name  # of a merged model whose folder has moved
+        known = replace(known, few_shot_memory=str(beside)) if beside.is_file() else known
     if weights is not None and (weights / ADAPTER_FILE).exists():
         adapter = str(weights)
         known = replace(known, model=known.model or model or base_model_of(weights))
