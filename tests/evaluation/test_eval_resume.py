@@ -280,6 +280,20 @@ def test_what_plays_otherwise_does_not_go_on(other: dict[str, Any]) -> None:
     assert asked() == asked() != asked(**other)
 
 
+def test_a_memory_is_the_same_from_another_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(memory: str) -> dict[str, Any]:
+        return asked_of(TASKS, None, Trained("model", None, replace(DEFAULTS, few_shot_memory=memory)))
+
+    monkeypatch.chdir(tmp_path)
+    Path("memory.jsonl").touch()
+    here = asked("memory.jsonl")
+    Path("sub").mkdir()
+    monkeypatch.chdir("sub")
+    assert asked("../memory.jsonl") == here
+
+
 def test_an_evaluation_of_a_local_model_goes_on(
     command: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -219,8 +219,8 @@ def check_not_misspelled(name: str) -> None:
 
 
 def found_from_everywhere(name: str | Path) -> str:
-    """Return a folder's absolute path, or a hub id unchanged."""
-    return str(Path(name).resolve()) if Path(name).is_dir() else str(name)
+    """Return the absolute path of a folder or file, or a hub id unchanged."""
+    return str(Path(name).resolve()) if Path(name).exists() else str(name)
 
 
 # --- files of lines -------------------------------------------------------------------------------
