@@ -15,9 +15,11 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -737,6 +739,27 @@ def test_a_harness_that_is_none(
     with pytest.raises(ConfigError, match=message):
         own = HarnessPlayer.like(player, harness, 5)
         own.play_all([own.start(late_orders)], ScriptedEngine(tokenizer, {}))
+
+
+def test_a_program_that_never_begins_ends_the_evaluation(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    """As a misspelled one; but a program that has worked once may fail."""
+    player = Player.of(tokenizer, sqlite_database, protocol="tools", rules=RULES)
+    engine = SimpleNamespace(contexts=[], engine=lambda: nullcontext(ScriptedEngine(tokenizer, {})))
+    message = (
+        r"failed in each of the first 2 episodes before it called the model: exit code 2\. .* missing\.py"
+    )
+    with pytest.raises(ConfigError, match=message):
+        evaluate(
+            *([late_orders] * 3, HarnessPlayer.like(player, "python missing.py", 30), engine),
+            batch_size=2,
+            progress=False,
+        )
+    once = HarnessPlayer.like(player, 'test "$DBBENCH_QUESTION" = no && exit 2; echo 1', 30)
+    tasks = [late_orders, replace(late_orders, question="no")]
+    played = evaluate(tasks, once, engine, batch_size=1, progress=False).episodes
+    assert [each.status for each in played] == [Status.ANSWERED, Status.HARNESS_FAULT]
 
 
 def test_without_its_packages(

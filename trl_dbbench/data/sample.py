@@ -29,7 +29,13 @@ from trl_dbbench.engines.base import Backend
 from trl_dbbench.episode.plan import Plan
 from trl_dbbench.episode.player import Player
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.evaluation.evaluate import play_in_batches, settings_apart, shots_of, within_context
+from trl_dbbench.evaluation.evaluate import (
+    check_harness,
+    play_in_batches,
+    settings_apart,
+    shots_of,
+    within_context,
+)
 from trl_dbbench.runs.journal import other_settings
 from trl_dbbench.runs.records import (
     EPISODES_FILE,
@@ -170,6 +176,8 @@ def sample_into(
         _write_head(out, sampled, tasks, trained, player)
         kept = _Kept(out, sampled, plan)
         for batch in batches:
+            if not sampled.played:
+                check_harness(batch)
             records = [record_with_ids(episode, "train", 0) for episode in batch]
             sampled.add(records)
             if shots is not None:

@@ -24,7 +24,7 @@ from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.protocol import AgentProtocol
 from trl_dbbench.episode.types import Episode, Sampling, Start, Status
-from trl_dbbench.errors import DatabaseError, loading
+from trl_dbbench.errors import ConfigError, DatabaseError, loading
 from trl_dbbench.harness import played_by
 from trl_dbbench.harness.task import DEFAULT_SECONDS
 from trl_dbbench.runs.adapters import load_base, put_on, warn_of_another_base
@@ -178,7 +178,7 @@ def evaluate(
         plan: plays the samples of this plan in the place of the greedy episodes.
 
     Raises:
-        ConfigError: if a prompt does not fit the model.
+        ConfigError: if a prompt does not fit the model, or a harness fails in each of the first episodes.
         DatabaseError: if the database stays away.
         EngineError: if servers are to generate and none answers.
     """
@@ -199,6 +199,8 @@ def evaluate(
         progress=progress,
     ):
         shown = {} if shots is None else shots.drawn()
+        if not (done or played):
+            check_harness(batch)
         if reward is not None:
             reward(batch, journal.shots | shown)
         records = [episode_record(episode, "eval", 0) for episode in batch]
@@ -258,6 +260,15 @@ def play_in_batches(
             yield episodes
             bar.update(len(episodes))
             bar.set_postfix_str(so_far(right, void))
+
+
+def check_harness(episodes: Sequence[Episode]) -> None:
+    """Raise ConfigError if a program failed in each of the first episodes, before it did anything there."""
+    if all(each.status == Status.HARNESS_FAULT and not each.turns for each in episodes):
+        raise ConfigError(
+            f"the harness failed in each of the first {len(episodes)} episodes before it called the model: "
+            f"{episodes[0].fault}. The end of what it printed: {printable(str(episodes[0].output)[-500:])}"
+        )
 
 
 def so_far(right: int, void: int) -> str:
