@@ -1,7 +1,8 @@
 """The native format: JSONL, one task a line, which holds everything that a task is.
 
 docs/tasks.md has its fields ("The native format"), and those of a `database` ("Shared databases"). A relative
-path is looked for beside the task file, then in the working directory; it is written as an absolute one.
+path is looked for beside the task file, or in the folder that is read, then in the working directory; it is
+written as an absolute one.
 """
 
 from __future__ import annotations
