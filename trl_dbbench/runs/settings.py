@@ -260,10 +260,9 @@ def few_shot_settings(args: Any) -> dict[str, Any]:
     """Return the recorded few-shot settings; empty without few-shot."""
     if not args.few_shot:
         return {}
-    memory = args.few_shot_memory
     return {
         "few_shot": args.few_shot,
-        "few_shot_memory": None if memory is None else str(Path(memory).resolve()),
+        "few_shot_memory": args.few_shot_memory and found_from_everywhere(args.few_shot_memory),
         "few_shot_by": args.few_shot_by,
         "few_shot_update": args.few_shot_update or None,
         "few_shot_seed": args.seed,
