@@ -8,7 +8,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from launching import ROOT
 from saved_runs import FORGOT_WHERE, LOOK, answer, count_task, delete_task, save_run, sql
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from trl_dbbench.data.sample import Sampled, check_not_held_out, sample_into
+from trl_dbbench.data.sample import Sampled, _begun, check_not_held_out, sample_into
 from trl_dbbench.database import Database
 from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.plan import Plan
@@ -34,6 +34,7 @@ from trl_dbbench.runs.few_shot import good_episodes
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import DEFAULTS, Trained, held_out_tasks
 from trl_dbbench.tasks import load_tasks
+from trl_dbbench.utils.files import write_json
 
 MODEL = ROOT / "recipes" / "tiny" / "model"
 TASKS = ROOT / "recipes" / "tiny" / "train.jsonl"
@@ -383,6 +384,14 @@ def test_other_weights_are_another_sampling(
     os.utime(model / "model.safetensors", (0, 0))
     code, _ = command("sample", *options)
     assert str(code).startswith(f"error: '{out}' was begun with other settings: weights ")
+
+
+def test_a_sampling_that_has_played_nothing_may_get_other_settings(tmp_path: Path) -> None:
+    """As a harness that is spelled right now."""
+    for played in (0, 1):
+        write_json(tmp_path / "sample.json", asdict(Sampled({"harness": "pyhton agent.py"}, 4, played)))
+        with nullcontext() if not played else pytest.raises(ConfigError, match="was begun with other settings"):
+            assert _begun(tmp_path, {"harness": "python agent.py"}, 8).episodes == 8
 
 
 def test_other_settings_are_another_sampling(whole: Path, tasks: Path, command: Callable) -> None:

@@ -29,13 +29,7 @@ from trl_dbbench.engines.base import Backend
 from trl_dbbench.episode.plan import Plan
 from trl_dbbench.episode.player import Player
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.evaluation.evaluate import (
-    check_harness,
-    play_in_batches,
-    settings_apart,
-    shots_of,
-    within_context,
-)
+from trl_dbbench.evaluation.evaluate import play_in_batches, settings_apart, shots_of, within_context
 from trl_dbbench.runs.journal import other_settings
 from trl_dbbench.runs.records import (
     EPISODES_FILE,
@@ -172,12 +166,11 @@ def sample_into(
             shots=shots,
             system_prompt=trained.settings.system_prompt,
             progress=progress,
+            begun=sampled.played > 0,
         )
         _write_head(out, sampled, tasks, trained, player)
         kept = _Kept(out, sampled, plan)
         for batch in batches:
-            if not sampled.played:
-                check_harness(batch)
             records = [record_with_ids(episode, "train", 0) for episode in batch]
             sampled.add(records)
             if shots is not None:
@@ -223,6 +216,8 @@ def _begun(out: Path, asked: dict[str, Any], episodes: int) -> Sampled:
         sampled = Sampled(**json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"'{path}' cannot be read: {error}. Name a new folder by --out.") from None
+    if not sampled.played:  # and nothing is lost
+        return Sampled(asked, episodes)
     if others := other_settings(sampled.asked, asked):
         raise ConfigError(
             f"'{out}' was begun with other settings: {others}. Give these to go on there, or name a new "

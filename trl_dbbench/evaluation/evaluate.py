@@ -197,10 +197,9 @@ def evaluate(
         shots=shots,
         system_prompt=system_prompt,
         progress=progress,
+        begun=bool(done),
     ):
         shown = {} if shots is None else shots.drawn()
-        if not (done or played):
-            check_harness(batch)
         if reward is not None:
             reward(batch, journal.shots | shown)
         records = [episode_record(episode, "eval", 0) for episode in batch]
@@ -227,6 +226,7 @@ def play_in_batches(
     shots: Shots | None = None,
     system_prompt: Opening | None = None,
     progress: bool = True,
+    begun: bool = False,
 ) -> Iterator[list[Episode]]:
     """Play episodes with the present weights, and show progress.
 
@@ -234,9 +234,10 @@ def play_in_batches(
         player: what they are played with, within its context.
         label: what the progress bar says.
         shots: adds earlier episodes to the prompts, which begin with `system_prompt`.
+        begun: an earlier start has played some.
 
     Raises:
-        DatabaseError, EngineError: as `evaluate` does.
+        ConfigError, DatabaseError, EngineError: as `evaluate` does.
     """
     if shots is not None:
         shots.player = player
@@ -255,6 +256,8 @@ def play_in_batches(
                     f"{database.gave_up}. It was waited for, {database.patience:g} s, and is still away; "
                     f"{first} of {len(starts)} episodes were played."
                 )
+            if not (begun or first):
+                _check_harness(episodes)
             right += sum(episode.right for episode in episodes)
             void += sum(episode.status == Status.ENVIRONMENT_FAULT for episode in episodes)
             yield episodes
@@ -262,7 +265,7 @@ def play_in_batches(
             bar.set_postfix_str(so_far(right, void))
 
 
-def check_harness(episodes: Sequence[Episode]) -> None:
+def _check_harness(episodes: Sequence[Episode]) -> None:
     """Raise ConfigError if a program failed in each of the first episodes, before it did anything there."""
     if all(each.status == Status.HARNESS_FAULT and not each.turns for each in episodes):
         raise ConfigError(
