@@ -390,7 +390,9 @@ def test_a_sampling_that_has_played_nothing_may_get_other_settings(tmp_path: Pat
     """As a harness that is spelled right now."""
     for played in (0, 1):
         write_json(tmp_path / "sample.json", asdict(Sampled({"harness": "pyhton agent.py"}, 4, played)))
-        with nullcontext() if not played else pytest.raises(ConfigError, match="was begun with other settings"):
+        with (
+            nullcontext() if not played else pytest.raises(ConfigError, match="was begun with other settings")
+        ):
             assert _begun(tmp_path, {"harness": "python agent.py"}, 8).episodes == 8
 
 
