@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -81,9 +80,4 @@ def loads(text: bytes | str) -> Any:
     """Read JSON with `None` for NaN and infinities, which browsers cannot read."""
     if isinstance(text, bytes):
         text = text.decode("utf-8-sig", errors="replace")
-    return json.loads(text, parse_constant=lambda _: None, parse_float=_finite)
-
-
-def _finite(text: str) -> float | None:
-    value = float(text)
-    return value if math.isfinite(value) else None
+    return json.loads(text, parse_constant=lambda _: None)
