@@ -185,6 +185,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
             name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
             for place in (Path(resume_from_checkpoint).parent, Path(self.args.output_dir)):
                 if self.state.best_global_step and (place / name).is_dir():
+                    logger.info("The best checkpoint so far is %s.", place / name)
                     self.state.best_model_checkpoint = str(place / name)
             self.flow.evaluation_due &= self.eval_dataset is not None
             if Path(resume_from_checkpoint).resolve() == self._checkpoint_folder().resolve():
