@@ -451,6 +451,7 @@ def test_long_observations_are_cut_at_800_characters() -> None:
     assert observation == str(rows)[:800] + "[TRUNCATED]"
     assert TEXT.observe(QueryResult([("x" * 793,)])) == str([("x" * 793,)])  # 800 are not cut
     assert TextProtocol(observation_characters=None).observe(QueryResult(rows)) == str(rows)
+    assert get_protocol("text", 0).observe(QueryResult(rows)) == str(rows), "as in a recipe"
     assert ToolsProtocol(5).observe(QueryResult(None, error="1064 (42000)")) == "1064 [TRUNCATED]"
 
 

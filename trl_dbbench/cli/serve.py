@@ -188,7 +188,7 @@ def _desk(
         tasks,
         database,
         Judge(database, settings.grader),
-        get_protocol(settings.protocol, settings.observation_characters or None),
+        get_protocol(settings.protocol, settings.observation_characters),
         settings.rules,
         idle_seconds,
         None if save is None else Folder(save, settings),

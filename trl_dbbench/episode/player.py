@@ -203,7 +203,7 @@ class Player:
 
         Args:
             protocol: `"text"`, `"tools"`, the dotted path of your own, or a protocol object.
-            observation_characters: longer observations are cut; for a protocol given by name.
+            observation_characters: as in `get_protocol`, for a protocol given by name.
             eos_token_ids, template_kwargs, history: as in [`ChatFormat`].
             grader: judges the answers of all tasks; if left out, each task names its own.
 

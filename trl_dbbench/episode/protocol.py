@@ -424,12 +424,13 @@ def get_protocol(
     """Return the protocol of that name, or your own class at that dotted path.
 
     Args:
+        observation_characters: longer observations are cut; 0 or `None` cuts nothing.
         grader: judges all answers in place of the tasks' own graders; the built-in prompts ask for its form.
 
     Raises:
         ConfigError: if there is none, or it lacks a member of `AgentProtocol`.
     """
-    protocol = look_up("protocol", name, PROTOCOLS)(observation_characters)
+    protocol = look_up("protocol", name, PROTOCOLS)(observation_characters or None)
     if isinstance(protocol, _BuiltIn):
         protocol = replace(protocol, judged_by=grader)
     members = ["name", "grader", "tools", "invalid_ends_episode", "observation_role"]

@@ -355,7 +355,7 @@ def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Da
         policy.tokenizer,
         database,
         protocol=settings.protocol,
-        observation_characters=settings.observation_characters or None,
+        observation_characters=settings.observation_characters,
         eos_token_ids=policy.eos_token_ids,
         template_kwargs=settings.chat_template_kwargs,
         grader=settings.grader,

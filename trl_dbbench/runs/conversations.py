@@ -110,7 +110,7 @@ def template_columns(settings: RunSettings) -> dict[str, Any]:
 
 def protocol_of(settings: RunSettings) -> AgentProtocol:
     """Return the protocol of the run's episodes."""
-    return _protocol(settings.protocol, settings.observation_characters or None, settings.grader)
+    return _protocol(settings.protocol, settings.observation_characters, settings.grader)
 
 
 _protocol = lru_cache(maxsize=16)(get_protocol)

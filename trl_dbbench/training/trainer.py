@@ -234,7 +234,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             self._tokenizer,
             database,
             protocol=args.protocol,
-            observation_characters=args.observation_characters or None,
+            observation_characters=args.observation_characters,
             eos_token_ids=self.eos_token_ids,
             template_kwargs=self.chat_template_kwargs,
             grader=args.grader,

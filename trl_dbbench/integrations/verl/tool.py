@@ -48,7 +48,7 @@ class DatabaseTool(BaseTool):
     def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None) -> None:
         for name in config:
             check_choice("setting of a DatabaseTool", name, SETTINGS)
-        characters = config.get("observation_characters", 800) or None
+        characters = config.get("observation_characters", 800)
         self._protocol = get_protocol(config.get("protocol", "tools"), characters)
         self._rules = Rules(max_turns=config.get("max_turns", Rules.max_turns))
         self._database, self._judge = opened(config.get("database"))
