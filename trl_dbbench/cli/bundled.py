@@ -82,11 +82,11 @@ def find(kind: str, name_or_path: str, ours: Mapping[str, Path]) -> Path:
 class _Loader(yaml.SafeLoader):
     """Refuses a key that stands twice, of which YAML's readers take the last."""
 
-    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
-        marks: dict[str, Any] = {}
-        for key, _ in node.value:
-            if marks.setdefault(str(key.value), key.start_mark) is not key.start_mark:
+        names = [key.value for key, _ in node.value]
+        for place, (key, _) in enumerate(node.value):
+            if key.value in names[:place]:
                 raise yaml.MarkedYAMLError(None, None, f"the key {key.value} stands twice", key.start_mark)
         return node
 
