@@ -762,6 +762,15 @@ def test_a_program_that_never_begins_ends_the_evaluation(
     assert [each.status for each in played] == [Status.ANSWERED, Status.HARNESS_FAULT]
 
 
+def test_a_program_that_never_begins_ends_the_training(
+    tiny_model: str, sqlite_database: Database, demo_tasks: list[Task], tmp_path: Path
+) -> None:
+    with pytest.raises(
+        ConfigError, match=r"failed in each of the first \d episodes .*: exit code 2\. .* missing\.py"
+    ):
+        train(tiny_model, sqlite_database, demo_tasks, tmp_path, harness="python missing.py")
+
+
 def test_without_its_packages(
     tokenizer: PreTrainedTokenizerBase, sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -353,3 +353,13 @@ def no_ids(task_id: str, endpoint: str) -> ConfigError:
         f"the episode of task '{task_id}' was played by the endpoint of {endpoint}, which gives texts and no "
         "token ids or log-probabilities: nothing can be trained on it."
     )
+
+
+def check_harness(episodes: Sequence[Episode]) -> None:
+    """Raise ConfigError if a program failed in each of a run's first episodes, before it did anything."""
+    if all(each.status == Status.HARNESS_FAULT and not each.turns for each in episodes):
+        printed = " ".join(str(episodes[0].output)[-500:].split())
+        raise ConfigError(
+            f"the harness failed in each of the first {len(episodes)} episodes before it called the model: "
+            f"{episodes[0].fault}. The end of what it printed: {printed}"
+        )

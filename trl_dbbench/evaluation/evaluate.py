@@ -23,8 +23,8 @@ from trl_dbbench.episode.plan import Plan
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.protocol import AgentProtocol
-from trl_dbbench.episode.types import Episode, Sampling, Start, Status
-from trl_dbbench.errors import ConfigError, DatabaseError, loading
+from trl_dbbench.episode.types import Episode, Sampling, Start, Status, check_harness
+from trl_dbbench.errors import DatabaseError, loading
 from trl_dbbench.harness import played_by
 from trl_dbbench.harness.task import DEFAULT_SECONDS
 from trl_dbbench.runs.adapters import load_base, put_on, warn_of_another_base
@@ -257,21 +257,12 @@ def play_in_batches(
                     f"{first} of {len(starts)} episodes were played."
                 )
             if not (begun or first):
-                _check_harness(episodes)
+                check_harness(episodes)
             right += sum(episode.right for episode in episodes)
             void += sum(episode.status == Status.ENVIRONMENT_FAULT for episode in episodes)
             yield episodes
             bar.update(len(episodes))
             bar.set_postfix_str(so_far(right, void))
-
-
-def _check_harness(episodes: Sequence[Episode]) -> None:
-    """Raise ConfigError if a program failed in each of the first episodes, before it did anything there."""
-    if all(each.status == Status.HARNESS_FAULT and not each.turns for each in episodes):
-        raise ConfigError(
-            f"the harness failed in each of the first {len(episodes)} episodes before it called the model: "
-            f"{episodes[0].fault}. The end of what it printed: {printable(str(episodes[0].output)[-500:])}"
-        )
 
 
 def so_far(right: int, void: int) -> str:

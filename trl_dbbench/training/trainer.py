@@ -55,7 +55,7 @@ from trl_dbbench.engines.token_trees import follows_of, lay_out_trees, score_seq
 from trl_dbbench.episode.dataset import rows_to_check, task_in
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.templates import load_chat_template
-from trl_dbbench.episode.types import Engine, Episode, Rules, Sampling, Start
+from trl_dbbench.episode.types import Engine, Episode, Rules, Sampling, Start, check_harness
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.harness import played_by
 from trl_dbbench.rewards.registry import (
@@ -154,6 +154,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     """(N, F) of the batch, those of all ranks."""
     _follows: torch.Tensor | None = None
     """(B, T) of the rows that are scored, if one of them is several sequences; see `engines.token_trees`."""
+    _begun = False
+    """Whether episodes have been played."""
 
     def __init__(
         self,
@@ -360,6 +362,10 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             self.batch.add(*self._play(self.batch.rows))
         self._stop_without_database(self.player.database.gave_up)
         episodes = self.batch.episodes
+        if not (self._begun or self.state.global_step):
+            with together():
+                check_harness(episodes)
+        self._begun = True
         self._follows = self._follows_of(episodes)
         return {
             "prompt_ids": [episode.prompt_ids for episode in episodes],
