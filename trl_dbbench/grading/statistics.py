@@ -55,17 +55,13 @@ class Share:
     @property
     def counts(self) -> str:
         """Text such as `5 of 20`, or `5 of 5; 15 void, 25.0 % with those counted wrong`."""
-        counts = (
-            f"{self.right:.4g} of {self.judged}" if self.right % 1 else f"{self.right:.0f} of {self.judged}"
-        )
+        counts = f"{self.right:{'.4g' if self.right % 1 else '.0f'}} of {self.judged}"
         return f"{counts}; {self.void_note}" if self.void else counts
 
     @property
     def void_note(self) -> str:
-        """Text such as `15 void, 25.0 % with those counted wrong`; empty if none is void."""
-        return (
-            f"{self.void:,} void, {100 * self.void_wrong:.1f} % with those counted wrong" if self.void else ""
-        )
+        """Text such as `15 void, 25.0 % with those counted wrong`."""
+        return f"{self.void:,} void, {100 * self.void_wrong:.1f} % with those counted wrong"
 
     def __str__(self) -> str:
         """Return for instance `64.6 % [50.4, 76.6]`, with void episodes in parentheses."""

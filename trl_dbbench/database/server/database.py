@@ -117,7 +117,7 @@ class ServerDatabase(Database):
 
     @property
     def silent(self) -> bool:  # type: ignore[override]
-        return self.tenancy.silent
+        return self.tenancy.pulse.silent
 
     def lay_blame(self) -> None:
         """Note whose statement has ended the server, if it is our own and has ended."""

@@ -195,11 +195,6 @@ class Tenancy(Host):
         except SQLAlchemyError:
             return False
 
-    @property
-    def silent(self) -> bool:
-        """Return whether the server has not answered for some seconds."""
-        return self.pulse.silent
-
     def take_slot(self, task: Task) -> Slot:
         """A slot with the task's tables; those of a source are left for `loader` to copy."""
         with self.making(task):
