@@ -156,7 +156,7 @@ def compare_arms(arms: Sequence[Arm], *, notes: Sequence[str] = ()) -> Compariso
     if not shared:
         raise ConfigError(
             f"{', '.join(arm.name for arm in arms)} have no task in common, so nothing can be compared. "
-            "Evaluate them on the same --tasks, with the same schema."
+            "Evaluate them on the same --tasks, with the same schema and shared databases at the same paths."
         )
     notes = [*notes]
     if alone := len(set(first.keys).union(*others)) - len(shared):
