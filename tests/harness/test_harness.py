@@ -748,7 +748,7 @@ def test_a_program_that_never_begins_ends_the_evaluation(
     player = Player.of(tokenizer, sqlite_database, protocol="tools", rules=RULES)
     engine = SimpleNamespace(contexts=[], engine=lambda: nullcontext(ScriptedEngine(tokenizer, {})))
     message = (
-        r"failed in each of the first 2 episodes before it called the model: exit code 2\. .* missing\.py"
+        r"failed in each of the first 2 episodes before it called the model: exit code 2\. .*missing\.py"
     )
     with pytest.raises(ConfigError, match=message):
         evaluate(
@@ -766,7 +766,7 @@ def test_a_program_that_never_begins_ends_the_training(
     tiny_model: str, sqlite_database: Database, demo_tasks: list[Task], tmp_path: Path
 ) -> None:
     with pytest.raises(
-        ConfigError, match=r"failed in each of the first \d episodes .*: exit code 2\. .* missing\.py"
+        ConfigError, match=r"failed in each of the first \d episodes .*: exit code 2\. .*missing\.py"
     ):
         train(tiny_model, sqlite_database, demo_tasks, tmp_path, harness="python missing.py")
 
