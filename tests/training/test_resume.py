@@ -749,19 +749,19 @@ def test_a_stopped_run_keeps_the_checkpoint_that_it_goes_on_from(trainer_of, tmp
     assert RunSettings.of_file(tmp_path / "run.json").best_step == 1
 
 
-def test_the_best_checkpoint_of_a_run_whose_folder_has_moved(trainer_of, tmp_path, terminated):
+def test_the_best_checkpoint_of_a_run_whose_folder_has_moved(trainer_of, tmp_path):
     """transformers looks for it where it was, and would keep the last weights."""
-    settings = {**EVALUATED, "eval_strategy": "steps", "eval_steps": 1, "max_steps": 3}
-    settings |= {"load_best_model_at_end": True, "save_total_limit": 1}
-    stopped = trainer_of(tmp_path / "before", **settings)
-    stopped.add_callback(Terminate(1))
-    stopped.train()
-    assert stopped.state.best_global_step == 1
+    settings = {**EVALUATED, "eval_strategy": "steps", "eval_steps": 1, "max_steps": 2}
+    best = {"load_best_model_at_end": True}
+    trainer_of(tmp_path / "before", **settings, **best).train()
     moved = (tmp_path / "before").rename(tmp_path / "after")
-    resumed = trainer_of(moved, **settings)
-    resumed.train(resume_from_checkpoint=True)
-    assert resumed.best_step == 1
-    assert resumed.state.best_model_checkpoint == str(moved / "checkpoint-1")
+    aside = moved / "_earlier.1"
+    for place, asked in ((moved, True), (aside, str(aside / "checkpoint-2"))):
+        resumed = trainer_of(moved, **settings, **best)
+        resumed.train(resume_from_checkpoint=asked)
+        assert (resumed.best_step, resumed.state.best_model_checkpoint) == (1, str(place / "checkpoint-1"))
+        if place == moved:
+            trainer_of(moved, **settings | {"max_steps": 1, "save_strategy": "no"}).train()
 
 
 def test_sigterm_in_the_last_step_stops_nothing(trainer_of, tmp_path):
