@@ -60,6 +60,35 @@ def texts(task: HarnessTask) -> str | None:
     return None
 
 
+def hands_back_objects(task: HarnessTask) -> str:
+    """The first call, twice, with its arguments as an object, as the client of Ollama has them."""
+    client = OpenAI(base_url=task.base_url, api_key=task.api_key)
+    messages: list[Any] = list(task.messages)
+    for _ in range(2):
+        reply = client.chat.completions.create(model=task.model, messages=messages, tools=task.tools)
+        message = reply.choices[0].message.model_dump()
+        (call,) = message["tool_calls"]
+        call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+        messages += [message, {"role": "tool", "tool_call_id": call["id"], "content": "[(2,)]"}]
+    return "2"
+
+
+def goes_on(task: HarnessTask) -> None:
+    """It asks as long as it gets an answer."""
+    client = OpenAI(base_url=task.base_url, api_key=task.api_key)
+    messages: list[Any] = [{"role": "user", "content": task.execute("SELECT 1")["text"]}]
+    while True:
+        said = client.chat.completions.create(model=task.model, messages=messages).choices[0].message
+        messages += [said.model_dump(), {"role": "user", "content": "And then?"}]
+
+
+def is_impatient(task: HarnessTask) -> str | None:
+    """It waits for a second, then asks again."""
+    client = OpenAI(base_url=task.base_url, api_key=task.api_key, timeout=1, max_retries=9)
+    reply = client.chat.completions.create(model=task.model, messages=[{"role": "user", "content": "?"}])
+    return reply.choices[0].message.content
+
+
 def alchemy(task: HarnessTask) -> list[str]:
     """SQL by SQLAlchemy: reflection, parameters, an error, a change, and a second connection."""
     from sqlalchemy import create_engine, text

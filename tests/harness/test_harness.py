@@ -106,9 +106,8 @@ def test_a_loop_of_the_sdk_is_our_own_protocol(
         assert (other.completion_ids, other.mask) == (one.completion_ids, one.mask)
         assert other.logprobs == one.logprobs
         assert (other.right, other.follows) == (one.right, None)
-        assert other.statements == one.statements
-    rewards = OutcomeReward(turn_limit=-0.8, harness_fault=-0.8)
-    assert rewards(episode=theirs) == rewards(episode=own)
+        assert (other.statements, other.status) == (one.statements, one.status)
+    assert OutcomeReward()(episode=theirs) == OutcomeReward()(episode=own)
 
 
 def test_what_an_episode_keeps(
@@ -151,6 +150,31 @@ def test_thoughts_that_the_template_drops(
         text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         assert tokenizer.decode(request.ids) == text
         messages += [{"role": "assistant", "content": sql}, {"role": "user", "content": "[(2,)]"}]
+
+
+def test_two_replies_of_one_text_keep_their_thoughts(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.chat_template = load_chat_template("qwen3_training")
+    sql = "Action: Operation\n```sql\nSELECT COUNT(*) FROM orders WHERE late = 1\n```"
+    turns = [thinking("All.", sql), thinking("Once more.", sql), "Action: Answer\nFinal Answer: [(2,)]"]
+    (episode,), engine = play("texts", [late_orders], [turns], tokenizer, sqlite_database, "text")
+    assert episode.right and episode.follows is None
+    thoughts = re.findall(r"<think>\n(.*)\n</think>", tokenizer.decode(engine.requests[-1].ids))
+    assert thoughts == ["All.", "Once more."]
+
+
+def test_a_call_that_comes_back_with_its_arguments_as_an_object(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    (episode,), engine = play(
+        "hands_back_objects", [late_orders], [[f"I count. {COUNT}"] * 2], tokenizer, sqlite_database
+    )
+    assert episode.status == Status.ANSWERED, episode.output
+    first, second = engine.requests
+    assert list(second.ids[: len(first.ids)]) == list(first.ids) and episode.follows is None
+    assert "I count." in tokenizer.decode(second.ids)
 
 
 def test_a_second_conversation_is_a_sequence_of_its_own(
@@ -568,6 +592,30 @@ def test_a_program_that_fails(
     assert OutcomeReward(harness_fault=-3.0)(episode=[episode]) == [-3.0]
 
 
+@pytest.mark.parametrize(
+    ("limits", "status"),
+    [({}, Status.TURN_LIMIT), ({"max_completion_length": 20}, Status.OUT_OF_TOKENS)],
+    ids=["calls", "tokens"],
+)
+def test_a_program_that_fails_at_a_limit(
+    late_orders: Task,
+    tokenizer: PreTrainedTokenizerBase,
+    sqlite_database: Database,
+    tmp_path: Path,
+    limits: dict[str, int],
+    status: Status,
+) -> None:
+    """Its episode has reached the limit, as one without a program; a replay says the same."""
+    turns = ["one, two, three, four", "five, six, seven, eight", "nine"]
+    rules = replace(RULES, **limits)
+    episode = play_one("goes_on", late_orders, turns, tokenizer, sqlite_database, "text", rules)
+    assert (episode.status, episode.fault) == (status, "exit code 1"), episode.output
+    assert OutcomeReward()(episode=[episode]) == [OutcomeReward().turn_limit]
+    saved_run(tmp_path, late_orders, episode, harness_of("goes_on"))
+    (replayed,) = replay(tmp_path, sqlite_database)
+    assert (replayed.differences, replayed.episode.status) == ([], status)
+
+
 def alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -652,6 +700,17 @@ def test_what_a_program_waits_for_is_not_its_own_time(
         [player.start(late_orders)], SlowEngine(tokenizer, {0: ["Final Answer: [(2,)]"]})
     )
     assert episode.right, episode.fault
+
+
+def test_a_request_that_is_sent_again_gets_the_reply_that_nobody_read(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    player = Player.of(tokenizer, sqlite_database, protocol="text", rules=RULES, history="template")
+    player = HarnessPlayer.like(player, harness_of("is_impatient"), 60)
+    engine = SlowEngine(tokenizer, {0: ["[(2,)]", "[(3,)]", "[(4,)]"]})
+    (episode,) = player.play_all([player.start(late_orders)], engine)
+    assert episode.right, (episode.fault, episode.output)
+    assert [turn.text for turn in episode.turns] == ["[(2,)]", '"[(2,)]"']
 
 
 def test_a_signal_to_the_training_is_not_for_the_programs(

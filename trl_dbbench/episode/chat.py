@@ -232,9 +232,10 @@ class ChatFormat:
     def _client_message(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return a message as templates read it: arguments of calls as objects, content as one text.
 
-        The role `developer` is OpenAI's newer name for `system`.
+        Fields without a value are left out. The role `developer` is OpenAI's newer name for `system`.
         """
-        message, content = dict(message), content_of(message)
+        content = content_of(message)
+        message = {key: value for key, value in message.items() if value or key == "content"}
         if message.get("role") == "developer":
             message["role"] = "system"
         if content is not None:

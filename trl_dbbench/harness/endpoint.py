@@ -89,8 +89,14 @@ class Endpoint:
     async def _chat(self, request: Request) -> Response:
         session, body = await self._asked(request)
         # half a surrogate pair, as of a text that was cut, is in no token
-        asked = _checked(json.loads(well_formed(json.dumps(body, ensure_ascii=False))))
-        heard = [await session.reply(*asked) for _ in range(_count(body, session))]
+        text = well_formed(json.dumps(body, ensure_ascii=False))
+        asked = _checked(json.loads(text))
+        async with session.chatting:
+            # a client that did not wait for the reply asks again
+            if (heard := session.unread.pop(text, None)) is None:
+                heard = [await session.reply(*asked) for _ in range(_count(body, session))]
+            if await request.is_disconnected():
+                session.unread[text] = heard
         usage = {"prompt_tokens": heard[0][1], "completion_tokens": sum(s.turn.tokens for s, _ in heard)}
         usage["total_tokens"] = sum(usage.values())
         choices = [_choice(place, said) for place, (said, _) in enumerate(heard)]

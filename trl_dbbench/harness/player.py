@@ -79,7 +79,7 @@ class HarnessPlayer(Player):
             if session.fault is not None:
                 raise session.fault
             episode.output = end.output
-            _note_end(episode, end)
+            _note_end(session, end)
         return episode
 
     async def _run(self, session: Session, told: dict[str, Any]) -> End:
@@ -128,13 +128,17 @@ class HarnessPlayer(Player):
                 await endpoint.close()
 
 
-def _note_end(episode: Episode, end: End) -> None:
-    """Note how the program ended, and its answer as the last turn."""
-    fault = end.fault
+def _note_end(session: Session, end: End) -> None:
+    """Note how the program ended, and its answer as the last turn.
+
+    A program that fails because no call or token is left has reached that limit.
+    """
+    episode, fault, limit = session.episode, end.fault, session.limit
     if fault is None and end.answer is None and episode.task.is_question:
         fault = "it gave no answer"
+        limit = limit or (None if session.calls_left else Status.TURN_LIMIT)
     if fault is not None:
-        episode.status, episode.fault = Status.HARNESS_FAULT, fault
+        episode.status, episode.fault = limit or Status.HARNESS_FAULT, fault
         return
     text = json.dumps(end.answer, ensure_ascii=False)  # which a replay reads
     episode.status = Status.ANSWERED

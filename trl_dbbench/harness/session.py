@@ -23,7 +23,7 @@ from trl_dbbench.episode.protocol import Operation, Reply
 from trl_dbbench.episode.templates import TEMPLATE_ERRORS
 from trl_dbbench.episode.token_tree import TokenTree
 from trl_dbbench.episode.tool_calls import after_thoughts, tool_call, well_formed
-from trl_dbbench.episode.types import Completion, Engine, Episode, Request, Turn
+from trl_dbbench.episode.types import Completion, Engine, Episode, Request, Status, Turn
 
 STATEMENTS_PER_CALL = 20
 """Statements that an episode may execute, for each call of the chat API that it has."""
@@ -74,6 +74,11 @@ class Session:
         """The error of the database or the engine, if one has failed."""
         self._open = 0  # calls that are being answered
         self._own, self._since = 0.0, time.monotonic()  # seconds without one, and since when there is none
+        self.chatting = asyncio.Lock()
+        self.unread: dict[str, list[tuple[Said, int]]] = {}
+        """Requests whose client was gone before it was answered, and the replies to each."""
+        self.limit: Status | None = None
+        """What the episode has run out of, if a call was refused for it."""
 
     @property
     def own_seconds(self) -> float:
@@ -142,8 +147,11 @@ class Session:
         """
         async with self._answering():
             number = len(self._said)
-            if self.closed or number == self.max_calls:
-                raise Refused("the episode is over" if self.closed else f"it has had its {number} calls")
+            if self.closed:
+                raise Refused("the episode is over")
+            if number == self.max_calls:
+                self.limit = Status.TURN_LIMIT
+                raise Refused(f"it has had its {number} calls")
             try:
                 ids = self.chat.messages_ids(messages, tools, self._replies_in(messages))
             except TEMPLATE_ERRORS as error:
@@ -151,6 +159,7 @@ class Session:
             room = self._room(ids)
             budget = min(self._rules.max_turn_tokens, room, max_tokens or room)
             if budget < 1:
+                self.limit = Status.OUT_OF_TOKENS
                 raise Refused("no token is left: max_completion_length or the model's context is reached")
             request = Request(tuple(ids), budget, self.episode.sampling, self._row, number, len(ids) + room)
             try:
@@ -181,19 +190,20 @@ class Session:
         self.episode.turns.append(turn)
 
     def _replies_in(self, messages: Sequence[dict[str, Any]]) -> dict[int, Turn]:
-        """Return the turns among these messages by their place. Equal texts are those said last."""
-        found = {}
-        for place, message in enumerate(messages):
+        """Return the turns among these messages by their place; of equal texts the last, in their order."""
+        found: dict[int, Turn] = {}
+        before = len(self._said)
+        for place, message in reversed(list(enumerate(messages))):
             if message.get("role") != "assistant":
                 continue
-            calls = {call.get("id"): call for call in message.get("tool_calls") or ()}
+            calls = {call.get("id"): _written(call) for call in message.get("tool_calls") or ()}
             content = content_of(message) or ""
-            for said in reversed(self._said):
-                same = said.known and calls.keys() == said.calls.keys() and content == (said.content or "")
-                if same and all(_written(call) == said.calls[id] for id, call in calls.items()):
-                    found[place] = said.turn
+            for number in reversed(range(before)):
+                said = self._said[number]
+                if said.known and (calls, content) == (said.calls, said.content or ""):
+                    found[place], before = said.turn, number
                     break
-        return found
+        return dict(reversed(found.items()))
 
     def _heard(
         self,
@@ -226,7 +236,8 @@ def _written(call: dict[str, Any]) -> tuple[str, str]:
     function = call["function"]
     arguments = function.get("arguments", "")
     with suppress(ValueError, TypeError, RecursionError):
-        arguments = json.dumps(json.loads(arguments), ensure_ascii=False)
+        read = json.loads(arguments) if isinstance(arguments, str) else arguments
+        arguments = json.dumps(read, ensure_ascii=False)
     return function["name"], arguments
 
 

@@ -207,8 +207,8 @@ class _Replayer:
             judge=self._judge,
             rules=Rules(most),
         )
-        if saved["status"] == Status.HARNESS_FAULT:  # nobody runs the program again
-            replayed.episode.status = Status.HARNESS_FAULT
+        if self._settings.harness is not None and saved["status"] != Status.ANSWERED:
+            replayed.episode.status = Status(saved["status"])  # nobody runs the program again
         replayed.differences += compare(saved, replayed.episode, self._database.dialect)
         return replayed
 
