@@ -91,7 +91,7 @@ class Endpoint:
         # half a surrogate pair, as of a text that was cut, is in no token
         text = well_formed(json.dumps(body, ensure_ascii=False))
         asked = _checked(json.loads(text))
-        async with session.chatting:
+        async with session.chatting[text]:
             # a client that did not wait for the reply asks again
             if (heard := session.unread.pop(text, None)) is None:
                 heard = [await session.reply(*asked) for _ in range(_count(body, session))]

@@ -11,6 +11,7 @@ import asyncio
 import json
 import time
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -74,7 +75,8 @@ class Session:
         """The error of the database or the engine, if one has failed."""
         self._open = 0  # calls that are being answered
         self._own, self._since = 0.0, time.monotonic()  # seconds without one, and since when there is none
-        self.chatting = asyncio.Lock()
+        self.chatting: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By their requests: one that is sent again waits for the reply to the first."""
         self.unread: dict[str, list[tuple[Said, int]]] = {}
         """Requests whose client was gone before it was answered, and the replies to each."""
         self.limit: Status | None = None
