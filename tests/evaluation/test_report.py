@@ -524,7 +524,7 @@ def test_broken_lines_are_left_out_and_named(tmp_path: Path) -> None:
     notes = " ".join(read.notes)
     assert "line 2 (not an object), line 3 (" in notes
     assert "and 1 more" in notes
-    assert "tasks.jsonl: 1 line could not be read" in notes
+    assert "tasks.jsonl has lines that were left out: line 24 (not JSON" in notes
 
 
 def test_tasks_of_one_id_and_question_keep_their_own_tables(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.tasks import Column, Gold, Source, Table, Task, load_tasks
 from trl_dbbench.tasks.formats import FORMATS, READ_ONLY
+from trl_dbbench.tasks.formats.base import Loss
 from trl_dbbench.tasks.split import split_tasks
 
 
@@ -227,9 +228,7 @@ def test_parts_that_older_formats_cannot_hold(
     with pytest.raises(TaskError, match=message):
         convert(path, out, target)
     path.write_text(replace(plain, schema="full").to_json())
-    assert f"task 't', schema: is not kept by the format {target}" in map(
-        str, convert(path, out, target).losses
-    )
+    assert Loss("t", "schema", f"is not kept by the format {target}") in convert(path, out, target).losses
 
 
 def test_benchmarks_are_only_read(layouts: dict[str, Path], tmp_path: Path) -> None:
