@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -41,18 +42,24 @@ class ScriptedEngine:
         wait(episodes)
 
 
-def play_script(
-    task: Task,
-    turns: Sequence[str],
+def play_scripts(
+    scripts: Sequence[tuple[Task, Sequence[str]]],
     tokenizer: PreTrainedTokenizerBase,
     database: Database,
     protocol: str = "text",
     rules: Rules = RULES,
-) -> Episode:
-    """One episode in which the agent says these turns."""
+) -> list[Episode]:
+    """Episodes, played side by side, in which the agent says these turns."""
     player = Player.of(tokenizer, database, protocol=protocol, rules=rules)
-    start = player.start(task, system_prompt="Rules.")
-    (episode,) = player.play_all([start], ScriptedEngine(tokenizer, {0: turns}))
+    starts = [player.start(task, system_prompt="Rules.") for task, _ in scripts]
+    return player.play_all(
+        starts, ScriptedEngine(tokenizer, {row: turns for row, (_, turns) in enumerate(scripts)})
+    )
+
+
+def play_script(task: Task, turns: Sequence[str], *args: Any, **kwargs: Any) -> Episode:
+    """One episode; see `play_scripts`."""
+    (episode,) = play_scripts([(task, turns)], *args, **kwargs)
     return episode
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from databases import table
-from fakes import RULES, ScriptedEngine
+from fakes import ScriptedEngine, play_scripts
 from test_rollout import call
 from test_serving import agent_of
 from transformers import PreTrainedTokenizerBase
@@ -166,12 +166,10 @@ def judged_otherwise(
 ) -> list[Any]:
     """Play episodes side by side. Return status, the verdict that is right and the last turn of those that were judged
     otherwise."""
-    player = Player.of(tokenizer, database, protocol=protocol, rules=RULES)
-    starts = [player.start(task, system_prompt="Rules.") for task, _, _ in plays]
-    engine = ScriptedEngine(tokenizer, {row: turns for row, (_, turns, _) in enumerate(plays)})
+    episodes = play_scripts([(task, turns) for task, turns, _ in plays], tokenizer, database, protocol)
     return [
         (episode.status, right, turns[-1])
-        for episode, (_, turns, right) in zip(player.play_all(starts, engine), plays, strict=True)
+        for episode, (_, turns, right) in zip(episodes, plays, strict=True)
         if not episode.verdict or episode.right != right
     ]
 

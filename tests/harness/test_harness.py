@@ -131,15 +131,24 @@ def thinking(thought: str, said: str) -> str:
     return f"<think>\n{thought}\n</think>\n\n{said}"
 
 
+LATE = "Action: Operation\n```sql\nSELECT COUNT(*) FROM orders WHERE late = 1\n```"
+
+
+def thinks_twice(
+    template: str, task: Task, tokenizer: PreTrainedTokenizerBase, database: Database
+) -> tuple[Episode, ScriptedEngine, PreTrainedTokenizerBase]:
+    """It says the same twice, with other thoughts."""
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.chat_template = load_chat_template(template)
+    turns = [thinking("All.", LATE), thinking("Once more.", LATE), "Action: Answer\nFinal Answer: [(2,)]"]
+    (episode,), engine = play("texts", [task], [turns], tokenizer, database, "text")
+    return episode, engine, tokenizer
+
+
 def test_thoughts_that_the_template_drops(
     late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
 ) -> None:
-    tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.chat_template = load_chat_template("qwen3")
-    sql = "Action: Operation\n```sql\nSELECT COUNT(*) FROM orders WHERE late = 1\n```"
-    turns = [thinking("All.", sql), thinking("Once more.", sql), "Action: Answer\nFinal Answer: [(2,)]"]
-    episodes, engine = play("texts", [late_orders], [turns], tokenizer, sqlite_database, "text")
-    (episode,) = episodes
+    episode, engine, tokenizer = thinks_twice("qwen3", late_orders, tokenizer, sqlite_database)
     assert episode.right
     replies = [turn for turn in episode.turns if isinstance(turn.action, Reply)]
     assert sequences(episode) == [
@@ -149,17 +158,13 @@ def test_thoughts_that_the_template_drops(
     for request in engine.requests:
         text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         assert tokenizer.decode(request.ids) == text
-        messages += [{"role": "assistant", "content": sql}, {"role": "user", "content": "[(2,)]"}]
+        messages += [{"role": "assistant", "content": LATE}, {"role": "user", "content": "[(2,)]"}]
 
 
 def test_two_replies_of_one_text_keep_their_thoughts(
     late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
 ) -> None:
-    tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.chat_template = load_chat_template("qwen3_training")
-    sql = "Action: Operation\n```sql\nSELECT COUNT(*) FROM orders WHERE late = 1\n```"
-    turns = [thinking("All.", sql), thinking("Once more.", sql), "Action: Answer\nFinal Answer: [(2,)]"]
-    (episode,), engine = play("texts", [late_orders], [turns], tokenizer, sqlite_database, "text")
+    episode, engine, tokenizer = thinks_twice("qwen3_training", late_orders, tokenizer, sqlite_database)
     assert episode.right and episode.follows is None
     thoughts = re.findall(r"<think>\n(.*)\n</think>", tokenizer.decode(engine.requests[-1].ids))
     assert thoughts == ["All.", "Once more."]

@@ -202,14 +202,14 @@ TEXT = {**SIZES, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_valu
 
 
 def mistral3(words: int) -> PreTrainedModel:
-    """Of a config for which `AutoModelForCausalLM` has no class."""
+    """A model that `AutoModelForCausalLM` cannot load: it has no class for this config."""
     text = MistralConfig(**TEXT, vocab_size=words)
     vision = PixtralVisionConfig(**SIZES, num_hidden_layers=1, num_attention_heads=2)
     return Mistral3ForConditionalGeneration(Mistral3Config(text_config=text, vision_config=vision))
 
 
 def qwen3_5(words: int) -> PreTrainedModel:
-    """Of a config for which it has another class, in which layers have other names."""
+    """A model that `AutoModelForCausalLM` loads as another class, whose layers have other names."""
     linear = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2}
     text = {
         **TEXT,
