@@ -80,7 +80,7 @@ def find(kind: str, name_or_path: str, ours: Mapping[str, Path]) -> Path:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice, of which YAML's readers take the last."""
+    """Refuses a key that stands twice. The usual loader takes the last one and says nothing."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)

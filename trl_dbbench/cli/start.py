@@ -175,7 +175,8 @@ class RecipeParser(TrlParser):
         for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs"):
             if {name, new := name.replace("gradient", "activation")} <= given:
                 raise ConfigError(f"{name} is the older name of {new}; give one of them.")
-        lora = [each for each in sorted(known & given) if each.startswith(("lora_", "use_dora", "use_rs"))]
+        of_lora = ("lora_", "use_dora", "use_rslora")
+        lora = [each for each in sorted(known & given) if each.startswith(of_lora)]
         if lora and not {"use_peft", "adapter_name_or_path"} & given:
             raise ConfigError(
                 f"{lora[0]} is used only with use_peft: true; set that, or false to train all weights."

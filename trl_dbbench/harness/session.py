@@ -76,11 +76,11 @@ class Session:
         self._open = 0  # calls that are being answered
         self._own, self._since = 0.0, time.monotonic()  # seconds without one, and since when there is none
         self.chatting: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """By their requests: one that is sent again waits for the reply to the first."""
+        """A lock for each request: when it is sent again, it waits for the reply to the first."""
         self.unread: dict[str, list[tuple[Said, int]]] = {}
-        """Requests whose client was gone before it was answered, and the replies to each."""
+        """By their requests, the replies whose client had gone before they came."""
         self.limit: Status | None = None
-        """What the episode has run out of, if a call was refused for it."""
+        """The limit that was reached when a call was refused; `None` if none was."""
 
     @property
     def own_seconds(self) -> float:

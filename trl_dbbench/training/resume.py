@@ -181,12 +181,13 @@ class ResumableGRPOTrainer(GRPOTrainer):
         if resume_from_checkpoint is not None:
             self._load_rollouts(Path(resume_from_checkpoint))
             self._load_states(Path(resume_from_checkpoint) / STATES_FILE)
-            # transformers knows the path that the best checkpoint had, and the folder may have moved
-            name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
-            for place in (Path(resume_from_checkpoint).parent, Path(self.args.output_dir)):
-                if self.state.best_global_step and (place / name).is_dir():
-                    logger.info("The best checkpoint so far is %s.", place / name)
-                    self.state.best_model_checkpoint = str(place / name)
+            if self.state.best_global_step:
+                # transformers knows the path that the best checkpoint had, and the folder may have moved
+                name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
+                places = (Path(self.args.output_dir), Path(resume_from_checkpoint).parent)
+                if best := next((place / name for place in places if (place / name).is_dir()), None):
+                    logger.info("The best checkpoint so far is %s.", best)
+                    self.state.best_model_checkpoint = str(best)
             self.flow.evaluation_due &= self.eval_dataset is not None
             if Path(resume_from_checkpoint).resolve() == self._checkpoint_folder().resolve():
                 self._saved = self.state.global_step

@@ -155,7 +155,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     _follows: torch.Tensor | None = None
     """(B, T) of the rows that are scored, if one of them is several sequences; see `engines.token_trees`."""
     _begun = False
-    """Whether episodes have been played."""
+    """True once this process has played a batch."""
 
     def __init__(
         self,
