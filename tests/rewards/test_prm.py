@@ -10,6 +10,8 @@ import pytest
 import torch
 from fakes import play_script
 from launching import ROOT, run_here
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from saved_runs import LOOK, answer, count_scripts, count_task, delete_task, save_episodes, save_run, sql
 from training import episodes_in, make_trainer
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -54,6 +56,20 @@ def process_model(tiny_model: str, tmp_path: Path) -> str:
     AutoTokenizer.from_pretrained(tiny_model).save_pretrained(folder)
     TOKENS.write(folder)
     return str(folder)
+
+
+def test_an_adapter_whose_layers_have_other_names(process_model: str, tmp_path: Path) -> None:
+    """PEFT would leave them out, and the base model would judge."""
+    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(process_model), LoraConfig())
+    adapted.save_pretrained(tmp_path / "adapter")
+    weights = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    renamed = {name.replace("self_attn", "attention"): weight for name, weight in weights.items()}
+    AutoTokenizer.from_pretrained(process_model).save_pretrained(tmp_path / "adapter")
+    TOKENS.write(tmp_path / "adapter")
+    ProcessRewardModel.load(str(tmp_path / "adapter"))
+    save_file(renamed, tmp_path / "adapter" / "adapter_model.safetensors")
+    with pytest.raises(ConfigError, match="cannot be loaded: Found missing adapter keys"):
+        ProcessRewardModel.load(str(tmp_path / "adapter"))
 
 
 # --- tokens -------------------------------------------------------------------------------------------

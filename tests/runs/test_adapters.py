@@ -28,6 +28,7 @@ from transformers import (
 )
 
 from trl_dbbench import ConfigError, DBBenchGRPOTrainer
+from trl_dbbench.evaluation.compare.play import _loaded
 from trl_dbbench.evaluation.evaluate import open_model
 from trl_dbbench.evaluation.merge import merge
 from trl_dbbench.evaluation.report.page import write_report
@@ -253,6 +254,10 @@ def test_an_adapter_whose_layers_have_other_names(run, tmp_path):
     ):
         with pytest.raises(ConfigError, match=r"does not fit the model .*: Found missing adapter keys"):
             load()
+    first, second = (find_trained(adapter=str(each)) for each in (run, tmp_path / "adapter"))
+    _, policy = open_model(first)
+    with pytest.raises(ConfigError, match=r"cannot be put on .*: it has no weights for base_model"):
+        _loaded(policy.model, [first, second])
 
 
 def test_a_merge_that_changes_the_answers_leaves_nothing(run, tmp_path, monkeypatch):

@@ -27,6 +27,7 @@ from transformers import (
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.utils import cached_file
 
+from trl_dbbench.engines.transformers.models import all_layers_found
 from trl_dbbench.episode.protocol import AgentProtocol
 from trl_dbbench.episode.templates import check_shows_episodes
 from trl_dbbench.episode.types import Episode, Status
@@ -224,7 +225,8 @@ def load_scorer(
         base = adapter["base_model_name_or_path"] if adapter else path
         model, info = auto.from_pretrained(base, dtype="auto", output_loading_info=True, **only_score)
         if adapter:
-            model = PeftModel.from_pretrained(model, path)
+            with all_layers_found():
+                model = PeftModel.from_pretrained(model, path)
     except load_errors() as error:
         raise ConfigError(f"'{kind}:{path}' cannot be loaded: {why_not_loaded(error)} {made}") from None
     if (missing := info["missing_keys"]) and not adapter:

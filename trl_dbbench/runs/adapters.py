@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from transformers.utils.peft_utils import find_adapter_config_file
 from trl.trainer.utils import create_model_from_path
 
 from trl_dbbench.engines.policy import changes_base
-from trl_dbbench.engines.transformers.models import check_adapter
+from trl_dbbench.engines.transformers.models import all_layers_found, check_adapter
 from trl_dbbench.errors import ConfigError, load_errors, loading, one_line, why_not_loaded
 
 logger = logging.getLogger(__name__)
@@ -145,17 +144,16 @@ def with_adapter(base: PreTrainedModel, adapter: str, **kwargs: Any) -> PeftMode
 def put_on(base: PreTrainedModel, adapter: str, **kwargs: Any) -> PeftModel:
     """Return a base model with its adapter; raise ConfigError if it does not fit, or begins at random when it
     is loaded, and one of `load_errors` if its files cannot be read."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", "Found missing adapter keys")  # it would do without them
-        try:
+    try:
+        with all_layers_found():
             adapted = PeftModel.from_pretrained(base, adapter, **kwargs)
-        except (OSError, ValueError, RuntimeError, UserWarning) as error:
-            noted = base_model_of(adapter)
-            raise ConfigError(
-                f"the adapter '{adapter}' does not fit the model '{base.config.name_or_path}'"
-                + (f"; it was trained on '{noted}'" if noted else "")
-                + f". PEFT says: {one_line(error)[:300]}"
-            ) from None
+    except (OSError, ValueError, RuntimeError) as error:
+        noted = base_model_of(adapter)
+        raise ConfigError(
+            f"the adapter '{adapter}' does not fit the model '{base.config.name_or_path}'"
+            + (f"; it was trained on '{noted}'" if noted else "")
+            + f". PEFT says: {one_line(error)[:300]}"
+        ) from None
     check_adapter(adapted.active_peft_config)
     return adapted
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import transformers
@@ -44,6 +46,17 @@ def _kind(model: Any) -> type[nn.Module]:
 def class_of(config: transformers.PretrainedConfig) -> type[transformers.PreTrainedModel] | None:
     """Return the class that TRL loads a model as; `None` for one with code of its own."""
     return getattr(transformers, (config.architectures or [""])[0], None)
+
+
+@contextmanager
+def all_layers_found() -> Iterator[None]:
+    """Raise ValueError where PEFT only warns that the model lacks layers of an adapter, and does without."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Found missing adapter keys")
+        try:
+            yield
+        except UserWarning as warning:
+            raise ValueError(str(warning)) from None
 
 
 def check_model(model: nn.Module | type[nn.Module]) -> None:

@@ -212,7 +212,9 @@ def _loaded(model: Any, trained: Sequence[Trained]) -> dict[str | None, str]:
     for number, other in enumerate(trained[1:], 1):
         names[other.adapter] = f"adapter{number}"
         try:
-            model.load_adapter(other.adapter, adapter_name=names[other.adapter])
+            loaded = model.load_adapter(other.adapter, adapter_name=names[other.adapter])
+            if loaded.missing_keys:  # it would do without them
+                raise ValueError(f"it has no weights for {loaded.missing_keys[0]}")
         except load_errors() as error:
             why = why_not_loaded(error)
             raise ConfigError(
