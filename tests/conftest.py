@@ -1,19 +1,29 @@
 import fcntl
+import functools
 import gc
 import json
 import os
 import signal
+import subprocess
+import sys
 
 # both are read at import, also by what tests start
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs the hub, and some name what it lacks
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # on a busy machine threads that wait for each other crawl
 
+import forking
+
+if "PYTEST_XDIST_WORKER" not in os.environ and any(word.startswith("-n") for word in sys.argv):
+    forking.server()  # imports while this process does
+
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+import accelerate.utils.imports
 import examples  # noqa: F401 - it chooses the profile of the property tests
 import pytest
+import typer.main
 from databases import (
     database,
     docker_database,
@@ -89,10 +99,20 @@ def _test_of(item: pytest.Item) -> str:
     return item.nodeid.partition("[")[0]
 
 
+# what is installed, and which options a command has, stays as it is; each training and each command asks again
+accelerate.utils.imports._is_package_available = functools.cache(accelerate.utils.imports._is_package_available)
+typer.main.get_command = functools.cache(typer.main.get_command)
+
+
 def pytest_configure() -> None:
     """A shell that starts the tests in the background lets them ignore Ctrl-C, and with them all that they start."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    subprocess.Popen = forking.Forked  # xdist's workers need not import what the server has imported
 
 
 def pytest_collection_finish() -> None:

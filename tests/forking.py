@@ -10,6 +10,14 @@ tests ── server                       imports, starts no thread, forks what 
            └── a recipe
 ```
 
+xdist's workers are forked, too. Before such a worker does anything, a server of its own is forked from it:
+
+```
+pytest -n 5 ── server
+  └─────────── a worker ── server
+                 └──────── a recipe
+```
+
 A program whose environment differs from the server's in what imports read is started as usual, and so is one that is
 neither a script nor a module. Tests of what happens while a program imports should start it as usual themselves.
 """
@@ -35,11 +43,13 @@ import sys
 import tempfile
 import threading
 import time
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+from execnet.gateway_io import popen_bootstrapline
 from tqdm import tqdm
 
 PRELOADED = (
@@ -52,6 +62,10 @@ PRELOADED += ("peft.tuners.lora", "sqlglot.optimizer", "tqdm.contrib.logging")
 READ_BY_IMPORTS = ("PYTHONHASHSEED", "OMP_", "MKL_", "HF_", "TRANSFORMERS_", "TORCH_HOME", "XDG_", "HOME")
 PR_SET_CHILD_SUBREAPER = 36
 MESSAGE_BYTES = 1 << 17
+WORKER = ["-u", "-c", popen_bootstrapline]
+"""The words after Python's name of what xdist starts."""
+WORKERS_SERVER = "FORKING_SERVER"
+"""The environment's name for the descriptor by which a worker reaches its server."""
 ROOM = "-" * 8_000
 """Where the system keeps the server's command line and environment, those of what is forked are to fit in."""
 
@@ -66,11 +80,11 @@ set_by_imports: dict[str, str] = {}
 
 
 def can_be_forked(command: object, env: Mapping[str, str]) -> bool:
-    """Whether it is a script or module of this Python, with an environment in which imports do the same."""
+    """Whether it is a script or module of this Python, or a worker, with an environment in which imports do the same."""
     if not isinstance(command, list | tuple) or str(command[0]) != sys.executable:
         return False
     program = next((str(word) for word in command[1:] if word != "-u"), "")
-    if program != "-m" and not program.endswith(".py"):
+    if program != "-m" and not program.endswith(".py") and command[1:] != WORKER:
         return False
     env = set_by_imports | dict(env)
     names = (name for name in {*env, *origin} if name.startswith(READ_BY_IMPORTS))
@@ -84,10 +98,12 @@ _asks = threading.Lock()
 
 
 @functools.cache
-def _server() -> tuple[socket.socket, Popen]:
-    """The way to the server, and its process, which ends with this one."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def server() -> tuple[socket.socket, Popen | None]:
+    """The way to the server, and its process if this one has started it. It ends with this one."""
     origin.update(os.environ)
+    if WORKERS_SERVER in os.environ:
+        return socket.socket(fileno=int(os.environ.pop(WORKERS_SERVER))), None
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         command = [sys.executable, __file__, str(theirs.fileno()), ROOM]
         env = {**origin, "ROOM": ROOM}
@@ -102,7 +118,7 @@ class Forked(Popen):
         given = inspect.signature(start).bind(*arguments).arguments
         env = os.environ if given["env"] is None else given["env"]
         with _asks:
-            server, _ = _server()
+            way, _ = server()
         usual = given["preexec_fn"] or given["pass_fds"]
         if usual or not can_be_forked(given["args"], env):
             start(*arguments)
@@ -120,8 +136,8 @@ class Forked(Popen):
         fds = [own if fd == -1 else fd for own, fd in enumerate(streams)]
         with _asks:
             _adopts(True)
-            socket.send_fds(server, [pickle.dumps(asked)], fds)
-            self.pid = int(server.recv(MESSAGE_BYTES))
+            socket.send_fds(way, [pickle.dumps(asked)], fds)
+            self.pid = int(way.recv(MESSAGE_BYTES))
             _adopts(False)
         self._child_created = True
         self._close_pipe_fds(*pipes)
@@ -146,6 +162,10 @@ def serve(channel: socket.socket) -> None:
     set_by_imports.update(origin.items() - before.items())
     gc.collect()
     gc.freeze()  # what is imported is neither looked through again nor copied
+    _fork_what_is_asked_for(channel)
+
+
+def _fork_what_is_asked_for(channel: socket.socket) -> None:
     while True:
         message, fds, *_ = socket.recv_fds(channel, MESSAGE_BYTES, 3)
         if not message:
@@ -183,8 +203,11 @@ def become(words: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     """Does in this process, and ends it, what `python *words` would do in one of its own."""
     _forget(env)
     _show([sys.executable, *words], [f"{name}={value}" for name, value in env.items()])
+    if list(words) == WORKER:
+        _leave_a_server()
+    else:
+        Popen.__init__ = _fork_or_start
     _open_streams(unbuffered=words[0] == "-u" or bool(env.get("PYTHONUNBUFFERED")))
-    Popen.__init__ = _fork_or_start
     status = _status_of([word for place, word in enumerate(words) if place or word != "-u"])
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
@@ -222,6 +245,20 @@ def _forget(env: Mapping[str, str]) -> None:
     gc.enable()  # which `subprocess` turns off
 
 
+def _leave_a_server() -> None:
+    """Forks the server that this process's tests will ask, while nothing else has happened in it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        ours.close()
+        os.dup2(2, 1)  # or xdist would not see the worker's end
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _fork_what_is_asked_for(theirs)
+        os._exit(0)
+    theirs.close()
+    os.environ[WORKERS_SERVER] = str(ours.detach())
+
+
 def _show(*texts: list[str]) -> None:
     """Puts the command line and the environment where /proc shows them, in the place of the server's."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
@@ -252,13 +289,18 @@ def _fork_or_start(self: Popen, args: Any, *more: Any, **options: Any) -> None:
 
 
 def _status_of(words: list[str]) -> int:
-    """Runs the script or module; its exit status, negative for a signal."""
+    """Runs the script, module or line; its exit status, negative for a signal."""
     try:
         if words[0] == "-m":
             sys.argv = words[1:]
             sys.path.insert(0, str(Path.cwd()))
             sys.modules.pop(words[1], None)  # it may be among what is preloaded
             runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        elif words[0] == "-c":
+            sys.argv = words[:1]
+            sys.path.insert(0, "")
+            sys.modules["__main__"] = types.ModuleType("__main__")
+            exec(words[1], vars(sys.modules["__main__"]))
         else:
             sys.argv = words
             sys.path.insert(0, str(Path(words[0]).parent))
