@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import date
 
 import pytest
@@ -120,3 +122,14 @@ def test_a_table_that_mysql_would_not_make_is_refused() -> None:
 
 def test_its_database_has_the_name_that_agents_are_shown() -> None:
     assert errors.SHOWN_DATABASE == SHOWN_DATABASE
+
+
+COMPILED = "from sqlglot.parsers.mysql import MySQLParser; MySQLParser.parse = str.split; import trl_dbbench.mysqlite"
+"""`str.split` is of the kind that methods of a compiled class are of."""
+
+
+def test_a_compiled_sqlglot_is_named_with_the_remedy() -> None:
+    """Its parser refuses all that extends it, which would read as an error in every statement's syntax."""
+    ended = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.endswith("cannot be extended: pip uninstall sqlglotc\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from types import FunctionType
 from typing import Any
 
 from sqlglot import exp
@@ -22,14 +23,15 @@ MAX_NODES = 5_000
 """Tokens of a statement, and nodes that the parser may build, abandoned ones included: a tenth of a second.
 It backtracks: in `FROM a,(FROM a,(...` each further bracket doubles its work."""
 
+if not isinstance(MySQLParser.parse, FunctionType):
+    raise ImportError("sqlglotc, sqlglot's compiled form, cannot be extended: pip uninstall sqlglotc")
+
 # sqlglot warns about everything that it cannot parse
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 _KEPT_FUNCTIONS = words(
-    """
-    COUNT SUM AVG MIN MAX COALESCE ROW_NUMBER RANK DENSE_RANK PERCENT_RANK CUME_DIST NTILE LAG LEAD
-    FIRST_VALUE LAST_VALUE NTH_VALUE
-    """
+    "COUNT SUM AVG MIN MAX COALESCE ROW_NUMBER RANK DENSE_RANK PERCENT_RANK CUME_DIST NTILE LAG LEAD "
+    "FIRST_VALUE LAST_VALUE NTH_VALUE"
 )
 _KEPT_PARSERS = words("CAST CONVERT GROUP_CONCAT TRIM EXTRACT SUBSTRING SUBSTR POSITION CHAR VALUES")
 OF_JOINS = ("method", "side", "kind", "on", "using")
@@ -40,13 +42,11 @@ class _Source(MySQL):
     """MySQL with plain function calls: sqlglot's own nodes for them lose what MySQL means by them."""
 
     class Tokenizer(MySQL.Tokenizer):
-        KEYWORDS = {**MySQL.Tokenizer.KEYWORDS, "REAL": TokenType.DOUBLE}  # noqa: RUF012
+        KEYWORDS = {**MySQL.Tokenizer.KEYWORDS, "REAL": TokenType.DOUBLE}
 
     class Parser(MySQLParser):
-        FUNCTIONS = {name: MySQLParser.FUNCTIONS[name] for name in _KEPT_FUNCTIONS}  # noqa: RUF012
-        FUNCTION_PARSERS = {  # noqa: RUF012
-            name: MySQLParser.FUNCTION_PARSERS[name] for name in _KEPT_PARSERS
-        }
+        FUNCTIONS = {name: MySQLParser.FUNCTIONS[name] for name in _KEPT_FUNCTIONS}
+        FUNCTION_PARSERS = {name: MySQLParser.FUNCTION_PARSERS[name] for name in _KEPT_PARSERS}
 
         def _parse_join(self, *args: Any, **kwargs: Any) -> exp.Join | None:
             """Tell JOIN without a condition, which joins all that comes before it, from a comma."""

@@ -863,7 +863,7 @@ class _Target(SQLite):
     """SQLite with names in backticks: it takes a "name" that does not exist for a text."""
 
     class Tokenizer(SQLite.Tokenizer):
-        IDENTIFIERS = ["`"]  # noqa: RUF012
+        IDENTIFIERS = ["`"]
 
 
 class Translation(NamedTuple):
