@@ -6,6 +6,8 @@ INSTALLED := .venv/.installed
 PYTHON ?= $(shell for python in python3.11 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; break; }; done)
 
+# most of what is installed is never imported, and the rest is compiled when it is
+export PIP_NO_COMPILE := 1
 # with it, each process that the tests start would compile the package anew
 unexport PYTHONDONTWRITEBYTECODE
 
