@@ -335,6 +335,7 @@ def test_tools_answer(answers: list, values: tuple[str, ...]) -> None:
         ('{"name": "execute_sql", "arguments": "SELECT 1"}', "Error: the arguments of a tool call must be"),
         ('{"name": "execute_sql", "arguments": [1]}', "Error: the arguments of a tool call must be"),
         ("<tool_call>" + "[" * 100_000, "Error: the tool call is not valid JSON: nested too deep"),
+        ("<tool_call>" + "[" * 500 + "]" * 500, "Error: the tool call is not valid JSON: nested too deep"),
         (
             '{"name": "execute_sql", "arguments": "' + "[" * 100_000 + '"}',
             "Error: the arguments of a tool call must be",

@@ -280,14 +280,19 @@ def odd_messages(task: HarnessTask) -> str:
             {"role": "tool", "tool_call_id": "1", "content": "t"},
         ]
 
+    nested = {
+        "type": "function",
+        "function": {"name": "f", "parameters": {"enum": json.loads("[" * 900 + "]" * 900)}},
+    }
     seen = []
     for asked in (
         {"messages": [{"role": "user", "content": parts}]},
         {"messages": called({"arguments": ""})},
         {"messages": called({})},
-        {"messages": called({"arguments": "[" * 5_000 + "]" * 5_000})},
+        {"messages": called({"arguments": "[" * 500 + "]" * 500})},
         {"messages": [{"role": "user", "content": [*parts, image]}]},
         {"messages": [{"role": "user", "content": "?"}], "max_tokens": 0},
+        {"messages": [{"role": "user", "content": "?"}], "tools": [nested]},
         {
             "messages": [{"role": "user", "content": "?"}],
             "extra_body": {"functions": [{"name": "f"}]},

@@ -247,6 +247,7 @@ def test_messages_that_are_shown_as_a_server_would_or_refused(
         *("one", "two", "three", "four"),
         "content must be a text or a list of texts: the model reads no images",
         "max_tokens must be a number of at least 1",
+        "the body has more than 100 levels of lists and objects",
         "functions is the old form of tools, and no model reads it; send tools",
     ], episode.output
     parts, empty, without, deep = (tokenizer.decode(request.ids) for request in engine.requests)

@@ -49,6 +49,7 @@ from trl_dbbench.episode.tool_calls import (
 from trl_dbbench.episode.types import Completion, Turn
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.utils.lookup import check_choice
+from trl_dbbench.utils.nesting import not_nested_deeply
 
 logger = logging.getLogger(__name__)
 
@@ -602,5 +603,5 @@ def content_of(message: dict[str, Any]) -> str | None:
 def _with_object(call: dict[str, Any]) -> dict[str, Any]:
     function = {"arguments": "{}"} | call["function"]
     with suppress(ValueError, TypeError, RecursionError):
-        function["arguments"] = json.loads(function["arguments"] or "{}")
+        function["arguments"] = not_nested_deeply(json.loads(function["arguments"] or "{}"))
     return {**call, "function": function}

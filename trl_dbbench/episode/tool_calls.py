@@ -31,6 +31,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from trl_dbbench.utils.nesting import not_nested_deeply
+
 THOUGHTS = (
     ("<think>", "</think>"),
     ("[THINK]", "[/THINK]"),
@@ -255,7 +257,7 @@ def _typed(text: str, schema: Any) -> Any:
         return text
     if types or text.startswith(("[", "{")):
         with suppress(ValueError, RecursionError):
-            return json.loads(text, strict=False)
+            return not_nested_deeply(json.loads(text, strict=False))
         with suppress(*_NOT_PYTHON):
             return _literal(text)  # which templates and models write too
     return text
@@ -334,7 +336,7 @@ def _pythonic(mark: re.Match[str], rest: str) -> Call:
 def _decoded(body: str) -> Any:
     try:
         # raw_decode: models like to go on after the call
-        return json.JSONDecoder(strict=False).raw_decode(body)[0]
+        return not_nested_deeply(json.JSONDecoder(strict=False).raw_decode(body)[0])
     except RecursionError:
         raise ValueError("the tool call is not valid JSON: nested too deep") from None
     except ValueError as error:

@@ -28,6 +28,7 @@ from trl_dbbench.episode.tool_calls import well_formed
 from trl_dbbench.harness.answer import as_json
 from trl_dbbench.harness.mysql import Databases
 from trl_dbbench.harness.session import Failed, Refused, Said, Session
+from trl_dbbench.utils.nesting import MAX_NESTING, not_nested_deeply
 
 MAX_BODY = 8 << 20
 """Bytes of a request at most."""
@@ -128,8 +129,12 @@ class Endpoint:
             if len(body) > MAX_BODY:
                 raise HTTPException(413, f"a request may have {MAX_BODY} bytes")
         try:
-            asked = json.loads(body)
-        except (ValueError, RecursionError):
+            asked = not_nested_deeply(json.loads(body))
+        except RecursionError:
+            raise HTTPException(
+                400, f"the body has more than {MAX_NESTING} levels of lists and objects"
+            ) from None
+        except ValueError:
             asked = None
         if not isinstance(asked, dict):
             raise HTTPException(400, "the body must be a JSON object")
