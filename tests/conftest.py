@@ -100,7 +100,9 @@ def _test_of(item: pytest.Item) -> str:
 
 
 # what is installed, and which options a command has, stays as it is; each training and each command asks again
-accelerate.utils.imports._is_package_available = functools.cache(accelerate.utils.imports._is_package_available)
+accelerate.utils.imports._is_package_available = functools.cache(
+    accelerate.utils.imports._is_package_available
+)
 typer.main.get_command = functools.cache(typer.main.get_command)
 
 
@@ -165,7 +167,7 @@ def made_once(path: Path, make: Callable[[], list[Task]]) -> list[Task]:
 @pytest.fixture(scope="session")
 def full_tasks(of_all_processes: Path) -> list[Task]:
     """400 generated tasks of all skills."""
-    return made_once(of_all_processes / "full_tasks.jsonl", lambda: generate_tasks(400, seed=7, workers=2))
+    return made_once(of_all_processes / "full_tasks.jsonl", lambda: generate_tasks(400, seed=7))
 
 
 @pytest.fixture(scope="session")
@@ -173,7 +175,7 @@ def tiny_tasks(of_all_processes: Path) -> list[Task]:
     """300 generated tasks for a model of a million parameters."""
     return made_once(
         of_all_processes / "tiny_tasks.jsonl",
-        lambda: generate_tasks(300, level="worlds.tiny.level", workers=2),
+        lambda: generate_tasks(300, level="worlds.tiny.level"),
     )
 
 
