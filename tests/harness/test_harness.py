@@ -233,7 +233,8 @@ def test_which_tool_may_be_called(
         ["stop", COUNT, []],
         ["tool_calls", None, ["execute_sql"]],
         'tool_choice cannot name a tool; it may be "auto", "none" or "required"',
-        "response_format must be text: no reply is held to a form",
+        "response_format must be text: no reply is held to a form; "
+        "ask for it in the prompt, or as the arguments of a tool",
     ], episode.output
 
 

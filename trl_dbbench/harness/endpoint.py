@@ -173,7 +173,8 @@ def _checked(body: dict[str, Any]) -> tuple[Any, ...]:
     if choice not in ("auto", "none", "required"):
         raise HTTPException(400, 'tool_choice cannot name a tool; it may be "auto", "none" or "required"')
     if form != {"type": "text"}:
-        raise HTTPException(400, "response_format must be text: no reply is held to a form")
+        instead = "ask for it in the prompt, or as the arguments of a tool"
+        raise HTTPException(400, f"response_format must be text: no reply is held to a form; {instead}")
     return messages, tools, most, stop, choice != "none"
 
 
