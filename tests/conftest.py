@@ -13,8 +13,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # on a busy machine threads that 
 
 import forking
 
-if "PYTEST_XDIST_WORKER" not in os.environ and any(word.startswith("-n") for word in sys.argv):
-    forking.server()  # imports while this process does
+if forking.WORKERS_SERVER in os.environ or (
+    "PYTEST_XDIST_WORKER" not in os.environ and any(word.startswith("-n") for word in sys.argv)
+):
+    forking.server()  # a new one imports while this process does
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
