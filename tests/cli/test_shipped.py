@@ -97,6 +97,8 @@ def test_a_file_comes_before_a_shipped_recipe_of_its_name(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["doctor", "--config", "quickstart"], "--config stands where the recipe should. Name that first"),
+        (["train", "--max_steps", "5", "quickstart"], "--max_steps stands where the recipe should."),
         (["train", "quikstart"], "no recipe 'quikstart': no such file from .* Did you mean quickstart\\?"),
         (["train", "quickstart", "--config-file", "zero4"], "no accelerate configuration 'zero4'.* zero3\\?"),
         (["train", "broken.yaml"], "'broken.yaml' cannot be read as YAML"),
