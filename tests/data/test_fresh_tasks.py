@@ -85,6 +85,11 @@ def test_urls_of_nothing(url: str, message: str) -> None:
         FreshTasks.of(url)
 
 
+def test_a_split_of_no_held_out_tasks_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"eval_tasks_split: test .* set eval_tasks: me/tasks, too"):
+        TaskArguments("me/tasks", tasks_split="train", eval_tasks_split="test")
+
+
 def test_what_needs_an_end_refuses_them(tmp_path: Path) -> None:
     arguments = TaskArguments("generate://worlds.tiny.level")
     with pytest.raises(ConfigError, match="has no end, and only a training by reward can use it"):

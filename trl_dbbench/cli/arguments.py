@@ -84,6 +84,13 @@ class TaskArguments:
             )
         return first
 
+    def __post_init__(self) -> None:
+        if self.eval_tasks is None and self.eval_tasks_split is not None:
+            raise ConfigError(
+                f"eval_tasks_split: {self.eval_tasks_split} is a split of eval_tasks, which is not set. For "
+                f"a split of the training tasks, set eval_tasks: {self.tasks}, too."
+            )
+
     def load(self) -> list[Task]:
         """Return the training tasks."""
         if self.tasks.startswith(SCHEME):
