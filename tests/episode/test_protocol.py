@@ -23,6 +23,7 @@ from trl_dbbench.episode.protocol import (
     get_protocol,
     given_answer,
 )
+from trl_dbbench.episode.tool_calls import tool_call
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading import get_grader, grade
 from trl_dbbench.tasks import Column, Gold, Table, Task
@@ -347,6 +348,13 @@ def test_tools_explain_what_is_no_call(turn: str, observation: str) -> None:
     action = TOOLS.parse(turn)
     assert isinstance(action, Invalid)
     assert TOOLS.observe(action).startswith(observation)
+
+
+def test_a_value_that_is_nested_deeply_stays_a_text() -> None:
+    """Python's literals, which are read where JSON is not, have as many levels."""
+    deep = "[" * 150 + "]" * 150
+    call = tool_call(f"<tool_call><function=f><parameter=x>{deep}</parameter></function></tool_call>", [])
+    assert call == ("f", {"x": deep})
 
 
 def test_an_answer_without_values_is_written_without_any() -> None:

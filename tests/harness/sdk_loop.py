@@ -289,6 +289,7 @@ def odd_messages(task: HarnessTask) -> str:
         {"messages": [{"role": "user", "content": parts}]},
         {"messages": called({"arguments": ""})},
         {"messages": called({})},
+        {"messages": called({"arguments": "[" * 5_000 + "]" * 5_000})},
         {"messages": called({"arguments": "[" * 500 + "]" * 500})},
         {"messages": [{"role": "user", "content": [*parts, image]}]},
         {"messages": [{"role": "user", "content": "?"}], "max_tokens": 0},

@@ -241,20 +241,20 @@ def test_which_tool_may_be_called(
 def test_messages_that_are_shown_as_a_server_would_or_refused(
     late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
 ) -> None:
-    rules = replace(RULES, max_turns=6)
-    turns = [["one", "two", "three", "four", "five", "six"]]
+    rules = replace(RULES, max_turns=7)
+    turns = [["one", "two", "three", "four", "five", "six", "seven"]]
     (episode,), engine = play("odd_messages", [late_orders], turns, tokenizer, sqlite_database, rules=rules)
     assert json.loads(json.loads(episode.turns[-1].text)) == [
-        *("one", "two", "three", "four"),
+        *("one", "two", "three", "four", "five"),
         "content must be a text or a list of texts: the model reads no images",
         "max_tokens must be a number of at least 1",
         "the body has more than 100 levels of lists and objects",
         "functions is the old form of tools, and no model reads it; send tools",
     ], episode.output
-    parts, empty, without, deep = (tokenizer.decode(request.ids) for request in engine.requests)
+    parts, empty, without, deep, less_deep = (tokenizer.decode(request.ids) for request in engine.requests)
     assert "First.\nSecond." in parts
     assert '"arguments": {}' in empty and empty == without
-    assert "[[[[" in deep
+    assert "[[[[" in deep and "[[[[" in less_deep
 
 
 @pytest.mark.parametrize(

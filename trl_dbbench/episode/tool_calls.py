@@ -265,7 +265,7 @@ def _typed(text: str, schema: Any) -> Any:
 
 def _literal(source: str | ast.expr) -> Any:
     """Return a literal of Python as JSON has it."""
-    return json.loads(json.dumps(ast.literal_eval(source)))
+    return not_nested_deeply(json.loads(json.dumps(ast.literal_eval(source))))
 
 
 _NOT_PYTHON = (ValueError, TypeError, AttributeError, LookupError, SyntaxError, RecursionError, MemoryError)

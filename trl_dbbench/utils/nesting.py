@@ -21,12 +21,8 @@ def not_nested_deeply(value: T) -> T:
     """
     level: list[object] = [value]
     for _ in range(MAX_NESTING + 1):
-        level = [
-            inner
-            for each in level
-            if isinstance(each, list | dict)
-            for inner in (each.values() if isinstance(each, dict) else each)
-        ]
-        if not level:
+        within = [each for each in level if isinstance(each, list | dict)]
+        if not within:
             return value
+        level = [inner for each in within for inner in (each.values() if isinstance(each, dict) else each)]
     raise RecursionError("nested too deep")
