@@ -61,6 +61,13 @@ class TaskArguments:
         None, "A JSON file of messages that stand between system prompt and question."
     )
 
+    def __post_init__(self) -> None:
+        if self.eval_tasks is None and self.eval_tasks_split is not None:
+            raise ConfigError(
+                f"eval_tasks_split: {self.eval_tasks_split} is a split of eval_tasks, which is not set. For "
+                f"a split of the training tasks, set eval_tasks: {self.tasks}, too."
+            )
+
     def opening(self, protocol: AgentProtocol, tasks: Sequence[Task]) -> Opening | None:
         """Return the messages before the question of any of these tasks; `None` for the protocol's own.
 
@@ -83,13 +90,6 @@ class TaskArguments:
                 "(system_prompt_mode: replace)."
             )
         return first
-
-    def __post_init__(self) -> None:
-        if self.eval_tasks is None and self.eval_tasks_split is not None:
-            raise ConfigError(
-                f"eval_tasks_split: {self.eval_tasks_split} is a split of eval_tasks, which is not set. For "
-                f"a split of the training tasks, set eval_tasks: {self.tasks}, too."
-            )
 
     def load(self) -> list[Task]:
         """Return the training tasks."""

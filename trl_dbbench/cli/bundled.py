@@ -71,11 +71,6 @@ def find(kind: str, name_or_path: str, ours: Mapping[str, Path]) -> Path:
     name = name_or_path if name_or_path in ours else name_or_path.removesuffix(".yaml")
     if name in ours:
         return ours[name]
-    if name.startswith("--"):
-        raise ConfigError(
-            f"{name} stands where the {kind} should. Name that first, without --config; options follow it: "
-            "trl-dbbench train quickstart --max_steps 10."
-        )
     near = nearest(name, ours)
     raise ConfigError(
         f"no {kind} {name_or_path!r}: no such file from {Path.cwd()}, and none of that name is shipped."

@@ -31,6 +31,16 @@ ConfigFile = Annotated[
 ]
 
 
+def _recipe(config: str) -> Path:
+    """Return the recipe that a command names before its options."""
+    if config.startswith("--"):
+        raise ConfigError(
+            f"{config} stands where the recipe should. Name that first, without --config; options follow it: "
+            "trl-dbbench train quickstart --max_steps 10."
+        )
+    return shipped.find("recipe", config, shipped.recipes())
+
+
 def train(
     context: typer.Context, config: Config, num_processes: NumProcesses = None, config_file: ConfigFile = None
 ) -> None:
@@ -38,8 +48,7 @@ def train(
 
     Every key of the recipe is also an option, which wins: --learning_rate 1e-5. Options come after CONFIG.
     """
-    recipe = shipped.find("recipe", config, shipped.recipes())
-    shipped.launch(shipped.launch_command(recipe, context.args, num_processes, config_file))
+    shipped.launch(shipped.launch_command(_recipe(config), context.args, num_processes, config_file))
 
 
 def recipes(
@@ -82,9 +91,8 @@ def doctor(
     """
     from trl_dbbench.cli.doctor import examine
 
-    recipe = shipped.find("recipe", config, shipped.recipes())
     failed = False
-    for finding in examine(recipe, context.args, num_processes, config_file):
+    for finding in examine(_recipe(config), context.args, num_processes, config_file):
         typer.echo(finding)
         failed = failed or finding.status == "FAIL"
     raise typer.Exit(int(failed))
