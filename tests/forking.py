@@ -80,7 +80,8 @@ set_by_imports: dict[str, str] = {}
 
 
 def can_be_forked(command: object, env: Mapping[str, str]) -> bool:
-    """Whether it is a script or module of this Python, or a worker, with an environment in which imports do the same."""
+    """Return whether a fork comes to the same: for a script or module of this Python, or a worker of xdist, in whose
+    environment imports do the same."""
     if not isinstance(command, list | tuple) or str(command[0]) != sys.executable:
         return False
     program = next((str(word) for word in command[1:] if word != "-u"), "")
@@ -144,7 +145,7 @@ class Forked(Popen):
 
 
 def _adopts(orphans: bool) -> None:
-    """Whether the children of children that end become this process's own."""
+    """Make this process the parent of its descendants whose own parents end, or no longer."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(orphans))
 
 
