@@ -18,8 +18,9 @@ pytest -n 5 ── server
                  └──────── a recipe
 ```
 
-A program whose environment differs from the server's in what imports read is started as usual, and so is one that is
-neither a script nor a module. Tests of what happens while a program imports should start it as usual themselves.
+Programs that use DeepSpeed have a server that has imported it, too: started when the first of them is, it has that one's
+environment. A program whose environment differs from the server's in what imports read is started as usual, and so is
+one that is neither a script nor a module. Tests of what happens while a program imports should start it as usual themselves.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ PRELOADED = (
     "accelerate.commands.launch",
 )
 PRELOADED += ("peft.tuners.lora", "sqlglot.optimizer", "tqdm.contrib.logging")
+BESIDE = {"DS_ACCELERATOR": "deepspeed"}
+"""What a server of its own imports beside these for programs that have the variable."""
 READ_BY_IMPORTS = ("PYTHONHASHSEED", "OMP_", "MKL_", "HF_", "TRANSFORMERS_", "TORCH_HOME", "XDG_", "HOME")
 PR_SET_CHILD_SUBREAPER = 36
 MESSAGE_BYTES = 1 << 17
@@ -98,16 +101,27 @@ _asks = threading.Lock()
 """One asks at a time: the server answers in the order in which it was asked."""
 
 
-@functools.cache
-def server() -> tuple[socket.socket, Popen | None]:
-    """The way to the server, and its process if this one has started it. It ends with this one."""
-    origin.update(os.environ)
-    if WORKERS_SERVER in os.environ:
-        return socket.socket(fileno=int(os.environ.pop(WORKERS_SERVER))), None
+_servers: dict[tuple[str, ...], tuple[socket.socket, Popen | None]] = {}
+
+
+def server(env: Mapping[str, str] = os.environ) -> tuple[socket.socket, Popen | None]:
+    """The way to the server for programs with this environment, and its process if this one has started it. It ends
+    with this one."""
+    beside = tuple(package for name, package in BESIDE.items() if name in env)
+    if beside not in _servers:
+        _servers[beside] = _reach_or_start(beside, env)
+    return _servers[beside]
+
+
+def _reach_or_start(beside: Sequence[str], env: Mapping[str, str]) -> tuple[socket.socket, Popen | None]:
+    if not beside:
+        origin.update(os.environ)
+        if WORKERS_SERVER in os.environ:
+            return socket.socket(fileno=int(os.environ.pop(WORKERS_SERVER))), None
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        command = [sys.executable, __file__, str(theirs.fileno()), ROOM]
-        env = {**origin, "ROOM": ROOM}
+        command = [sys.executable, __file__, str(theirs.fileno()), *beside, ROOM]
+        env = {**env, "ROOM": ROOM}
         return ours, Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=env)
 
 
@@ -119,7 +133,7 @@ class Forked(Popen):
         given = inspect.signature(start).bind(*arguments).arguments
         env = os.environ if given["env"] is None else given["env"]
         with _asks:
-            way, _ = server()
+            way, _ = server(env)
         usual = given["preexec_fn"] or given["pass_fds"]
         if usual or not can_be_forked(given["args"], env):
             start(*arguments)
@@ -152,12 +166,12 @@ def _adopts(orphans: bool) -> None:
 # --- in the server --------------------------------------------------------------------------------
 
 
-def serve(channel: socket.socket) -> None:
+def serve(channel: socket.socket, *beside: str) -> None:
     """Forks what it is asked for, until nobody is left who could ask."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C that is meant for the tests
     del os.environ["ROOM"]
     before = dict(os.environ)
-    for name in PRELOADED:
+    for name in (*PRELOADED, *beside):
         importlib.import_module(name)
     origin.update(os.environ)
     set_by_imports.update(origin.items() - before.items())
@@ -318,4 +332,4 @@ def _status_of(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), *sys.argv[2:-1])

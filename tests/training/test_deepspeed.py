@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from forking import Forked
 from launching import CONFIGS, RECIPE, ROOT, TWO_RANKS, finish, launch, seen, small
 from required import lacking
 from safetensors.torch import load_file
@@ -44,17 +45,15 @@ def run(environment: dict[str, str], stage: int, *script: object) -> None:
     """A script on two ranks, with the shipped configuration but for the precision. Fails the test if it fails."""
     flags = [f"--config_file={CONFIGS / f'zero{stage}.yaml'}", "--mixed_precision=no", "--num_processes=2"]
     command = [sys.executable, "-m", "accelerate.commands.launch", "--quiet", *flags, "--main_process_port=0"]
-    ended = subprocess.run(
+    launched = Forked(
         [*command, *map(str, script)],
         cwd=ROOT,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=400,
-        check=False,
     )
-    assert ended.returncode == 0, ended.stdout
+    finish(launched)
 
 
 def turns(folder: Path) -> list[list[str]]:
