@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,21 @@ STREAM = {
 }
 
 
+ADAPTERS = {"more_rewards": [varied], "learning_rate": 1e-2}  # enough for the held-out accuracies to differ
+EVERY_STEP = {
+    **{"replay": 0.5, "replay_size": 3, "replay_by": "accuracy", "more_rewards": [varied]},
+    **{"save_strategy": "steps", "save_steps": 1},
+}
+SETTINGS = {
+    "plain": {},
+    "an adapter each": {"stage_adapters": "each", **ADAPTERS},
+    "resumable, reference": {"kl_reference": "stage", "beta": 0.1, **EVERY_STEP},
+    "resumable, merged": {"stage_adapters": "ties", **EVERY_STEP},
+    "resumable, an adapter each": {"stage_adapters": "each", **EVERY_STEP},
+}
+"""Of streams that several tests look at."""
+
+
 @pytest.fixture(scope="module")
 def rows():
     """Ten training tasks of each operation, and four held-out ones."""
@@ -49,7 +65,7 @@ def rows():
     return SimpleNamespace(train=some("train.jsonl", 10), test=some("test.jsonl", 4))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def trainer_of(sqlite_database, rows):
     def make(folder: Path, lora: bool = True, **settings):
         settings = {**STREAM, "eval_on_start": True, "eval_strategy": "steps", "eval_steps": 1000, **settings}
@@ -57,6 +73,20 @@ def trainer_of(sqlite_database, rows):
         return quickstart_trainer(sqlite_database, folder, lora=lora, **datasets, **settings)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def trained(trainer_of, tmp_path_factory):
+    """The trainer of a whole stream with one of `SETTINGS`, and its folder."""
+
+    @functools.cache
+    def train(settings: str):
+        folder = tmp_path_factory.mktemp("trained")
+        trainer = trainer_of(folder, **SETTINGS[settings])
+        trainer.train()
+        return trainer, folder
+
+    return train
 
 
 def operations_by_step(folder: Path) -> dict[int, list[str]]:
@@ -71,28 +101,27 @@ def operations_by_step(folder: Path) -> dict[int, list[str]]:
 
 
 @pytest.mark.slow
-def test_stages_follow_one_another_and_each_is_measured(trainer_of, tmp_path):
-    trainer = trainer_of(tmp_path)
+def test_stages_follow_one_another_and_each_is_measured(trained):
+    trainer, folder = trained("plain")
     assert trainer.args.max_steps == 12
-    trainer.train()
-    assert operations_by_step(tmp_path) == {
+    assert operations_by_step(folder) == {
         step: 8 * [operation]
         for step, operation in zip(range(0, 12, 2), np.repeat(OPERATIONS, 2), strict=True)
     }
-    record = StreamRecord.read(tmp_path)
+    record = StreamRecord.read(folder)
     assert [(s.name, s.tasks, s.first_step, s.last_step) for s in record.stages] == [
         ("SELECT", 10, 0, 4),
         ("DELETE", 10, 4, 8),
         ("INSERT", 10, 8, 12),
     ]
     # before the training and after each stage, the four held-out tasks of each operation
-    played = [e for e in episodes_in(tmp_path) if e["phase"] == "eval"]
+    played = [e for e in episodes_in(folder) if e["phase"] == "eval"]
     for row, step in zip(record.matrix, (0, 4, 8, 12), strict=True):
         assert row == [
             [sum(e["right"] for e in played if e["step"] == step and e["operation"] == each), 4]
             for each in OPERATIONS
         ]
-    logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     last = [each for each in logged if "stream/average_accuracy" in each][-1]
     assert last["step"] == 12
     assert last["stream/average_accuracy"] == pytest.approx(np.mean(record.accuracies[-1]))
@@ -108,10 +137,10 @@ def test_the_matrix_begins_before_the_training_whatever_the_evaluation_strategy(
 
 
 @pytest.mark.slow
-def test_the_prequential_accuracy_is_of_the_greedy_run_before_each_update(trainer_of, tmp_path):
-    trainer_of(tmp_path).train()
-    episodes = episodes_in(tmp_path)
-    shares = StreamRecord.read(tmp_path).prequential(episodes)
+def test_the_prequential_accuracy_is_of_the_greedy_run_before_each_update(trained):
+    _, folder = trained("plain")
+    episodes = episodes_in(folder)
+    shares = StreamRecord.read(folder).prequential(episodes)
     greedy = [e for e in episodes if e["phase"] == "greedy"]
     assert [share.judged for share in shares] == [4, 4, 4]
     assert [share.right for share in shares] == [
@@ -180,32 +209,29 @@ def test_the_reference_is_the_policy_before_the_stage(trainer_of, tmp_path, lora
 
 # --- an adapter a stage ---------------------------------------------------------------------------
 
-ADAPTERS = {"more_rewards": [varied], "learning_rate": 1e-2}  # enough for the held-out accuracies to differ
-
 
 @pytest.mark.slow
-def test_an_adapter_for_each_stage_forgets_nothing(trainer_of, tmp_path):
+def test_an_adapter_for_each_stage_forgets_nothing(trained):
     """When a stage has ended, its held-out tasks are always played by its own adapter."""
-    trainer_of(tmp_path, stage_adapters="each", **ADAPTERS).train()
+    _, folder = trained("an adapter each")
 
     def played(step: int, operation: str) -> list:
         return [
             [turn["text"] for turn in e["turns"]]
-            for e in episodes_in(tmp_path)
+            for e in episodes_in(folder)
             if e["phase"] == "eval" and e["step"] == step and e["operation"] == operation
         ]
 
     assert played(4, "SELECT") == played(8, "SELECT") == played(12, "SELECT")
     assert played(8, "DELETE") == played(12, "DELETE")
     assert any(played(0, each) != played(12, each) for each in OPERATIONS)
-    assert sorted(folder.name for folder in (tmp_path / "stages").iterdir()) == [
+    assert sorted(each.name for each in (folder / "stages").iterdir()) == [
         "1-SELECT",
         "2-DELETE",
         "3-INSERT",
     ]
     first, second = (
-        load_file(tmp_path / "stages" / name / "adapter_model.safetensors")
-        for name in ("1-SELECT", "2-DELETE")
+        load_file(folder / "stages" / name / "adapter_model.safetensors") for name in ("1-SELECT", "2-DELETE")
     )
     assert first.keys() == second.keys() and not equal(first, second)
 
@@ -260,52 +286,39 @@ def test_experts_cannot_be_merged(trainer_of, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_stages_adapter_is_played_as_the_run_was(trainer_of, tmp_path):
-    trainer = trainer_of(tmp_path, stage_adapters="each")
-    trainer.train()
+def test_a_stages_adapter_is_played_as_the_run_was(trained):
+    trainer, folder = trained("an adapter each")
     trainer.save_model()
-    run, stage = find_trained(tmp_path), find_trained(tmp_path / "stages" / "1-SELECT")
+    run, stage = find_trained(folder), find_trained(folder / "stages" / "1-SELECT")
     assert stage.settings == run.settings
     assert stage.settings.system_prompt == "Work on the MySQL database."
-    assert f"They are the last stage's; those of each stage are in {tmp_path / 'stages'}." in run.said
+    assert f"They are the last stage's; those of each stage are in {folder / 'stages'}." in run.said
     assert "last stage's" not in stage.said
     trainer.create_model_card()
-    assert "These weights are the last stage's alone" in (tmp_path / "README.md").read_text()
+    assert "These weights are the last stage's alone" in (folder / "README.md").read_text()
 
 
 # --- a killed run ---------------------------------------------------------------------------------
 
 
-OF_REFERENCE = {"kl_reference": "stage", "beta": 0.1}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "step, settings",
+    ("step", "settings"),
     [
-        (3, OF_REFERENCE),
-        (4, OF_REFERENCE),
-        (6, OF_REFERENCE),
-        (4, {"stage_adapters": "ties"}),
-        (5, {"stage_adapters": "each"}),
+        *((step, "resumable, reference") for step in (3, 4, 6)),
+        (4, "resumable, merged"),
+        (5, "resumable, an adapter each"),
     ],
 )
-def test_a_killed_stream_ends_as_the_unbroken_one(trainer_of, tmp_path, step, settings):
+def test_a_killed_stream_ends_as_the_unbroken_one(trainer_of, trained, tmp_path, step, settings):
     """Within a generation, at the end of a stage, and within a stage."""
-    settings = {
-        **{"replay": 0.5, "replay_size": 3, "replay_by": "accuracy", "more_rewards": [varied]},
-        **{"save_strategy": "steps", "save_steps": 1},
-        **settings,
-    }
-    whole = trainer_of(tmp_path / "whole", **settings)
-    whole.train()
-    killed = trainer_of(tmp_path / "killed", **settings)
-    kill(killed, at=step)
-    resumed = trainer_of(tmp_path / "killed", **settings)
+    whole, folder = trained(settings)
+    kill(trainer_of(tmp_path, **SETTINGS[settings]), at=step)
+    resumed = trainer_of(tmp_path, **SETTINGS[settings])
     resumed.train(resume_from_checkpoint=True)
     assert equal(adapter_of(resumed), adapter_of(whole))
-    assert operations_by_step(tmp_path / "killed") == operations_by_step(tmp_path / "whole")
-    assert StreamRecord.read(tmp_path / "killed") == StreamRecord.read(tmp_path / "whole")
+    assert operations_by_step(tmp_path) == operations_by_step(folder)
+    assert StreamRecord.read(tmp_path) == StreamRecord.read(folder)
 
 
 # --- two ranks ------------------------------------------------------------------------------------
