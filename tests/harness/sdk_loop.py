@@ -13,7 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pymysql  # noqa: F401 - what is imported here is imported once, not by each episode
 from openai import BadRequestError, NotFoundError, OpenAI
+from sqlalchemy import create_engine, text
+from sqlalchemy.dialects.mysql import pymysql as its_dialect  # noqa: F401
+from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
 from trl_dbbench.harness.task import HarnessTask
 
@@ -91,9 +95,6 @@ def is_impatient(task: HarnessTask) -> str | None:
 
 def alchemy(task: HarnessTask) -> list[str]:
     """SQL by SQLAlchemy: reflection, parameters, an error, a change, and a second connection."""
-    from sqlalchemy import create_engine, text
-    from sqlalchemy.exc import OperationalError, ProgrammingError
-
     engine = create_engine(task.database_url)
     with engine.begin() as connection:
         found = connection.execute(
@@ -112,8 +113,6 @@ def alchemy(task: HarnessTask) -> list[str]:
 
 def typed(task: HarnessTask) -> str:
     """Return rows as a MySQL client reads them, then the same rows as `execute` gives them."""
-    from sqlalchemy import create_engine
-
     sql = "SELECT price, spent, id, id FROM visits"
     with create_engine(task.database_url).connect() as connection:
         rows = [tuple(row) for row in connection.exec_driver_sql(sql)]
@@ -125,15 +124,11 @@ def prices(task: HarnessTask) -> list:
 
 
 def prices_by_alchemy(task: HarnessTask) -> list:
-    from sqlalchemy import create_engine
-
     with create_engine(task.database_url).connect() as connection:
         return connection.exec_driver_sql("SELECT * FROM goods").all()
 
 
 def _rows(task: HarnessTask, by_client: bool) -> list:
-    from sqlalchemy import create_engine
-
     sql = task.question.removeprefix("changed: ")
     if not by_client:
         rows = task.execute(sql)["rows"]
@@ -162,8 +157,6 @@ def says(task: HarnessTask) -> str:
 
 def mixed(task: HarnessTask) -> str:
     """Return rows whose columns begin with a cell of another type than those after it."""
-    from sqlalchemy import create_engine
-
     sql = (
         "SELECT COALESCE(price, 0), IFNULL(price, 'unknown'), COALESCE(weight, 0), COALESCE(weight, price, 0) "
         "FROM goods ORDER BY name"
@@ -175,9 +168,6 @@ def mixed(task: HarnessTask) -> str:
 def client_gets(task: HarnessTask) -> str:
     """Execute each statement of the question, a JSON list, by a MySQL client; return its rows, or its error's number and
     text."""
-    from sqlalchemy import create_engine
-    from sqlalchemy.exc import DBAPIError
-
     seen: list[Any] = []
     with create_engine(task.database_url).connect() as connection:
         for sql in json.loads(task.question):
@@ -191,8 +181,6 @@ def client_gets(task: HarnessTask) -> str:
 
 def names_of_columns(task: HarnessTask) -> str:
     """The names of the columns that a MySQL client gets for each statement of the question."""
-    from sqlalchemy import create_engine
-
     with create_engine(task.database_url).connect() as connection:
         return json.dumps([list(connection.exec_driver_sql(sql).keys()) for sql in json.loads(task.question)])
 
