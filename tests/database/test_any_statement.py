@@ -113,22 +113,10 @@ def test_values_that_cannot_be_read(
     assert episode(sqlite_database, question(kind, tmp_path), sqls) == []
 
 
-def counts(short: int, slow: int) -> pytest.MarkDecorator:
-    """Statements of the version in `make test`, of CI's and of `TRL_DBBENCH_LONG=1`."""
-    return pytest.mark.parametrize(
-        "count",
-        [
-            pytest.param(short, marks=pytest.mark.short),
-            pytest.param(slow, marks=pytest.mark.slow),
-            pytest.param(100_000, marks=LONG),
-        ],
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.fuzz
 @pytest.mark.timeout(3600)
-@counts(short=4_000, slow=20_000)
+@pytest.mark.parametrize("count", [4_000, pytest.param(100_000, marks=LONG)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_statement(kind: str, count: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Statements of a grammar, and their mutations, 20 an episode."""
@@ -152,7 +140,7 @@ def test_any_statement(kind: str, count: int, tmp_path: Path, request: pytest.Fi
 @pytest.mark.slow
 @pytest.mark.fuzz
 @pytest.mark.timeout(7200)
-@counts(short=1_000, slow=4_000)
+@pytest.mark.parametrize("count", [1_000, pytest.param(100_000, marks=LONG)])
 @pytest.mark.parametrize("server", SERVERS)
 def test_any_statement_on_a_server(server: str, count: int, request: pytest.FixtureRequest) -> None:
     """The same beside others: no episode fails, but one whose statement has ended the server."""

@@ -418,14 +418,7 @@ def test_threads_share_no_tree() -> None:
     assert trees[0] == trees[2]
 
 
-@pytest.mark.parametrize(
-    "times",
-    [
-        pytest.param(2, marks=pytest.mark.short),
-        pytest.param(6, marks=pytest.mark.slow),
-        pytest.param(40, marks=LONG),
-    ],
-)
+@pytest.mark.parametrize("times", [2, pytest.param(40, marks=LONG)])
 def test_gold_statements_in_many_threads(full_tasks: list[Task], times: int) -> None:
     """They give the rows and tables that they give one after the other, and change no tree."""
     tasks = [each for each in full_tasks if each.gold.sql][:200]
