@@ -403,11 +403,12 @@ CALL = '{"query": "SELECT 1"}<|call|>'
             True,
         ),
         ("tools", f"<|channel|>analysis<|message|>to=functions.execute_sql<|message|>{CALL}", False),
-        ("tools", f"<|channel|>analysis to=functions.execute_sql<|message|>{CALL}", False),
+        ("tools", f"<|channel|>analysis to=functions.execute_sql code<|message|>{CALL}", True),
+        ("tools", f"<|channel|>analysis to=python code<|message|>{CALL}", False),
     ],
 )  # fmt: skip
 def test_harmony(tokenizer: PreTrainedTokenizerBase, protocol: str, turn: str, action: bool) -> None:
-    """gpt-oss writes messages in channels; an analysis is a thought."""
+    """gpt-oss writes messages in channels; an analysis is a thought, unless it calls a function."""
     chat = chat_of(tokenizer, "gptoss", "tools")
     read = PROTOCOLS[protocol].parse(chat.text(tokenizer(turn, add_special_tokens=False)["input_ids"]))
     assert (read == Operation("SELECT 1")) if action else isinstance(read, Invalid)

@@ -180,6 +180,11 @@ def test_tools_run_sql() -> None:
         '  {"type": "function", "name": "execute_sql", "parameters": {"query": "SELECT 1"}}\nand so on',
         '<|python_start|>{"name": "execute_sql", "parameters": {"query": "SELECT 1"}}<|python_end|>',  # Llama 4
         '<|python_start|><|python_end|>{"name": "execute_sql", "parameters": {"query": "SELECT 1"}}',
+        'I count.<|python_tag|>{"name": "execute_sql", "parameters": {"query": "SELECT 1"}}',
+        'I count.\n\n{"name": "execute_sql", "parameters": {"query": "SELECT 1"}}',
+        '[execute_sql(query="SELECT 1")]',
+        "<|python_start|>[execute_sql(query='SELECT 1'), execute_sql(query='SELECT 2')]<|python_end|>",
+        '<tools>\n{"name": "execute_sql", "arguments": {"query": "SELECT 1"}}\n</tools>',  # Qwen 2.5 Coder
         '<tool_call>{"name": "execute_sql", "arguments": {"query": "SELECT 1"}}',  # never closed
         '<tool_call>{"name": "execute_sql", "arguments": "{\\"query\\": \\"SELECT 1\\"}"}</tool_call>',  # encoded twice
         call("execute_sql", query="SELECT 1") + call("execute_sql", query="SELECT 2"),  # the first counts
@@ -287,9 +292,11 @@ def test_a_mark_of_another_family_in_a_statement_is_part_of_it() -> None:
         ([["a"], ["b"]], ("a", "b")),
         ([], ()),
         (["🍐", "it's"], ("🍐", "it's")),
+        ('["pear", "plum"]', ("pear", "plum")),  # encoded twice
+        ("['pear', 'plum']", ("pear", "plum")),
     ],
 )
-def test_tools_answer(answers: list, values: tuple[str, ...]) -> None:
+def test_tools_answer(answers: list | str, values: tuple[str, ...]) -> None:
     assert TOOLS.parse(call("commit_final_answer", answers=answers)) == Answer(str(list(values)), values)
 
 

@@ -95,7 +95,7 @@ def after_thoughts(text: str) -> str:
     if has_header(text):
         text = text.rpartition(_MESSAGE_START)[2]
         header, begun, body = text.partition("<|message|>")
-        if not begun or "analysis" in header or "to=self" in header:
+        if not begun or _thinks(header):
             return ""
         text = text if "to=functions" in header else body
     if switched_off := _EMPTY_THOUGHT.match(text):
@@ -108,11 +108,16 @@ def after_thoughts(text: str) -> str:
     return text.removesuffix("<|END_RESPONSE|>")  # Cohere's, before the token that ends the turn
 
 
+def _thinks(header: str) -> bool:
+    """Return whether a message is a thought; a call is none, on whatever channel gpt-oss writes it."""
+    return "to=functions" not in header and ("analysis" in header or "to=self" in header)
+
+
 def thought_of(text: str) -> str:
     """Return what a turn thinks, without the marks around it."""
     if has_header(text):
         messages = (message.partition("<|message|>") for message in text.split(_MESSAGE_START))
-        return "\n".join(body.partition("<|end|>")[0] for header, _, body in messages if "analysis" in header)
+        return "\n".join(body.partition("<|end|>")[0] for header, _, body in messages if _thinks(header))
     for opened, closed in THOUGHTS:
         thought, found, _ = text.rpartition(closed)
         if found:
@@ -285,10 +290,11 @@ def _inside(schema: Any, key: str) -> Any:
 
 
 def as_list(value: Any) -> Any:
-    """Return the list that a text of JSON is; anything else as it is."""
+    """Return the list that a text of JSON or Python is; anything else as it is."""
     if isinstance(value, str) and value.lstrip().startswith("["):
-        with suppress(ValueError, RecursionError):
-            return json.loads(value)
+        for read in (json.loads, _literal):
+            with suppress(*_NOT_PYTHON):
+                return read(value.strip())
     return value
 
 
@@ -322,8 +328,8 @@ _RAW_CALL = re.compile(r"\[?([\w.]{1,64})\((\w{1,64})='(.*)'\)\]?", re.DOTALL)
 
 
 def _pythonic(mark: re.Match[str], rest: str) -> Call:
-    """A call of LFM2, or the first of a list: Python, in which the template of LFM2.5 escapes no quotes."""
-    text = rest.partition("<|tool_call_end|>")[0].strip()
+    """A call of LFM2 or Llama 4, or the first of a list, in Python. LFM2.5's template escapes no quotes."""
+    text = re.split(r"<\|(?:tool_call|python)_end\|>", rest, maxsplit=1)[0].strip()
     with suppress(*_NOT_PYTHON):
         call: Any = ast.parse(text, mode="eval").body
         call = call.elts[0] if isinstance(call, ast.List) else call
@@ -370,6 +376,8 @@ _NAME = r"(?P<name>[\w.-]{1,64})"
 _GENERIC = (
     re.compile(r"```(?:json)?\s*(?=[\[{])"),
     re.compile(r"\A\s*+(?:<\|python_(?:tag|start|end)\|>\s*+)*+(?=\[?\s*+{)"),
+    # after words, on a line of its own
+    re.compile(r'^(?={\s*"name":\s*"[\w.-]{1,64}",\s*"(?:arguments|parameters)":)', re.MULTILINE),
 )
 """Marks of no family: the JSON after them may be a call or something else."""
 
@@ -413,10 +421,12 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], Call]], ...]
     ),
     (re.compile(rf"<\|tool_call>call:{_NAME}"), _quoted),
     (re.compile(r"<\|tool_call_start\|>(?=\s*+\[?\s*+\w)"), _pythonic),
+    (re.compile(r"\A\s*+(?:<\|python_start\|>\s*+)?(?=\[[a-zA-Z_][\w.]{0,63}\()"), _pythonic),
     (
         re.compile(
             r"<tool_call>|<TOOLCALL>|\[TOOL_CALLS\]|<\|tool_call\|>|functools(?=\[)"
             r"|<\|START_ACTION\|>|<\|tool_call_start\|>|<tool_calls>(?=\s*\[)|<\|plugin\|>"
+            r"|<tools>(?=\s*[\[{])|<\|python_tag\|>(?=\s*[\[{])"
         ),
         _whole,
     ),
