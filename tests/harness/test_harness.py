@@ -736,6 +736,14 @@ def test_a_signal_to_the_training_is_not_for_the_programs(
     assert episode.right
 
 
+def test_other_rules_do_not_import_the_agent_again(
+    tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    """An evaluation adds the model's context to them."""
+    player = HarnessPlayer.like(Player.of(tokenizer, sqlite_database, rules=RULES), "echo 2", 60)
+    assert replace(player, rules=replace(RULES, context=900)).programs is player.programs
+
+
 def test_a_dead_starter_is_no_fault_of_the_program(
     late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
 ) -> None:

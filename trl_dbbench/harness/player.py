@@ -36,7 +36,8 @@ class HarnessPlayer(Player):
 
     harness: str = ""
     seconds: float = DEFAULT_SECONDS
-    programs: Programs = field(init=False, repr=False, compare=False)
+    _started: dict[str, Programs] = field(default_factory=dict, repr=False, compare=False)
+    """Kept by `dataclasses.replace`: the user's module is imported once."""
     _served: dict[asyncio.AbstractEventLoop, Endpoint] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -45,12 +46,17 @@ class HarnessPlayer(Player):
         if not self.harness.strip():
             raise ConfigError("harness is empty; name a function, such as my_agent:run, or a command line.")
         check_number("harness_seconds", self.seconds)
-        object.__setattr__(self, "programs", Programs(self.harness))
+        if self.harness not in self._started:
+            self._started[self.harness] = Programs(self.harness)
 
     @classmethod
     def like(cls, player: Player, harness: str, seconds: float) -> HarnessPlayer:
         """Return a player with the same settings."""
         return cls(player.chat, player.database, player.judge, player.rules, harness, seconds)
+
+    @property
+    def programs(self) -> Programs:
+        return self._started[self.harness]
 
     @property
     def rewrites(self) -> bool:

@@ -41,6 +41,7 @@ class Running:
     def __init__(self, programs: Programs, name: str, log: Path):
         self._programs, self._name, self._log = programs, name, log
         self._ended: Future[dict[str, Any] | None] = Future()  # `None`: nobody knows
+        self._waiting: asyncio.Future[dict[str, Any] | None] | None = None
 
     def stop(self, why: str) -> None:
         """End it and all that it has started; `why` becomes its fault."""
@@ -48,10 +49,9 @@ class Running:
 
     async def end(self, seconds: float) -> End | None:
         """Wait for its end; `None` if it has not ended after these seconds."""
-        waiting = asyncio.wrap_future(self._ended)
-        with suppress(TimeoutError):
-            return self._read(await asyncio.wait_for(asyncio.shield(waiting), seconds))
-        return None
+        self._waiting = self._waiting or asyncio.wrap_future(self._ended)
+        await asyncio.wait([self._waiting], timeout=seconds)
+        return self._read(self._waiting.result()) if self._waiting.done() else None
 
     def _read(self, end: dict[str, Any] | None) -> End:
         if end is None:
