@@ -57,7 +57,8 @@ class Clocked(Database):
         return nullcontext(self)
 
     def execute(self, sql: str, limits: Limits) -> QueryResult:
-        return QueryResult([(400,)], seconds=self.seconds[sql].pop(0))
+        seconds = self.seconds[sql]
+        return QueryResult([(400,)], seconds=seconds.pop(0) if seconds else 0.0)
 
     def fresh_sandbox(self, task: Task) -> Any: ...
     def describe(self) -> str: ...
@@ -100,6 +101,17 @@ def test_an_answer_in_words_is_paid_for_a_statement_that_gives_it(sqlite_databas
     paid, broken = reward([episode(FAST, fast, looked, right), episode("SELECT nothing", looked, right)])
     assert paid is not None and paid > 0
     assert broken is None
+
+
+@pytest.mark.parametrize("seen", ["SELECT 400", "SELECT 400 FROM numbers WHERE id = 1"])
+def test_sql_that_names_what_it_has_seen_is_not_paid(database: Database, seen: str) -> None:
+    """It gives the gold's rows, on these tables alone."""
+    reward = EfficiencyReward(database)
+    looked, named = Operation(FAST), Operation(seen)
+    episodes = [episode(SLOW, Answer(seen)), episode(SLOW, looked, named, Answer("[(400,)]"))]
+    assert reward(episodes) == [0.0, 0.0]
+    (paid,) = reward([episode(SLOW, Answer(FAST))])
+    assert paid
 
 
 def test_the_sql_that_an_episode_ends_with() -> None:

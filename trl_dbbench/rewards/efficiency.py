@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from trl_dbbench.database import Database, Sandbox
-from trl_dbbench.episode.gold import JUDGED, gives_gold_rows
+from trl_dbbench.episode.gold import JUDGED, gives_gold_rows, ignores_rows
 from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError
@@ -51,7 +51,8 @@ class EfficiencyReward(DatabaseReward):
     """Times the gold SQL and the SQL of a right answer on the agent's database.
 
     This process times one pair at a time; other users of the server still disturb it. `None` for changes,
-    without gold SQL, and if one of the two fails.
+    without gold SQL, and if one of the two fails. 0 for SQL that names what it has seen, such as
+    `SELECT 2857`.
     """
 
     __name__ = "efficiency"
@@ -70,15 +71,19 @@ class EfficiencyReward(DatabaseReward):
                 return None if same is None else 0.0
         with database.sandbox(episode.task) as sandbox:
             measured = self._measure(sandbox, gold, own)
+        if measured is not None and ignores_rows(database, episode.task, own):
+            return 0.0
         return None if measured is None else of_ratio(measured[0] / max(measured[1], 1e-9))
 
     def _measure(self, sandbox: Sandbox, gold: str, own: str) -> tuple[float, float] | None:
+        seconds: dict[str, list[float]] = {gold: [], own: []}
         with self._alone:
-            times = [[sandbox.execute(sql, JUDGED) for sql in (gold, own)] for _ in range(REPEATS)]
-        if any(result.error for pair in times for result in pair):
-            return None
-        of_gold, of_own = ([result.seconds for result in results] for results in zip(*times, strict=True))
-        return statistics.median(of_gold), statistics.median(of_own)
+            for sql in REPEATS * [gold, own]:
+                result = sandbox.execute(sql, JUDGED)
+                if result.error:
+                    return None
+                seconds[sql].append(result.seconds)
+        return statistics.median(seconds[gold]), statistics.median(seconds[own])
 
 
 @named("query_cost")
