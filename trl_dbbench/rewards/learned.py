@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,6 +31,7 @@ from transformers.utils import cached_file
 from trl_dbbench.engines.transformers.models import all_layers_found
 from trl_dbbench.episode.protocol import AgentProtocol
 from trl_dbbench.episode.templates import check_shows_episodes
+from trl_dbbench.episode.tool_calls import has_header
 from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.errors import ConfigError, load_errors, why_not_loaded
 from trl_dbbench.utils.files import found_from_everywhere
@@ -57,8 +59,32 @@ class Reader:
             tokenizer.pad_token = tokenizer.eos_token
 
     def rendered(self, messages: Messages) -> str:
-        """Return the conversation as text."""
+        """Return the conversation as text. No message holds a mark that would begin another."""
+        return self._render([*map(self._without_marks, messages)])
+
+    def _render(self, messages: Messages) -> str:
         return str(self.tokenizer.apply_chat_template(messages, tokenize=False, **self.shown))
+
+    def _without_marks(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Put a blank into each control token; in a turn, which may hold calls, those around messages."""
+        text, turn = message.get("content"), message.get("role") == "assistant"
+        if not isinstance(text, str) or message.get("role") == "system" or (turn and has_header(text)):
+            return message
+        around, others = self._marks
+        for mark in around if turn else [*around, *others]:
+            text = text.replace(mark, f"{mark[0]} {mark[1:]}")
+        return {**message, "content": text}
+
+    @cached_property
+    def _marks(self) -> tuple[list[str], list[str]]:
+        """The control tokens around messages, and the others."""
+        added = self.tokenizer.added_tokens_decoder.values()
+        marks = {token.content for token in added if token.special} | {*self.tokenizer.all_special_tokens}
+        shown = self._render([{"role": role, "content": "-"} for role in ("user", "assistant", "user")])
+        parts: tuple[list[str], list[str]] = ([], [])
+        for mark in sorted(mark for mark in marks if len(mark.strip()) > 1):
+            parts[mark not in shown and mark != self.tokenizer.eos_token].append(mark)
+        return parts
 
     def ids_of(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
