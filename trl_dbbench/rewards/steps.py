@@ -100,9 +100,10 @@ class StateProgress(DatabaseReward):
     """How much closer a turn of a change brought the tables to the gold's.
 
     The potential of a state is the number of rows it shares with the gold state, over the number of rows in
-    either. A turn's reward is the potential after it minus the potential before it. Such rewards leave the
-    optimal policy unchanged (Ng et al., 1999, "Policy invariance under reward transformations"). Statements
-    are executed again on a fresh sandbox.
+    either. A turn's reward is the potential after it minus the potential before it, as in potential-based
+    shaping (Ng et al., 1999, "Policy invariance under reward transformations"). The potential at the end is
+    not taken back, so an episode is paid for a change that is partly right. Statements are executed again on
+    a fresh sandbox.
     """
 
     __name__ = "state_progress"
