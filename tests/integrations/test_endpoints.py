@@ -468,6 +468,7 @@ def test_settings_that_a_server_does_not_take_are_left_out(api: Api, play: Play)
         ("https://api.openai.com/v1/responses", "https://api.openai.com/v1"),
         ("http://localhost:11434/api/chat", "http://localhost:11434/v1"),
         ("https://api.perplexity.ai/chat/completions", "https://api.perplexity.ai"),
+        ("https://h.example/models/chat/completions", "https://h.example/models"),
         ("https://api.anthropic.com/v1/messages", "https://api.anthropic.com/v1"),
     ],
 )

@@ -142,7 +142,8 @@ def base_url(url: str) -> str:
             f"({KEY_VARIABLE}, or the variable that --api-key-env names)."
         )
     path, given = re.subn(r"/chat/completions/?$", "", parts.path)
-    path = re.sub(r"/(completions|messages|responses|models|api/(chat|generate|tags))/?$", "", path)
+    if not given:
+        path = re.sub(r"/(completions|messages|responses|models|api/(chat|generate|tags))/?$", "", path)
     path = path.rstrip("/") or ("" if given else "/v1")  # some serve /chat/completions right at the host
     return f"{parts.scheme}://{parts.netloc}{path}"
 
