@@ -215,6 +215,19 @@ def test_a_point_may_group_where_commas_are_decimal(tmp_path: Path) -> None:
     assert read(tmp_path, "umsatz;ort\n1.25;a\n567;b\n")[0].columns[0].type == "DOUBLE"
 
 
+def test_decimal_commas_in_quotes_between_commas(tmp_path: Path) -> None:
+    content = 'product,price,stock\nChair,"1.234,50",1.250\nDesk,"99,90",12.000\nLamp,"5,00",2.500\n'
+    table, notes = read(tmp_path, content)
+    assert shown(table) == ["product TEXT", "price DECIMAL(10,2)", "stock TEXT"]
+    assert [row[1:] for row in table.rows] == [("1234.50", "1.250"), ("99.90", "12.000"), ("5.00", "2.500")]
+    assert notes == [
+        "t.price: decimal commas are read as points: '1.234,50' is 1234.50",
+        "t.stock: '1.250' may be a whole number or a fraction; kept as TEXT",
+    ]
+    table, _ = read(tmp_path, 'pop,ids,height\n"1,234","1,2",2.5\n"5,678","3,4",1.5\n')
+    assert shown(table) == ["pop TEXT", "ids TEXT", "height DOUBLE"], "the point is the decimal one"
+
+
 def test_several_points_group_where_commas_are_decimal(tmp_path: Path) -> None:
     table, _ = read(tmp_path, "preis;einwohner\n1,5;1.234.567\n2,5;890.123\n")
     assert table.rows == ((1.5, 1234567), (2.5, 890123))

@@ -373,6 +373,13 @@ def has_marks(text: str) -> bool:
     return found is not None and _PLAIN.fullmatch(text) is None
 
 
+def _has_fractions(texts: Sequence[str], mark: str) -> bool:
+    """Return whether one of the texts is a number in which this mark cannot stand between thousands."""
+    form = _WITH_COMMA if mark == "," else _WITH_POINT
+    stripped = (text.strip() for text in texts if mark in text)
+    return any(form.fullmatch(text) and not _GROUPED[mark].fullmatch(text) for text in stripped)
+
+
 def kept_as_text(texts: Sequence[str], mark: str = ".") -> Reading | None:
     """The reading of texts such as `1.234`, beside such as `567`, that may be whole numbers or fractions."""
     grouped = re.compile(rf"-?[1-9]\d{{0,2}}[{mark}]\d{{3}}", re.ASCII)
@@ -669,6 +676,7 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
     for line in file.notes:
         note(line)
     readings: list[tuple[str, Reading, bool]] = []
+    pointed = file.delimiter == "," and any(_has_fractions(texts, ".") for texts in file.columns)
     decimal = set[str]()  # marks that surely stand before a fraction
     for title, texts in zip(file.header, file.columns, strict=True):
         name, type_ = _title(title, path)
@@ -681,7 +689,8 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
                 )
         filled = [*filter(None, texts)]
         if type_ is None:
-            reading = with_missing(filled, file.delimiter != ",")
+            commas = file.delimiter != "," or (not pointed and _has_fractions(filled, ","))
+            reading = with_missing(filled, commas)
             mark = "," if reading.commas else "."
             if reading.type.startswith(("DEC", "DOU")) and not kept_as_text(filled, mark):
                 decimal.add(mark)
