@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -592,6 +593,26 @@ def test_an_answer_is_what_the_tables_hold(
             shown = sandbox.execute(f"SELECT {name} FROM t WHERE {name} = '{gold}'")
             answered = Answer(TextProtocol().observe(shown))
             assert Judge(sqlite_database)(task, answered, sandbox, "agentbench_text").right
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        ("[94105, 10001, 7]", (("94105",), ("10001",), (7,))),
+        ('["31.12.2024", "1.1.2024"]', (("2024-12-31",), ("2024-01-01",))),
+        ("(1, '31.12.2024', None)", ((1, "2024-12-31", None),)),
+        ("[1, '1']", ((1,), ("1",))),
+        (94105, (("94105",),)),
+        ([[94105, 2], ["5.1.2024", None]], (("94105", 2), ("2024-01-05", None))),
+        (1, ((1,),)),
+    ],
+)
+def test_each_value_of_an_answer_is_what_the_tables_hold(tmp_path: Path, answer: Any, gold: tuple) -> None:
+    (tmp_path / "t.csv").write_text("zip,day,n\n02134,31.12.2024,1\n94105,1.1.2024,2\n10001,5.1.2024,3\n")
+    (tmp_path / "q.jsonl").write_text(json.dumps({"question": "Which?", "answer": answer}))
+    convert(tmp_path / "q.jsonl", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
+    (task,) = load_tasks(tmp_path / "o.jsonl")
+    assert task.gold.answer == gold
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ class CsvFormat:
     def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
         self._questions += 1
         given = _given(entry)
-        if isinstance(answer := given.get("answer"), str) and "sql" not in given:
-            given["answer"] = self._as_held(answer)
+        if "answer" in given and "sql" not in given:
+            given["answer"] = self._as_held(given["answer"])
         task = checked(_task(given, self._tables, str(self._questions)))
         if task.gold.sql is None:
             for cell in (cell for row in task.gold.answer or () for cell in row):
@@ -87,21 +87,35 @@ class CsvFormat:
                 self._warn(task, f"the SQL gives {rows}, the answer says {gold}")
         return _answerable(task)
 
-    def _as_held(self, answer: str) -> Any:
-        """Return a single value as the tables hold it: their zip codes are texts, their dates MySQL's."""
-        text, (texts, numbers) = answer.strip(), self._cells
-        if text.upper() == "NULL":
-            return [[None]]
+    def _as_held(self, answer: Any) -> Any:
+        """Return values as the tables hold them: their zip codes are texts, their dates MySQL's."""
+        if isinstance(answer, str):
+            if (text := answer.strip()).upper() == "NULL":
+                return [[None]]
+            if (held := self._held(text)) is not None:
+                return [[held]]
+        return [
+            [*map(self._cell_held, row)] if isinstance(row, list) else self._cell_held(row)
+            for row in _answer_rows(answer)
+        ]
+
+    def _cell_held(self, cell: Any) -> Any:
+        known = isinstance(cell, str | int | float) and not isinstance(cell, bool)
+        held = self._held(str(cell)) if known else None
+        return cell if held is None else held
+
+    def _held(self, text: str) -> str | None:
+        """The one text of the tables that a value is; `None` if it is a number of theirs, or in none."""
+        texts, numbers = self._cells
         days = {read_if_fit(partial(day_of, month_first=first), text) for first in (False, True)}
-        if len(held := sorted(texts.intersection(days))) == 1:
-            return [held]
-        number = number_or_text(text)
-        if number in numbers:
-            return answer
+        if len(held := texts.intersection(days)) == 1:
+            return next(iter(held))
+        if number_or_text(text) in numbers:
+            return None
         if text in texts:
-            return [[text]]
+            return text
         times = texts.intersection(read_if_fit(timed(each, [text]).read, text) for each in self._times)
-        return [[*times]] if len(times) == 1 else answer
+        return next(iter(times)) if len(times) == 1 else None
 
     @cached_property
     def _times(self) -> frozenset[str]:
