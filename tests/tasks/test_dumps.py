@@ -225,3 +225,40 @@ def test_a_table_that_is_emptied_before_its_rows_come(
         assert sandbox.execute("SELECT a FROM t").rows == [(1,), (2,)]
     assert "The first rows of t:\n1\n2 */" in replace(task, schema="full").prompt()
     assert import_from([str(tmp_path / "d.sql")]).tables[0].rows == ((1,), (2,))
+
+
+@pytest.mark.parametrize(
+    ("altered", "rows"),
+    [
+        ("ADD COLUMN title text AFTER NAME, ADD n int", "(1,'Ann','Dr','5',NULL)"),
+        ("ADD n int, ADD `title` varchar(9) NOT NULL AFTER `name`", "(1,'Ann','Dr','5',NULL)"),
+        ("ADD title text FIRST, ADD n int, MODIFY phone text AFTER title", "('Dr','5',1,'Ann',NULL)"),
+    ],
+)
+def test_a_column_has_the_place_that_it_is_added_at(
+    local_database: Database, tmp_path: Path, altered: str, rows: str
+) -> None:
+    (tmp_path / "d.sql").write_text(
+        "CREATE TABLE staff (id int, name text, phone text, KEY (id));\n"
+        f"ALTER TABLE staff {altered};\nINSERT INTO staff VALUES {rows};"
+    )
+    (table,) = import_from([str(tmp_path / "d.sql")]).tables
+    row = dict(zip([column.name for column in table.columns], table.rows[0], strict=True))
+    assert row == {"id": 1, "name": "Ann", "title": "Dr", "phone": "5", "n": None}
+    task = over(tmp_path / "d.sql")
+    assert "AFTER" not in replace(task, schema="full").prompt()
+    with local_database.sandbox(task) as sandbox:
+        assert sandbox.execute("SELECT * FROM staff").rows == list(table.rows)
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["DROP COLUMN phone", "CHANGE phone mail text", "ALTER phone SET DEFAULT 1", "RENAME COLUMN phone TO p"],
+)
+@pytest.mark.parametrize("first", ["ADD COLUMN mail text", "AUTO_INCREMENT = 5"])
+def test_what_is_not_carried_out_is_refused_behind_another_part(
+    tmp_path: Path, first: str, part: str
+) -> None:
+    (tmp_path / "d.sql").write_text(f"CREATE TABLE staff (phone text);\nALTER TABLE staff {first}, {part};")
+    with pytest.raises(TaskError, match=r"it has 'ALTER TABLE staff .*', which is not executed"):
+        Source.of(tmp_path / "d.sql").tables()

@@ -47,6 +47,19 @@ class Declaration:
         """The name of a column as it is declared, which a statement may write in other letters."""
         return same_name(self.columns, written) or written
 
+    def move(self, written: str, behind: str) -> None:
+        """Put a column behind another, or before all where that is empty."""
+        name = self.name_of(written)
+        names = [each for each in self.columns if each != name]
+        before, places = self.name_of(behind), ["", *names]
+        names.insert(places.index(before) if before in places else len(names), name)
+        self.columns = {each: self.columns[each] for each in names}
+
+    def place_of(self, line: Sequence[Word]) -> int:
+        """The number of the column that a line declares; keys come behind all columns."""
+        names = list(self.columns)
+        return names.index(self.name_of(shown_name(line[0].text))) if is_column(line) else len(names)
+
     def add(self, line: Sequence[Word]) -> None:
         """Add a line of CREATE TABLE: a column, which replaces one of its name, a key, or a constraint."""
         upper = [word.upper for word in line]

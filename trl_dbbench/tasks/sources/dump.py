@@ -240,7 +240,7 @@ class Made:
 
     def alter(self, words: Sequence[Word]) -> None:
         """Keys, columns and AUTO_INCREMENT that are declared when the rows are there, as by phpMyAdmin."""
-        for verb, line in sql.altered(words):
+        for verb, line, behind in sql.altered(words):
             self.declared.add(line)
             name = shown_name(line[0].text).casefold()
             if isinstance(self.create, Create) and verb == "ADD":
@@ -250,6 +250,10 @@ class Made:
                     line if is_column(each) and shown_name(each[0].text).casefold() == name else each
                     for each in self.create.lines
                 ]
+            if behind is not None:
+                self.declared.move(shown_name(line[0].text), behind)
+                if isinstance(self.create, Create):
+                    self.create.lines.sort(key=self.declared.place_of)
 
 
 class Contents:

@@ -28,6 +28,7 @@ _SILENT = ("SET", "LOCK", "UNLOCK", "START", "BEGIN", "COMMIT", "CHANGE")
 _CODE = ("TRIGGER", "PROCEDURE", "FUNCTION", "EVENT", "USER", "ROLE", "TABLESPACE", "SERVER")
 
 _ALTERED = ("ADD", "MODIFY")
+_NOT_CARRIED_OUT = ("DROP", "CHANGE", "RENAME", "ALTER")
 _NEVER_ALTERED = frozenset(
     {"RENAME", "DISCARD", "IMPORT", "TABLESPACE", "EXCHANGE", "PARTITION", "DIRECTORY", "CONNECTION", "UNION"}
 )
@@ -66,6 +67,9 @@ def kind_of(words: Sequence[Word]) -> str:
         made = next((each for each in upper[:20] if each in ("VIEW", *_CODE)), second)
         return "view" if made == "VIEW" else f"CREATE {made}"
     if (first, second) == ("ALTER", "TABLE"):
+        for part in _alterations(words)[1:]:
+            if part[0].upper in _NOT_CARRIED_OUT:
+                refuse(f"{joined(words[:3])} ... {joined(part[:3])}")
         if fourth in ("DISABLE", "ENABLE", "AUTO_INCREMENT"):
             return "nothing"
         if fourth not in _ALTERED or _names_a_database(upper) or _NEVER_ALTERED.intersection(upper):
@@ -230,13 +234,27 @@ def database_named(words: Sequence[Word]) -> str | None:
     return None if found is None or found.lower() in SYSTEM else found
 
 
-def altered(words: Sequence[Word]) -> Iterator[tuple[str, list[Word]]]:
-    """The columns and keys that an ALTER TABLE adds or modifies, each after its ADD or MODIFY."""
-    lines = lines_of([Word("sign", "(", False), *words[3:], Word("sign", ")", False)])
-    for verb, *rest in filter(None, lines):
+def _alterations(words: Sequence[Word]) -> list[list[Word]]:
+    """The parts of an ALTER TABLE, each of which begins with its verb."""
+    return [*filter(None, lines_of([Word("sign", "(", False), *words[3:], Word("sign", ")", False)]))]
+
+
+def altered(words: Sequence[Word]) -> Iterator[tuple[str, list[Word], str | None]]:
+    """The columns and keys that an ALTER TABLE adds or modifies, each after its ADD or MODIFY.
+
+    The last is the column that it is put behind, empty for FIRST; `None` if nothing is said of its place.
+    """
+    for verb, *rest in _alterations(words):
         line = [word for word in rest if word.upper != "COLUMN"]
-        if verb.upper in _ALTERED and line:
-            yield verb.upper, line
+        if verb.upper not in _ALTERED or not line:
+            continue
+        last = [word.upper for word in line[-2:]]
+        if is_column(line) and last[-1] == "FIRST":
+            yield verb.upper, line[:-1], ""
+        elif is_column(line) and last[0] == "AFTER":
+            yield verb.upper, line[:-2], shown_name(line[-1].text)
+        else:
+            yield verb.upper, line, None
 
 
 def _options(words: Sequence[str]) -> str:
