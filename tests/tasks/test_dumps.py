@@ -262,3 +262,26 @@ def test_what_is_not_carried_out_is_refused_behind_another_part(
     (tmp_path / "d.sql").write_text(f"CREATE TABLE staff (phone text);\nALTER TABLE staff {first}, {part};")
     with pytest.raises(TaskError, match=r"it has 'ALTER TABLE staff .*', which is not executed"):
         Source.of(tmp_path / "d.sql").tables()
+
+
+def test_a_statement_may_name_a_table_in_other_letters(local_database: Database, tmp_path: Path) -> None:
+    """As a server on Windows writes it and reads it."""
+    (tmp_path / "d.sql").write_text(
+        "CREATE TABLE emp (a int);\nINSERT INTO emp VALUES (7);\nDELETE FROM Emp;\n"
+        "INSERT INTO emp VALUES (8);\nTRUNCATE TABLE `EMP`;\nALTER TABLE EMP ADD b int;\n"
+        "INSERT INTO emp VALUES (1,2);\nCREATE TABLE gone (a int);\nDROP TABLE Gone;"
+    )
+    found = import_from([str(tmp_path / "d.sql")])
+    assert {table.name: table.rows for table in found.tables} == {"emp": ((1, 2),)}
+    task, source = over(tmp_path / "d.sql"), Source.of(tmp_path / "d.sql", only=["emp"])
+    for each in (task, replace(task, tables=source.tables(), source=source)):
+        with local_database.sandbox(each) as sandbox:
+            assert sandbox.execute("SELECT * FROM emp").rows == [(1, 2)]
+
+
+def test_a_table_whose_name_differs_in_letters_is_another(tmp_path: Path) -> None:
+    """As mysqldump writes them on Linux: before each table it drops one of that name, if there is one."""
+    (tmp_path / "d.sql").write_text(
+        "".join(f"DROP TABLE IF EXISTS `{t}`;\nCREATE TABLE `{t}` (a int);\n" for t in ("emp", "Emp"))
+    )
+    assert [table.name for table in Source.of(tmp_path / "d.sql").tables()] == ["emp", "Emp"]

@@ -121,9 +121,11 @@ class Dump:
                     create = None if into is None else into.create
                     yield sql.rows_put(statement, create.columns if isinstance(create, Create) else ())
                     continue
-                words, kind, name = statement, kind_of(statement), named(statement)
+                words, kind = statement, kind_of(statement)
+                name = seen.target(words, kind)
                 if kind in ("table", "alter") and not self._has(name):
                     continue
+                gone = seen.dropped(words) if kind == "drop" else []
                 twice = kind == "table" and name in seen.made and sql.if_not_there(words)
                 seen.see(words)
                 if twice:
@@ -132,11 +134,12 @@ class Dump:
                     yield from (f"{name}: {lost}" for lost in not_made(words))
                     yield Step(seen.made[name].sql)
                 elif kind == "alter":
-                    yield Step(joined(words))
+                    made_as = Word("quoted", quote(name), words[2].spaced)
+                    yield Step(joined([*words[:2], made_as, *words[3:]]))
                 elif kind == "empty" and self._has(name):
                     yield Step(f"DELETE FROM {quote(name)}")
                 elif kind == "drop" and words[1].upper == "TABLE":  # views are made at the end
-                    for name in filter(self._has, sql.names(words)):
+                    for name in filter(self._has, gone):
                         yield Step(f"DROP TABLE IF EXISTS {quote(name)}")
                 elif kind == "zone" and not zone:
                     zone = True
@@ -275,6 +278,16 @@ class Contents:
         self._sample = sample
         self._dropped: dict[str, Made] = {}
 
+    def target(self, words: Sequence[Word], kind: str) -> str:
+        """The name that a statement makes, or of the table that it alters or empties, as that is made."""
+        name = named(words)
+        return name if kind not in ("alter", "empty") else same_name(self.made, name) or name
+
+    def dropped(self, words: Sequence[Word]) -> list[str]:
+        """The names that a DROP drops; with IF EXISTS, `Emp` may be another table than `emp`."""
+        exact = words[2].upper == "IF"
+        return [name if exact else same_name(self.made, name) or name for name in sql.names(words)]
+
     def see(self, statement: Rows | list[Word]) -> None:
         if isinstance(statement, Rows):
             name = shown_name(statement.table)
@@ -283,14 +296,15 @@ class Contents:
             else:
                 self.homeless[name] = None
             return
-        words, kind, name = statement, kind_of(statement), named(statement)
+        words, kind = statement, kind_of(statement)
+        name = self.target(words, kind)
         if kind == "table" and not (name in self.made and sql.if_not_there(words)):
             create = sql.table_made(words)
             first = re.search(r"AUTO_INCREMENT=(\d+)", create.options)
             last = int(first[1]) - 1 if first else 0
             self.made[name] = Made(create, declaration(words), self._sample(name), last)
         elif kind == "drop":
-            for gone in sql.names(words):
+            for gone in self.dropped(words):
                 self.views.pop(gone, None)
                 if (old := self.made.pop(gone, None)) is not None:
                     self._dropped[gone] = old
