@@ -108,6 +108,21 @@ def test_generated_columns_that_have_no_values_in_a_dump_are_left_out(tmp_path: 
         assert f"{column}: left out, it is generated, and the dump has no values of it" in found.notes
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        "GENERATED ALWAYS AS (case when a is not null then a + 1 end) STORED",
+        "DEFAULT NULL CHECK (b is not null or cast(a as unsigned) > 0)",
+    ],
+)
+def test_conditions_in_brackets_do_not_make_a_column_not_null(tmp_path: Path, more: str) -> None:
+    found = imported(
+        tmp_path, f"CREATE TABLE t (a int NOT NULL, b int {more}); INSERT INTO t VALUES (1,NULL);"
+    )
+    assert [column.type for column in found.tables[0].columns] == ["INT NOT NULL", "INT"]
+    assert found.tables[0].rows == ((1, None),)
+
+
 def test_texts_of_other_encodings_are_left_out_with_a_note(tmp_path: Path) -> None:
     found = imported(
         tmp_path,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, takewhile
+from itertools import accumulate, pairwise, takewhile
 
 from trl_dbbench.tasks.column_types import SYNONYMS, Declared, task_column
 from trl_dbbench.tasks.sources.dump_text import Word, joined, shown_name, unescaped
@@ -135,14 +135,16 @@ class Declaration:
             return self._add_column([line[0], line[1]._replace(text="VARCHAR"), *line[3:]], upper[1:])
         size = _type_ends(line)
         name, behind, rest = self.name_of(shown_name(line[0].text)), line[size:], upper[size:]
-        pairs = set(pairwise(rest))
+        depths = accumulate((word.text == "(") - (word.text == ")") for word in behind)
+        outside = [word for word, depth in zip(rest, depths, strict=True) if not depth]
+        pairs = set(pairwise(outside))
         if "PRIMARY" in rest or "UNIQUE" in rest:
             self.hold((name,), "PRIMARY KEY" if "PRIMARY" in rest else "UNIQUE")
         if "CHECK" in rest:
             self._add_check(behind[rest.index("CHECK") + 1 :])
         if "REFERENCES" in rest:
             self.notes.append(f"the foreign key of {name} is not held")
-        signs = [word.lower() for word in ("UNSIGNED", "ZEROFILL") if word in rest]
+        signs = [word.lower() for word in ("UNSIGNED", "ZEROFILL") if word in outside]
         word = joined(line[1:2]).lower()
         type_ = SYNONYMS.get(word, word) + joined(line[2:size])
         default, computed = _default(behind[rest.index("DEFAULT") + 1 :] if "DEFAULT" in rest else ())
