@@ -107,6 +107,7 @@ def test_no_value_changes_without_a_note(
         (pa.array([[1, 2], [3]]), "it has the type list<element: int64>"),
         (pa.array([{"a": 1}, None]), "it has the type struct<a: int64>"),
         (pa.array([datetime.timedelta(1), None]), "it has the type duration[us]"),
+        (pa.array(pd.period_range("2024-01", periods=2, freq="M")), "it has the type pandas.period;"),
         (pa.array([b"\xff", None]), "its type binary holds bytes"),
         (pa.array([float("inf"), 1.0]), "it holds an infinite number"),
         (pa.array([2**60, 0], pa.timestamp("us")), "column 'v' cannot be read: date value out of range"),
@@ -116,6 +117,16 @@ def test_one_column_leaves_out_only_itself(tmp_path: Path, values: pa.Array, rea
     found = imported(tmp_path, values)
     assert [column.name for column in found.tables[0].columns] == ["id"]
     assert found.notes[0].startswith(f"t.v: left out, {reason}")
+
+
+def test_a_type_that_is_not_loaded_is_not_what_it_is_stored_as(tmp_path: Path) -> None:
+    named = {"v": "acme.month", "j": "google:sqlType:json"}
+    fields = [pa.field(name, pa.int64()) for name in ("id", "v", "j")]
+    fields = [field.with_metadata({"ARROW:extension:name": named.get(field.name, "")}) for field in fields]
+    pq.write_table(pa.table([[1, 2], [648, 649], [3, 4]], pa.schema(fields)), tmp_path / "t.parquet")
+    found = import_from([str(tmp_path)])
+    assert found.tables[0].rows == ((1, 3), (2, 4))
+    assert [note.partition(";")[0] for note in found.notes] == ["t.v: left out, it has the type acme.month"]
 
 
 @pytest.mark.parametrize(

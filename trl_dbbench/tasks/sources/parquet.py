@@ -38,6 +38,15 @@ _SPARE = re.compile(r"\.0+$|(?<=\.\d{6})000$")
 _INDEX = re.compile(r"__index_level_\d+__")
 """Column that pandas makes of an index without a name."""
 
+_EXTENSION = b"ARROW:extension:name"
+"""Where a field has the name of an extension type that is not loaded."""
+
+_AS_STORED = (
+    *("arrow.json", "arrow.bool8", "arrow.uuid"),
+    *("google:sqlType:datetime", "google:sqlType:geography", "google:sqlType:json"),  # BigQuery's
+)
+"""Extension types whose cells are what is stored; pandas' months are stored as numbers."""
+
 _UTC = ("UTC", "Etc/UTC", "+00:00", "GMT", "Z")
 
 
@@ -68,7 +77,10 @@ def open_parquet(path: Path) -> tuple[ParquetFile, list[ParquetColumn]]:
 
     try:
         file = pyarrow.parquet.ParquetFile(path)
-        columns = [_column(field.name, field.type) for field in file.schema_arrow]
+        columns = [
+            _column(field.name, field.type, (field.metadata or {}).get(_EXTENSION, b"").decode())
+            for field in file.schema_arrow
+        ]
     except (OSError, pyarrow.ArrowException) as error:
         raise TaskError(f"{path} is not a readable parquet file: {error}") from None
     if not columns:
@@ -161,17 +173,19 @@ def _task_cells(path: Path, file: ParquetFile, column: ParquetColumn) -> tuple[s
     return column.type, texts, notes
 
 
-def _column(name: str, type: pyarrow.DataType) -> ParquetColumn:
+def _column(name: str, type: pyarrow.DataType, extension: str = "") -> ParquetColumn:
     import pyarrow
 
     is_ = pyarrow.types
     made = partial(ParquetColumn, name, arrow=str(type))
     if is_.is_dictionary(type):
-        return _column(name, type.value_type)
+        return _column(name, type.value_type, extension)
     if isinstance(type, pyarrow.BaseExtensionType):
         if type.extension_name == "arrow.uuid":
             return made("CHAR(36)", read=_each(str))
-        return _column(name, type.storage_type)  # such as JSON
+        return _column(name, type.storage_type, type.extension_name)
+    if extension and extension not in _AS_STORED:
+        return made("", arrow=extension)
     if is_.is_boolean(type):
         return made("BOOLEAN", read=_each(int))
     if is_.is_integer(type):
