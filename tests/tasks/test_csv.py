@@ -312,6 +312,23 @@ def test_last_cells_that_are_empty_in_sixteen_rows_of_excel(tmp_path: Path) -> N
 def test_a_colon_may_be_part_of_a_name(tmp_path: Path) -> None:
     table, _ = read(tmp_path, "dc:title,geo:lat,net:gross (EUR)\na,1.5,2\n")
     assert shown(table) == ["dc:title TEXT", "geo:lat DOUBLE", "net:gross (EUR) INT"]
+
+
+@pytest.mark.parametrize(
+    ("header", "columns"),
+    [
+        ("dc:title,dc:date", ["dc:title INT", "dc:date INT"]),
+        ("source,Source:date", ["source INT", "Source:date INT"]),
+        ("made:int,source:date", ["made INT", "source DATE"]),
+        ("dc:title,dc:DATE", ["dc:title INT", "dc DATE"]),
+        ("dc:title,dc:varchar(9)", ["dc:title INT", "dc VARCHAR(9)"]),
+    ],
+)
+def test_a_type_in_small_letters_beside_names_with_the_same_beginning(
+    tmp_path: Path, header: str, columns: list[str]
+) -> None:
+    cell = "2024-01-01" if columns[1].endswith("DATE") else "2024"
+    assert shown(read(tmp_path, f"{header}\n1,{cell}\n")[0]) == columns
     for header in ("price:DECIMALL", "price:decmal(10,2)"):
         with pytest.raises(TaskError, match=r"unknown type '(DECIMALL|decmal)' of the column 'price'"):
             read(tmp_path, f'"{header}"\n1\n')

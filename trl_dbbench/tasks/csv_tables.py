@@ -679,7 +679,7 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
     pointed = file.delimiter == "," and any(_has_fractions(texts, ".") for texts in file.columns)
     decimal = set[str]()  # marks that surely stand before a fraction
     for title, texts in zip(file.header, file.columns, strict=True):
-        name, type_ = _title(title, path)
+        name, type_ = _title(title, path, file.header)
         chosen = options.types.get(f"{path.stem}.{name}", options.types.get(name))
         if chosen is not None:
             type_ = _title(f"{name}:{chosen}", path)[1]
@@ -717,11 +717,18 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
     return Table(path.stem, tuple(columns), tuple(zip(*cells_by_column, strict=True)))
 
 
-def _title(title: str, path: Path) -> tuple[str, str | None]:
-    """`price:DECIMAL(10,2)` is a name and a type; a colon before anything else belongs to the name."""
+def _title(title: str, path: Path, header: Sequence[str] = ()) -> tuple[str, str | None]:
+    """`price:DECIMAL(10,2)` is a name and a type; a colon before anything else belongs to the name.
+
+    So does that of `dc:date` beside `dc` or `dc:title` in the header.
+    """
     typed = re.fullmatch(r"(.*\S):([A-Za-z]+)((?:\(.*\))?(?: [A-Za-z_ ]+(?:utf8\w*)?)?)", title)
     if typed is None or not (typed[2].upper() in CSV_TYPES or typed[2].isupper() or "(" in typed[3]):
         return title, None
+    if not (typed[2].isupper() or typed[3]):
+        before, others = f"{typed[1]}:".casefold(), [each for each in header if each != title]
+        if any(f"{each}:".casefold().startswith(before) for each in others):
+            return title, None
     if typed[2].upper() not in CSV_TYPES:
         raise TaskError(
             f"{path}: unknown type '{typed[2]}' of the column '{typed[1]}'; allowed: {', '.join(CSV_TYPES)}. "
