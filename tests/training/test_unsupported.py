@@ -31,6 +31,7 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3NextConfig,
     RwkvConfig,
+    get_scheduler,
     xLSTMConfig,
 )
 from trl import GRPOConfig
@@ -495,6 +496,27 @@ def test_the_best_model_is_the_most_accurate(setting: dict[str, Any], tmp_path: 
     assert other.metric_for_best_model == "eval_reward"
     with pytest.raises(ConfigError, match="metric_for_best_model: loss says nothing of the model"):
         DBBenchGRPOConfig(output_dir=str(tmp_path), metric_for_best_model="loss", **saved)
+
+
+@pytest.mark.parametrize("better", ["greater", "less"])
+def test_the_learning_rate_falls_where_the_measure_no_longer_improves(better: str, tmp_path: Path) -> None:
+    """It fell while the accuracy rose: transformers' schedule waits for a fall of any measure."""
+    settings = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps", "eval_steps": 1}
+    if better == "less":
+        settings |= {"metric_for_best_model": "eval_turns", "greater_is_better": False}
+    args = config(tmp_path, lr_scheduler_kwargs={"patience": 0}, **settings)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    schedule = get_scheduler(
+        args.lr_scheduler_type, optimizer, scheduler_specific_kwargs=args.lr_scheduler_kwargs
+    )
+    rates = []
+    for accuracy in (0.2, 0.5, 0.8, 0.8):
+        schedule.step(accuracy if better == "greater" else 1 - accuracy)
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([1.0, 1.0, 1.0, 0.1])
+    wrong = "min" if better == "greater" else "max"
+    with pytest.raises(ConfigError, match=f"mode: {wrong} contradicts greater_is_better.* Leave mode out"):
+        config(tmp_path, lr_scheduler_kwargs={"mode": wrong}, **settings)
 
 
 @pytest.mark.parametrize(

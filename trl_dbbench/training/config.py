@@ -284,6 +284,7 @@ class DBBenchGRPOConfig(GRPOConfig):
         use_new_names(self)
         self._measure_by_accuracy()
         super().__post_init__()
+        self._turn_plateau()
         self.num_generations = int(self.num_generations)
         self.vllm_server_urls = servers_asked(partial(getattr, self))
         check_settings(self)
@@ -320,6 +321,19 @@ class DBBenchGRPOConfig(GRPOConfig):
         if measure is None:
             self.metric_for_best_model = ACCURACY
             self.greater_is_better = True
+
+    def _turn_plateau(self) -> None:
+        """Let reduce_lr_on_plateau wait for a rise, where greater is better, not always for a fall."""
+        if self.lr_scheduler_type != "reduce_lr_on_plateau":
+            return
+        mode = "max" if self.greater_is_better else "min"
+        kwargs = vars(self)["lr_scheduler_kwargs"] or {}
+        if (given := kwargs.get("mode", mode)) != mode:
+            raise ConfigError(
+                f"lr_scheduler_kwargs: mode: {given} contradicts greater_is_better: "
+                f"{str(self.greater_is_better).lower()}, which asks for {mode}. Leave mode out."
+            )
+        self.lr_scheduler_kwargs = {**kwargs, "mode": mode}
 
     def _check_fields(self) -> None:
         """Raise ConfigError for a setting that is none of its choices, or without the value that it needs, as
