@@ -43,7 +43,13 @@ from trl_dbbench.engines.transformers.backend import TransformersBackend
 from trl_dbbench.engines.transformers.models import check_model
 from trl_dbbench.runs.adapters import check_switched_off, with_adapter
 from trl_dbbench.training.combinations import EXCLUSIONS, NEEDED
-from trl_dbbench.training.unsupported import REFUSED_SETTINGS, TRACKERS, check_positions, default_of
+from trl_dbbench.training.unsupported import (
+    REFUSED_SETTINGS,
+    REFUSED_VALUES,
+    TRACKERS,
+    check_positions,
+    default_of,
+)
 
 # Before you list a new field of TRL or transformers here, find out what it does to a rollout on a database.
 
@@ -152,6 +158,16 @@ def test_a_setting_that_cannot_work_is_refused(name: str, tmp_path: Path) -> Non
         config(tmp_path, **settings)
     assert str(refused.value).startswith(f"{name}={value!r} "), "what was given"
     assert str(refused.value).endswith(f". {REFUSED_SETTINGS[name].remedy}"), "what to do"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, each) for name in REFUSED_VALUES for each in REFUSED_VALUES[name]]
+)
+def test_a_value_that_cannot_work_is_refused(name: str, value: str, tmp_path: Path) -> None:
+    why, remedy = REFUSED_VALUES[name][value]
+    with pytest.raises(ConfigError) as refused:
+        config(tmp_path, eval_strategy="steps", eval_steps=1, **{name: value})
+    assert str(refused.value) == f"{name}: {value} {why}. {remedy}"
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated")

@@ -116,6 +116,15 @@ REFUSED_SETTINGS: dict[str, Refusal] = {
 }
 """Fields of `GRPOConfig` that must keep their defaults -> why."""
 
+REFUSED_VALUES: dict[str, dict[str, Refusal]] = {
+    "lr_scheduler_type": {
+        "greedy": Refusal(
+            "goes by the loss of evaluations, which is 0 or the KL alone", "Set reduce_lr_on_plateau."
+        )
+    },
+}
+"""Fields of `GRPOConfig` -> those of their values that cannot be taken, and why."""
+
 VLLM_IN_PROCESS = (
     *("vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_tensor_parallel_size"),
     *("vllm_enable_sleep_mode", "vllm_model_impl"),
@@ -215,6 +224,10 @@ def check_settings(args: GRPOConfig) -> None:
         value = attrgetter(name)(args)
         if value != default_of(name):
             raise ConfigError(f"{name}={value!r} {why}. {remedy}")
+    for name, refused in REFUSED_VALUES.items():
+        value = getattr(getattr(args, name), "value", getattr(args, name))
+        if value in refused:
+            raise ConfigError(f"{name}: {value} {refused[value].why}. {refused[value].remedy}")
     for name in ("model_init_kwargs", "chat_template_kwargs"):
         if not isinstance(given := getattr(args, name) or {}, dict):
             raise ConfigError(f"{name} must be names with values, as in {{name: value}}; given is {given!r}.")
