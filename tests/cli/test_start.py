@@ -267,6 +267,22 @@ def test_held_out_tasks_are_played_before_and_after_where_nothing_says_when(
     assert (args.eval_strategy, args.eval_steps, args.eval_on_start) == expected
 
 
+def test_the_evaluation_after_the_training_chooses_no_weights(tmp_path, monkeypatch):
+    """The user read of eval_steps 0.9999999, which nobody had set."""
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text(
+        "tasks: a.jsonl\neval_tasks: b.jsonl\noutput_dir: out\nbf16: false\nuse_cpu: true\n"
+    )
+    parser = RecipeParser([TaskArguments, TrainingArguments])
+    args = ["--config", "my.yaml", "--metric_for_best_model", "reward"]
+    for asked in ("--load_best_model_at_end=true", "--save_strategy=best"):
+        with pytest.raises(
+            ConfigError, match=r"and eval_strategy is no. Set eval_strategy: steps, and eval_steps"
+        ):
+            parser.parse_args_and_config([*args, asked])
+        parser.parse_args_and_config([*args, asked, "--eval_steps=5", "--save_steps=5"])
+
+
 @pytest.mark.parametrize("flag", ["--no_gradient_checkpointing", "--gradient_checkpointing=false"])
 def test_the_command_line_wins_over_the_yaml_under_an_older_name(tmp_path, monkeypatch, flag):
     monkeypatch.chdir(tmp_path)

@@ -44,6 +44,7 @@ from trl_dbbench.engines.transformers.models import check_model
 from trl_dbbench.runs.adapters import check_switched_off, with_adapter
 from trl_dbbench.training.combinations import EXCLUSIONS, NEEDED
 from trl_dbbench.training.unsupported import (
+    BY_EVALUATIONS,
     REFUSED_SETTINGS,
     REFUSED_VALUES,
     TRACKERS,
@@ -512,6 +513,16 @@ def test_the_best_model_is_the_most_accurate(setting: dict[str, Any], tmp_path: 
     assert other.metric_for_best_model == "eval_reward"
     with pytest.raises(ConfigError, match="metric_for_best_model: loss says nothing of the model"):
         DBBenchGRPOConfig(output_dir=str(tmp_path), metric_for_best_model="loss", **saved)
+
+
+@pytest.mark.parametrize("name", BY_EVALUATIONS)
+def test_what_goes_by_evaluations_needs_some(name: str, tmp_path: Path) -> None:
+    """`save_strategy: best` without one saved no checkpoint at all."""
+    value = BY_EVALUATIONS[name]
+    message = f"^{name}: {str(value).lower()} goes by evaluations .* Set eval_strategy: steps, and eval_steps"
+    for nothing in ({}, {"eval_strategy": "no"}):
+        with pytest.raises(ConfigError, match=message):
+            config(tmp_path, **{name: value}, **nothing)
 
 
 @pytest.mark.parametrize("better", ["greater", "less"])

@@ -186,7 +186,10 @@ class RecipeParser(TrlParser):
             for name, value in BEFORE_AND_AFTER.items():
                 more += [] if name in given else [f"--{name}", value]
         args = [*args, *more]
-        self._check(self.parse_known_args(args)[0])
+        found = self.parse_known_args(args)[0]
+        if "--eval_steps" in more:  # nothing can go by the one evaluation after the training
+            found.eval_strategy = "no"
+        self._check(found)
         return super().parse_args_into_dataclasses(args=args, **options)
 
     def _check(self, found: Namespace) -> None:

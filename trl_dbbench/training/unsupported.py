@@ -169,6 +169,14 @@ CHOICES_OF_TRL: dict[type, dict[str, tuple[object, ...]]] = {
 """Settings of TRL and transformers that take one of a few values; TRL reads some only in the update."""
 
 
+BY_EVALUATIONS = {
+    "load_best_model_at_end": True,
+    "save_strategy": "best",
+    "lr_scheduler_type": "reduce_lr_on_plateau",
+}
+"""Settings that need evaluations during the training -> the value that does."""
+
+
 def check_values(args: Any, kind: type[TrainingArguments] | None = None) -> None:
     """Raise ConfigError for a value that TRL or transformers would refuse late, or in words of their own.
 
@@ -180,6 +188,12 @@ def check_values(args: Any, kind: type[TrainingArguments] | None = None) -> None
         for name, allowed in CHOICES_OF_TRL.get(each, {}).items():
             value = getattr(args, name)
             check_choice(name, getattr(value, "value", value), allowed)
+    for name, value in BY_EVALUATIONS.items():
+        if args.eval_strategy == "no" and getattr(args, name) == value:
+            raise ConfigError(
+                f"{name}: {str(value).lower()} goes by evaluations during the training, and eval_strategy is "
+                "no. Set eval_strategy: steps, and eval_steps: the steps from one to the next."
+            )
     if "trust_remote_code" in (getattr(args, "model_init_kwargs", None) or ()):
         raise ConfigError(
             "model_init_kwargs: trust_remote_code there would not count for the tokenizer and the config. "
