@@ -162,7 +162,15 @@ def test_a_setting_that_cannot_work_is_refused(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [(name, each) for name in REFUSED_VALUES for each in REFUSED_VALUES[name]]
+    ("name", "value"),
+    [
+        ("lr_scheduler_type", "greedy"),
+        *(
+            ("optim", name)
+            for name in ("lomo", "adalomo", "apollo_adamw_layerwise", "galore_adamw_layerwise")
+        ),
+        *(("optim", name) for name in ("galore_adamw_8bit_layerwise", "galore_adafactor_layerwise")),
+    ],
 )
 def test_a_value_that_cannot_work_is_refused(name: str, value: str, tmp_path: Path) -> None:
     why, remedy = REFUSED_VALUES[name][value]

@@ -116,7 +116,18 @@ REFUSED_SETTINGS: dict[str, Refusal] = {
 }
 """Fields of `GRPOConfig` that must keep their defaults -> why."""
 
+_IN_BACKWARD = Refusal(
+    "updates weights in the backward pass: several times a step where a micro-batch is divided, and its "
+    "state is not resumed",
+    "Set another, such as adamw_torch.",
+)
+
 REFUSED_VALUES: dict[str, dict[str, Refusal]] = {
+    "optim": {
+        name.value: _IN_BACKWARD
+        for name in OptimizerNames
+        if "layerwise" in name.value or name.value in ("lomo", "adalomo")
+    },
     "lr_scheduler_type": {
         "greedy": Refusal(
             "goes by the loss of evaluations, which is 0 or the KL alone", "Set reduce_lr_on_plateau."
