@@ -33,6 +33,7 @@ from trl_dbbench.training.memory import (
     layer_bytes,
     needed,
     plan,
+    quantized_bits,
 )
 
 TINY = ROOT / "recipes" / "tiny" / "model"
@@ -228,15 +229,27 @@ def test_a_model_that_is_quantized_on_disk_is_counted_as_such(tmp_path, monkeypa
                 {"argument": BitsAndBytesConfig(load_in_4bit=True)},
                 {"quantization_config": BitsAndBytesConfig(load_in_4bit=True)},
                 {"on_disk": BY_BITSANDBYTES},
+                {"on_disk": BY_BITSANDBYTES | {"bnb_4bit_use_double_quant": True}},
                 {"on_disk": {"quant_method": "gptq", "bits": 4}},
                 {"on_disk": {"quant_method": "gptq", "bits": 8}},
             )
         )
         if found is not None
     ]
-    whole, asked, *others, of_8_bits = weights
-    assert others == [asked] * 3
-    assert asked < of_8_bits < whole
+    whole, asked, *others, nested, of_4_bits, of_8_bits = weights
+    assert others == [asked] * 2
+    assert of_4_bits < nested < asked < of_8_bits < whole
+
+
+def test_the_bits_of_bitsandbytes_are_those_that_it_takes():
+    """4 bits of 64 weights have a scale in float32; nested, of 8 bits each."""
+    functional = pytest.importorskip("bitsandbytes.functional")
+    count = 64 * 256 * 4
+    for nested in (False, True):
+        packed, state = functional.quantize_4bit(torch.randn(count), compress_statistics=nested)
+        scales = [state.absmax, *([state.state2.absmax] if nested else [])]
+        taken = 8 * sum(each.nbytes for each in (packed, *scales)) / count
+        assert quantized_bits({"load_in_4bit": True, "bnb_4bit_use_double_quant": nested}) == taken
 
 
 def test_a_model_that_is_quantized_to_unknown_bits_has_no_bound(tmp_path, monkeypatch):

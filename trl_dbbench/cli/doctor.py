@@ -446,8 +446,9 @@ def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
         adapter = get_peft_config(case.model) or adapter_config(case.get("adapter_name_or_path"))
     sizes = Sizes.of(config, adapter, trust_remote_code=case.load_options["trust_remote_code"])
     asked = {name: True for name in ("load_in_4bit", "load_in_8bit") if case.get(name)}
+    nested = {"bnb_4bit_use_double_quant": case.get("use_bnb_nested_quant")}
     try:
-        bits = quantized_bits(asked or None, getattr(config, "quantization_config", None))
+        bits = quantized_bits(asked | nested if asked else None, getattr(config, "quantization_config", None))
     except ValueError as error:
         return Finding("memory", "note", f"what {name} needs cannot be told: {error}")
     given, mixed = case.get("model_init_kwargs"), case.accelerate.get("mixed_precision", "no") != "no"

@@ -230,7 +230,7 @@ class Place:
         there: bytes that one rank can have.
         value_bytes: of a parameter that is not trained, and of a value in the cache.
         lora: whether adapters are trained.
-        bits: that the model is loaded in, if in 8 or 4.
+        bits: of a weight of the quantized layers, if the model is loaded in 8 or 4 (`quantized_bits`).
         ranks: of the training.
         sharing: ranks that share the weights, and that share gradients and optimizer.
         full_precision: whether trained weights are kept in float32 (FSDP in mixed precision).
@@ -241,7 +241,7 @@ class Place:
     on_cpu: bool = False
     value_bytes: int
     lora: bool = False
-    bits: int | None = None
+    bits: float | None = None
     ranks: int = 1
     sharing: tuple[int, int] = (1, 1)
     full_precision: bool = False
@@ -637,8 +637,15 @@ def adapter_config(name_or_path: str | None) -> PeftConfig | None:
     return config
 
 
-def quantized_bits(*given: Any) -> int | None:
-    """Return the bits that a model's linear layers are quantized to, `None` if they are not.
+IN_4_BITS = 4 + 32 / 64
+"""Of bitsandbytes, with the float32 that scales 64 weights (`bitsandbytes.functional.quantize_4bit`)."""
+
+IN_4_BITS_NESTED = 4 + 8 / 64 + 32 / (64 * 256)
+"""The same, where that scale has 8 bits and 256 of them have a float32."""
+
+
+def quantized_bits(*given: Any) -> float | None:
+    """Return the bits of a weight in a model's quantized linear layers, `None` if none are.
 
     Args:
         given: a `quantization_config` each: an object, a dictionary or `None`; the first that is there
@@ -654,8 +661,9 @@ def quantized_bits(*given: Any) -> int | None:
     def get(name: str) -> Any:
         return found.get(name) if isinstance(found, Mapping) else getattr(found, name, None)
 
-    bits = 4 if get("load_in_4bit") else 8 if get("load_in_8bit") else get("bits")
-    if not isinstance(bits, int):
+    of_4_bits = IN_4_BITS_NESTED if get("bnb_4bit_use_double_quant") else IN_4_BITS
+    bits = of_4_bits if get("load_in_4bit") else 8 if get("load_in_8bit") else get("bits")
+    if not isinstance(bits, int | float):
         method = getattr(get("quant_method"), "value", get("quant_method"))
         raise ValueError(f"the model is quantized by {method}, which does not say to how many bits")
     return bits
