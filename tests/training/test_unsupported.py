@@ -247,6 +247,33 @@ def test_two_engines(tmp_path: Path) -> None:
         config(tmp_path, use_vllm=True, engine="transformers")
 
 
+def test_servers_that_would_not_be_asked(tmp_path: Path) -> None:
+    urls = ["http://10.0.0.8:8000"]
+    with pytest.raises(
+        ConfigError,
+        match=r"^engine: transformers and vllm_server_urls: \['http://10.0.0.8:8000'\] exclude each",
+    ):
+        config(tmp_path, engine="transformers", vllm_server_urls=urls)
+    trls = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": "http://10.0.0.7:8000/"}
+    with pytest.raises(
+        ConfigError, match=r"vllm_server_urls: .*8:8000.* and vllm_server_base_url: .* different"
+    ):
+        config(tmp_path, vllm_server_urls=urls, **trls)
+    same = ["http://10.0.0.7:8000"]
+    assert config(tmp_path, vllm_server_urls=same, **trls).vllm_server_urls == same
+
+
+@pytest.mark.parametrize("correction", ["token_tis", "sequence_tis"])
+def test_a_truncation_without_a_bound(correction: str, tmp_path: Path) -> None:
+    """torch.clamp refused it after the first rollout."""
+    unbounded = {"rollout_correction": correction, "vllm_importance_sampling_clip_max": None}
+    with pytest.raises(
+        ConfigError, match=f"rollout_correction: {correction} needs a bound, .*; set one of them"
+    ):
+        config(tmp_path, **unbounded)
+    config(tmp_path, vllm_importance_sampling_clip_min=0.5, **unbounded)
+
+
 def test_a_mode_that_trl_does_not_know(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"vllm_mode.*'local'.*server, colocate"):
         config(tmp_path, use_vllm=True, vllm_mode="local")

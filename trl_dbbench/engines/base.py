@@ -79,12 +79,17 @@ def in_process_vllm(args: Any) -> bool:
 
 def servers_asked(get: Callable[[str], Any]) -> list[str] | None:
     """Return the servers of settings: `vllm_server_urls`, or the one of TRL's `vllm_mode: server`."""
-    urls = get("vllm_server_urls")
+    urls, base = get("vllm_server_urls"), get("vllm_server_base_url")
+    if urls and base and [each.rstrip("/") for each in urls] != [base.rstrip("/")]:
+        raise ConfigError(
+            f"vllm_server_urls: {urls} and vllm_server_base_url: {base} name different servers; leave one of "
+            "them out."
+        )
     if urls is None and get("use_vllm") and get("vllm_mode") == "server":
-        if not (get("vllm_server_base_url") or get("vllm_server_host")):
+        if not (base or get("vllm_server_host")):
             raise ConfigError("vllm_server_host is empty; give it a value, or set vllm_server_base_url.")
         address = f"http://{get('vllm_server_host')}:{get('vllm_server_port')}"
-        return [get("vllm_server_base_url") or address]
+        return [base or address]
     return urls
 
 

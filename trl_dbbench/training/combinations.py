@@ -29,6 +29,8 @@ NEEDED = {
 """Settings that have an effect only with another -> that one."""
 
 EXCLUSIONS = (
+    # the engine
+    ("engine: transformers", "vllm_server_urls", "the former generates here, and would ask no server"),
     # the KL
     ("kl_reference: rollout, stage", "reference_model_name_or_path", "the former has its own reference"),
     ("kl_in_reward", "kl_reference: rollout", "the policy that played is no distance away from itself"),

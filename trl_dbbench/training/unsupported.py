@@ -268,6 +268,13 @@ def check_settings(args: GRPOConfig) -> None:
                 f"{name} has no effect on advantage: {args.advantage}, which scales rewards in its own way; "
                 "leave it out, or take advantage: grpo."
             )
+    bounds = (args.vllm_importance_sampling_clip_max, args.vllm_importance_sampling_clip_min)
+    if args.rollout_correction in ("token_tis", "sequence_tis") and bounds == (None, None):
+        raise ConfigError(
+            f"rollout_correction: {args.rollout_correction} needs a bound, and "
+            "vllm_importance_sampling_clip_max and vllm_importance_sampling_clip_min are empty; set one of "
+            "them, or leave both out for 3.0."
+        )
     check_vllm(args)
 
 
