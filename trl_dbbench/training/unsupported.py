@@ -53,6 +53,11 @@ _BATCHES = Refusal(
     "would divide the batches otherwise than into a group of num_generations samples for each prompt"
 )
 
+_FULL_EVAL = Refusal(
+    "has no effect during the training, and an evaluation outside it casts the weights for good",
+    "Leave it out; dtype says what the weights are loaded as.",
+)
+
 _SYNCED = Refusal("is a setting of sync_ref_model, which is refused")
 
 REFUSED_SETTINGS: dict[str, Refusal] = {
@@ -96,6 +101,9 @@ REFUSED_SETTINGS: dict[str, Refusal] = {
     "neftune_noise_alpha": Refusal(
         "would put noise into the embeddings that are trained with, and not into those of a rollout"
     ),
+    # precision
+    "bf16_full_eval": _FULL_EVAL,
+    "fp16_full_eval": _FULL_EVAL,
     # counting, saving and resuming
     "sync_ref_model": Refusal(
         "moves the reference's weights, which checkpoints do not keep: a resumed run would start from others",
