@@ -149,6 +149,19 @@ def test_lora_that_is_not_switched_on(recipe: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("recipe", NEEDED)
+@pytest.mark.parametrize(("name", "value"), [("bnb_4bit_quant_type", "fp4"), ("use_bnb_nested_quant", True)])
+def test_how_4_bits_are_made_goes_with_them(recipe: str, name: str, value: Any, tmp_path: Path) -> None:
+    for others in ({}, {"load_in_8bit": True, "use_peft": True}):
+        with pytest.raises(
+            ConfigError, match=f"{name} is used only with load_in_4bit: true; set that, or leave"
+        ):
+            parsed_by(recipe, tmp_path, **{name: value}, **others)
+    quantized = {"load_in_4bit": True, "use_peft": True, "dtype": "bfloat16"}
+    *_, model = parsed_by(recipe, tmp_path, **{name: value}, **quantized)
+    assert getattr(model, name) == value
+
+
+@pytest.mark.parametrize("recipe", NEEDED)
 def test_bf16_without_a_gpu_in_every_recipe(
     recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

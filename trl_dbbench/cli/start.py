@@ -265,6 +265,9 @@ def _as_float(value: Any) -> Any:
 
 def _check_quantized(found: Namespace) -> None:
     """Raise ConfigError for a model in 4 or 8 bits that transformers would not train, or not load."""
+    for name in ("bnb_4bit_quant_type", "use_bnb_nested_quant"):
+        if getattr(found, name) != getattr(ModelConfig, name) and not found.load_in_4bit:
+            raise ConfigError(f"{name} is used only with load_in_4bit: true; set that, or leave it out.")
     bits = next((name for name in ("load_in_4bit", "load_in_8bit") if getattr(found, name)), None)
     if bits and not found.use_peft and not getattr(found, "adapter_name_or_path", None):
         raise ConfigError(
