@@ -298,6 +298,16 @@ def test_greedy_rows_in_the_batch_say_what_a_pass_of_their_own_says(trainer_of, 
     assert runs["batch"] == runs["separate"]
 
 
+def test_the_share_in_the_prefix_cache_is_that_of_all_ranks(trainer_of, monkeypatch):
+    """It was rank 0's."""
+    trainer = trainer_of()
+    trainer.model.train()
+    other = torch.tensor([[90, 100]])
+    monkeypatch.setattr(trainer.accelerator, "gather", lambda own: torch.cat([own, other]))
+    trainer._note_prefix_cache(SimpleNamespace(cached_tokens=10, prompt_tokens=300))
+    assert trainer._metrics["train"]["rollout/cached_tokens"] == [100 / 400]
+
+
 def test_the_greedy_evaluation_precedes_every_so_many_rollouts(trainer_of, tmp_path):
     """Of five updates on one rollout each, the first, third and fifth; the samples are the same ones."""
     every = trainer_of(output_dir=tmp_path / "every", max_steps=5)

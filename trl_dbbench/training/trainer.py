@@ -512,9 +512,11 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
 
         - `rollout/cached_tokens`: share of the tokens before a turn that vLLM's prefix cache held.
         """
-        if read := getattr(engine, "prompt_tokens", 0):
+        if hasattr(engine, "cached_tokens"):
+            own = torch.tensor([[engine.cached_tokens, engine.prompt_tokens]], device=self.accelerator.device)
+            cached, read = self.accelerator.gather(own).sum(dim=0).tolist()
             phase = "train" if self.model.training else "eval"
-            self._metrics[phase]["rollout/cached_tokens"].append(engine.cached_tokens / read)
+            self._metrics[phase]["rollout/cached_tokens"] += [cached / read] if read else []
 
     def _note_ahead(self, episodes: Sequence[Episode], waited: float) -> None:
         """Logged, with `rollouts_ahead`:
