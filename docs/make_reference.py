@@ -21,7 +21,7 @@ from trl_dbbench.cli import COMMANDS
 from trl_dbbench.cli.arguments import DatabaseArguments, RewardArguments, TaskArguments
 from trl_dbbench.training.config import DBBenchGRPOConfig
 from trl_dbbench.training.ppo import DBBenchPPOConfig
-from trl_dbbench.training.unsupported import REFUSED_SETTINGS
+from trl_dbbench.training.unsupported import REFUSED_SETTINGS, REFUSED_VALUES
 
 PAGE = Path(__file__).with_name("reference.md")
 
@@ -67,9 +67,13 @@ def reference() -> str:
         kept = [_key(settings, each) for each in fields(settings) if each.name not in left_out]
         parts += [f"## {title}\n", f"{note}\n", _table(KEY_HEADS[:3], kept)]
     parts.append(
-        "## Refused\n\nTRL's keys that a rollout on a database cannot use end in an error at the start.\n"
+        "## Refused\n\nTRL's keys and values that a rollout on a database cannot use end in an error at the "
+        "start.\n"
     )
-    parts.append(_table(["key", "why", "instead"], [(f"`{k}`", *v) for k, v in REFUSED_SETTINGS.items()]))
+    refused = [(f"`{name}`", *why) for name, why in REFUSED_SETTINGS.items()]
+    for name, values in REFUSED_VALUES.items():
+        refused += [(f"`{name}: {value}`", *why) for value, why in values.items()]
+    parts.append(_table(["key", "why", "instead"], refused))
     parts.append("## Metrics\n")
     parts.append(
         "Logged beside TRL's own, to `metrics.jsonl` and the trackers. In held-out evaluations `eval_` "

@@ -1,8 +1,8 @@
 """Settings of TRL and transformers that rollouts cannot use: refused before anything is opened.
 
 A setting without effect is worse than an error. So each field of TRL's `GRPOConfig` works here as TRL says,
-or is in `REFUSED_SETTINGS`. `tests/training/test_unsupported.py` lists them all, so that a new version of TRL
-makes us decide.
+or is in `REFUSED_SETTINGS` (its value in `REFUSED_VALUES`). `tests/training/test_unsupported.py` lists them
+all, so that a new version of TRL makes us decide.
 """
 
 from __future__ import annotations
@@ -138,7 +138,8 @@ REFUSED_VALUES: dict[str, dict[str, Refusal]] = {
     },
     "lr_scheduler_type": {
         "greedy": Refusal(
-            "goes by the loss of evaluations, which is 0 or the KL alone", "Set reduce_lr_on_plateau."
+            "waits for a measure to fall, such as an evaluation's loss, which is 0 or the KL alone",
+            "Set reduce_lr_on_plateau, which goes by the accuracy.",
         )
     },
 }
