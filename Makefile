@@ -13,8 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PYTEST_ARGS ?= -m "not slow"
 # Tests wait for servers and processes of theirs, so two processors are not kept busy by two tests: one at a time for
-# each 2 GB of memory, up to 5. Each of these has servers of its own, so a file's tests stay together.
-AT_ONCE := $(shell awk '/^MemTotal/ {n = int($$2 / 2e6); print(n < 1 ? 1 : n > 5 ? 5 : n)}' /proc/meminfo)
+# each 2 GB of memory, up to 4. Each of these has servers of its own, so a file's tests stay together.
+AT_ONCE := $(shell awk '/^MemTotal/ {n = int($$2 / 2e6); print(n < 1 ? 1 : n > 4 ? 4 : n)}' /proc/meminfo)
 PYTEST_PROCESSES ?= -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 SEED ?= $(shell date +%s)
 
