@@ -13,7 +13,7 @@ tests ── server                       imports, starts no thread, forks what 
 xdist's workers are forked, too. Before such a worker does anything, a server of its own is forked from it:
 
 ```
-pytest -n 5 ── server
+pytest -n 4 ── server
   └─────────── a worker ── server
                  └──────── a recipe
 ```
