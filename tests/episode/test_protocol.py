@@ -305,6 +305,7 @@ def test_tools_answer(answers: list | str, values: tuple[str, ...]) -> None:
     [
         ("", "Error: no tool call found. Call execute_sql or commit_final_answer."),
         ("The answer is 42.", "Error: no tool call found."),
+        ("[Decimal('2.50'), datetime.date(2020, 1, 2)]", "Error: no tool call found."),  # a result
         ("<think>" + call("execute_sql", query="SELECT 1"), "Error: no tool call found."),
         ("<tool_call></tool_call>", "Error: the tool call is not valid JSON: Expecting value"),
         ('<tool_call>{"name": "execute_sql", "arg</tool_call>', "Error: the tool call is not valid JSON: "),

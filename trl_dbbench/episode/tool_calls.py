@@ -421,7 +421,7 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], Call]], ...]
     ),
     (re.compile(rf"<\|tool_call>call:{_NAME}"), _quoted),
     (re.compile(r"<\|tool_call_start\|>(?=\s*+\[?\s*+\w)"), _pythonic),
-    (re.compile(r"\A\s*+(?:<\|python_start\|>\s*+)?(?=\[[a-zA-Z_][\w.]{0,63}\()"), _pythonic),
+    (re.compile(r"\A\s*+(?:<\|python_start\|>\s*+)?(?=\[[a-zA-Z_][\w.]{0,63}\(\w{1,64}=)"), _pythonic),
     (
         re.compile(
             r"<tool_call>|<TOOLCALL>|\[TOOL_CALLS\]|<\|tool_call\|>|functools(?=\[)"
