@@ -84,25 +84,35 @@ SHAPE = {
     "vocab_size": 512,
     "pad_token_id": 0,
 }
+DROPPING = deepcopy(LORA)
+DROPPING.lora_dropout = 0.05
 SETTINGS = {
-    "LoRA in fp32": (torch.float32, True, False),
-    "LoRA in bf16": (torch.bfloat16, True, True),
-    "all weights in fp32": (torch.float32, False, False),
-    "all weights in bf16": (torch.bfloat16, False, True),
-    "all weights in fp32, computed in bf16": (torch.float32, False, True),
+    "LoRA in fp32": (torch.float32, LORA, False),
+    "LoRA in bf16": (torch.bfloat16, LORA, True),
+    "LoRA with dropout in fp32": (torch.float32, DROPPING, False),
+    "LoRA with dropout in bf16": (torch.bfloat16, DROPPING, True),
+    "all weights in fp32": (torch.float32, None, False),
+    "all weights in bf16": (torch.bfloat16, None, True),
+    "all weights in fp32, computed in bf16": (torch.float32, None, True),
 }
 
 
 def kept_by_autograd(
-    family: str, layers: int, dtype: torch.dtype, lora: bool, autocast: bool, tokens: int, **how: bool
+    family: str,
+    layers: int,
+    dtype: torch.dtype,
+    lora: LoraConfig | None,
+    autocast: bool,
+    tokens: int,
+    **how: bool,
 ) -> int:
     """Bytes of the tensors that a forward pass of two rows keeps, without parameters."""
     config = AutoConfig.for_model(family, num_hidden_layers=layers, **SHAPE)
     model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
     add_fused_lm_head(model, outputs=("log_probs", "entropy"))
     backbone = model.base_model
-    if lora:
-        model = get_peft_model(model, deepcopy(LORA))
+    if lora is not None:
+        model = get_peft_model(model, deepcopy(lora))
     model.train()
     if how.get("checkpointing"):
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -149,11 +159,11 @@ def test_what_a_layer_keeps_of_a_token(family, settings, how):
     }
     kept = (of_layer(96) - of_layer(64)) / (rows[96] - rows[64])
     config = AutoConfig.for_model(family, num_hidden_layers=2, **SHAPE)
-    sizes = Sizes.of(config, LORA if lora else None)
+    sizes = Sizes.of(config, lora)
     load = Load(
         value_bytes=dtype.itemsize,
         computed_bytes=2 if autocast else dtype.itemsize,
-        lora=lora,
+        lora=lora is not None,
         update=Batch(shared=how == "shared"),
         on_cpu=True,
     )
@@ -161,7 +171,7 @@ def test_what_a_layer_keeps_of_a_token(family, settings, how):
     assert computed == pytest.approx(kept, rel=0.08)
 
 
-@pytest.mark.parametrize("lora", [True, False])
+@pytest.mark.parametrize("lora", [LORA, None], ids=["LoRA", "all weights"])
 def test_autocast_keeps_a_copy_of_each_linear_layer(lora):
     """The bytes that a second layer adds whatever the rows' length, and none without autocast."""
 
@@ -175,8 +185,8 @@ def test_autocast_keeps_a_copy_of_each_linear_layer(lora):
 
     def estimated(layers: int) -> float:
         config = AutoConfig.for_model("llama", num_hidden_layers=layers, **SHAPE)
-        sizes = Sizes.of(config, LORA if lora else None)
-        return copied_bytes(sizes, Load(value_bytes=4, computed_bytes=2, lora=lora))
+        sizes = Sizes.of(config, lora)
+        return copied_bytes(sizes, Load(value_bytes=4, computed_bytes=2, lora=lora is not None))
 
     assert estimated(2) - estimated(1) == pytest.approx(whatever_the_length(autocast=True), rel=0.1)
     assert whatever_the_length(autocast=False) == pytest.approx(0, abs=1000)

@@ -134,6 +134,8 @@ class Sizes:
     """Values that a layer's trained linear layers read, equal ones once, without the attention's output."""
     inputs_apart: int = 0
     """Values that they read, each for itself."""
+    dropped: int = 0
+    """Values that a layer's adapters read through dropout (`lora_dropout`), each for itself."""
     ranks: int = 0
     """Ranks of a layer's adapters, added up."""
     tied: bool = False
@@ -163,7 +165,7 @@ class Sizes:
         heads, size = key_value_heads(text), head_size(text)
         counted = [(each.numel(), each.requires_grad) for each in model.parameters()]
         read: dict[str, int] = {}
-        ranks = 0
+        dropped = ranks = 0
         names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
         for name, module in model.named_modules():
             if ".0." not in name or name.rpartition(".")[2] in ("default", "base_layer"):
@@ -172,6 +174,8 @@ class Sizes:
             if features and any(weight.requires_grad for weight in module.parameters()):
                 read[place] = features
                 ranks += sum(each.out_features for each in getattr(module, "lora_A", {}).values())
+                drops = getattr(module, "lora_dropout", {}).values()
+                dropped += features * any(isinstance(each, nn.Dropout) for each in drops)
         read.pop("o_proj", None)
         same = {place: places[0] for places in SAME_INPUT for place in places}
         distinct = {same.get(place, place): count for place, count in read.items()}
@@ -191,6 +195,7 @@ class Sizes:
             linear=sum(each.weight.numel() for each in model.modules() if isinstance(each, nn.Linear)),
             inputs=sum(distinct.values()),
             inputs_apart=sum(read.values()),
+            dropped=dropped,
             ranks=ranks,
             tied=bool(getattr(model.config, "tie_word_embeddings", False)),
             normed=text.num_attention_heads * size + heads * size if "q_norm" in names else 0,
@@ -325,13 +330,15 @@ def layer_bytes(sizes: Sizes, load: Load) -> float:
     norms = 2 * sizes.hidden * (4 + load.value_bytes * trains_norms)
     norms += sizes.normed * (4 + computed * trains_norms)
     attention = 2 * sizes.heads + sizes.key_values
-    inputs = sizes.inputs_apart if casts else sizes.inputs
-    if load.lora and casts:
+    apart = casts or sizes.dropped > 0
+    inputs = sizes.inputs_apart if apart else sizes.inputs
+    if load.lora and apart:
         inputs += sizes.heads
     if load.update.shared:
         attention += 2 * sizes.heads
-        inputs += 0 if load.lora and casts else sizes.heads  # the output, put together
-    return norms + (attention + 3 * sizes.between + inputs + sizes.ranks) * computed
+        inputs += 0 if load.lora and apart else sizes.heads  # the output, put together
+    masks = sizes.dropped * (load.trained_bytes if load.on_cpu else 1)
+    return norms + (attention + 3 * sizes.between + inputs + sizes.ranks) * computed + masks
 
 
 def output_bytes(sizes: Sizes, load: Load, tokens: int) -> float:
