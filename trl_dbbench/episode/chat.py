@@ -32,6 +32,8 @@ from trl_dbbench.episode.protocol import AgentProtocol, Answer, Invalid, Operati
 from trl_dbbench.episode.templates import (
     TEMPLATE_ERRORS,
     THOUGHT_SWITCHES,
+    as_data,
+    control_tokens,
     keeping_variants,
     knows_thoughts,
     own_template,
@@ -402,18 +404,13 @@ class ChatFormat:
 
     def _as_data(self, text: str) -> str:
         """Put a blank into each control token of the tokenizer and each mark of the template."""
-        for mark in self._marks:
-            if mark in text:
-                text = text.replace(mark, f"{mark[0]} {mark[1:]}")
-        return text
+        return as_data(text, self._marks)
 
     def _find_marks(self, rendered: str) -> list[str]:
         """Return all marks that are not text: special tokens, added tokens in the template, and its tags."""
-        added = self.tokenizer.added_tokens_decoder.values()
-        named = {token.content for token in added if token.content in self.chat_template}
-        marks = {token.content for token in added if token.special} | {*self.tokenizer.all_special_tokens}
-        marks |= {mark for mark in named if _TAG.fullmatch(mark)} | {*_TAG.findall(rendered)}
-        return sorted(mark for mark in marks if len(mark.strip()) > 1)
+        added = (token.content for token in self.tokenizer.added_tokens_decoder.values())
+        named = {mark for mark in added if mark in self.chat_template and _TAG.fullmatch(mark)}
+        return sorted(control_tokens(self.tokenizer) | named | {*_TAG.findall(rendered)})
 
     # --- checks -----------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,20 @@ _KEEP_THOUGHTS = {
 """Arguments of templates, and the value of each that keeps the thoughts of earlier turns."""
 
 _READS_THOUGHTS = re.compile(rf"""[.'"](?:{"|".join(THOUGHT_FIELDS)})\b""")
+
+
+def control_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
+    """Return the texts of a tokenizer's control tokens, such as those around messages."""
+    special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+    return {token for token in special | {*tokenizer.all_special_tokens} if len(token.strip()) > 1}
+
+
+def as_data(text: str, marks: Iterable[str]) -> str:
+    """Put a blank into each of these marks in a text."""
+    for mark in marks:
+        if mark in text:
+            text = text.replace(mark, f"{mark[0]} {mark[1:]}")
+    return text
 
 
 def load_chat_template(name_or_path: str) -> str:

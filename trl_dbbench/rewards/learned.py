@@ -30,7 +30,7 @@ from transformers.utils import cached_file
 
 from trl_dbbench.engines.transformers.models import all_layers_found
 from trl_dbbench.episode.protocol import AgentProtocol
-from trl_dbbench.episode.templates import check_shows_episodes
+from trl_dbbench.episode.templates import as_data, check_shows_episodes, control_tokens
 from trl_dbbench.episode.tool_calls import has_header
 from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.errors import ConfigError, load_errors, why_not_loaded
@@ -71,18 +71,14 @@ class Reader:
         if not isinstance(text, str) or message.get("role") == "system" or (turn and has_header(text)):
             return message
         around, others = self._marks
-        for mark in around if turn else [*around, *others]:
-            text = text.replace(mark, f"{mark[0]} {mark[1:]}")
-        return {**message, "content": text}
+        return {**message, "content": as_data(text, around if turn else [*around, *others])}
 
     @cached_property
     def _marks(self) -> tuple[list[str], list[str]]:
         """The control tokens around messages, and the others."""
-        added = self.tokenizer.added_tokens_decoder.values()
-        marks = {token.content for token in added if token.special} | {*self.tokenizer.all_special_tokens}
         shown = self._render([{"role": role, "content": "-"} for role in ("user", "assistant", "user")])
         parts: tuple[list[str], list[str]] = ([], [])
-        for mark in sorted(mark for mark in marks if len(mark.strip()) > 1):
+        for mark in sorted(control_tokens(self.tokenizer)):
             parts[mark not in shown and mark != self.tokenizer.eos_token].append(mark)
         return parts
 
