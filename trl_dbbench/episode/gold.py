@@ -102,7 +102,7 @@ def ignores_rows(database: Database, task: Task, sql: str) -> bool:
 
     def gives_the_same(query: str) -> bool:
         one, other = (execute_untruncated(database, each, query)[0] for each in (task, half))
-        return one is not None and other is not None and SQL_GRADERS["strict"].right(one, [other], sql)
+        return one is not None and other is not None and SQL_GRADERS["strict"].right(one, [other], query)
 
     return task.source is None and gives_the_same(sql) and not gives_the_same(task.gold.sql)
 
