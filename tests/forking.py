@@ -18,8 +18,8 @@ pytest -n 4 ── server
                  └──────── a recipe
 ```
 
-Programs that use DeepSpeed have a server that has imported it, too: started when the first of them is, it has that one's
-environment. A program whose environment differs from the server's in what imports read is started as usual, and so is
+Programs that use DeepSpeed are forked from a second server, which has imported it as well. It starts with the first of
+them, in that one's environment. A program whose environment differs from the server's in what imports read is started as usual, and so is
 one that is neither a script nor a module. Tests of what happens while a program imports should start it as usual themselves.
 """
 
@@ -61,7 +61,7 @@ PRELOADED = (
 )
 PRELOADED += ("peft.tuners.lora", "sqlglot.optimizer", "tqdm.contrib.logging")
 BESIDE = {"DS_ACCELERATOR": "deepspeed"}
-"""What a server of its own imports beside these for programs that have the variable."""
+"""Environment variable -> the package that a separate server, for programs with that variable, imports as well."""
 READ_BY_IMPORTS = ("PYTHONHASHSEED", "OMP_", "MKL_", "HF_", "TRANSFORMERS_", "TORCH_HOME", "XDG_", "HOME")
 PR_SET_CHILD_SUBREAPER = 36
 MESSAGE_BYTES = 1 << 17

@@ -50,7 +50,7 @@ SETTINGS = {
     "resumable, merged": {"stage_adapters": "ties", **EVERY_STEP},
     "resumable, an adapter each": {"stage_adapters": "each", **EVERY_STEP},
 }
-"""Of streams that several tests look at."""
+"""Settings of the streams that several tests look at, by name."""
 
 
 @pytest.fixture(scope="module")

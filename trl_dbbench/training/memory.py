@@ -645,10 +645,10 @@ def adapter_config(name_or_path: str | None) -> PeftConfig | None:
 
 
 IN_4_BITS = 4 + 32 / 64
-"""Of bitsandbytes, with the float32 that scales 64 weights (`bitsandbytes.functional.quantize_4bit`)."""
+"""Bits of a weight: 64 of them share a scale in float32 (`bitsandbytes.functional.quantize_4bit`)."""
 
 IN_4_BITS_NESTED = 4 + 8 / 64 + 32 / (64 * 256)
-"""The same, where that scale has 8 bits and 256 of them have a float32."""
+"""The same with `use_bnb_nested_quant`: a scale has 8 bits, and 256 scales share one in float32."""
 
 
 def quantized_bits(*given: Any) -> float | None:

@@ -194,7 +194,7 @@ BY_EVALUATIONS = {
     "save_strategy": "best",
     "lr_scheduler_type": "reduce_lr_on_plateau",
 }
-"""Settings that need evaluations during the training -> the value that does."""
+"""Settings -> their value that needs evaluations during the training."""
 
 
 def check_values(args: Any, kind: type[TrainingArguments] | None = None) -> None:
@@ -259,9 +259,11 @@ def check_settings(args: GRPOConfig) -> None:
         if value != default_of(name):
             raise ConfigError(f"{name}={value!r} {why}. {remedy}")
     for name, refused in REFUSED_VALUES.items():
-        value = getattr(getattr(args, name), "value", getattr(args, name))
+        given = getattr(args, name)
+        value = getattr(given, "value", given)
         if value in refused:
-            raise ConfigError(f"{name}: {value} {refused[value].why}. {refused[value].remedy}")
+            why, remedy = refused[value]
+            raise ConfigError(f"{name}: {value} {why}. {remedy}")
     for name in ("model_init_kwargs", "chat_template_kwargs"):
         if not isinstance(given := getattr(args, name) or {}, dict):
             raise ConfigError(f"{name} must be names with values, as in {{name: value}}; given is {given!r}.")

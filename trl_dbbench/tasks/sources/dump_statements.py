@@ -235,7 +235,7 @@ def database_named(words: Sequence[Word]) -> str | None:
 
 
 def _alterations(words: Sequence[Word]) -> list[list[Word]]:
-    """The parts of an ALTER TABLE, each of which begins with its verb."""
+    """Return the parts of an ALTER TABLE. Each begins with its verb, such as ADD."""
     return [*filter(None, lines_of([Word("sign", "(", False), *words[3:], Word("sign", ")", False)]))]
 
 
