@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,28 @@ def test_a_number_beyond_64_bits_is_written_with_all_its_digits(
         result = sandbox.execute(sql)
         assert sandbox.execute("SELECT x FROM t").rows == (rows or [("a",)])
         assert rows or "whole numbers above 9223372036854775807' (embedded" in str(result.error)
+
+
+@pytest.mark.parametrize(
+    ("sql", "on_a_server", "embedded"),
+    [
+        ("SELECT 1e400", "1367 .*Illegal double '1e400' value", "1367 .*Illegal double '1e400' value"),
+        ("INSERT INTO t VALUES (-1E+309)", "1367 .*Illegal double '1E\\+309' value", "1367 .*'1E\\+309'"),
+        ("SELECT x FROM t WHERE x < 1.5e308 OR '1e400' = 'a'", [(1e308,), (1.1e308,)], None),
+        ("SELECT '1e400' + 0", [(1.7976931348623157e308,)], "1235 .*beyond the range of DOUBLE"),
+        ("SELECT SUM(x) FROM t", [(0.0,)], "1235 .*beyond the range of DOUBLE"),
+    ],
+)
+def test_no_number_is_infinite(
+    local_database: Database, sqlite_database: Database, sql: str, on_a_server: Any, embedded: str | None
+) -> None:
+    for database, wanted in ((local_database, on_a_server), (sqlite_database, embedded or on_a_server)):
+        with database.sandbox(task(table("t", "x DOUBLE", (1e308,), (1.1e308,)))) as sandbox:
+            result = sandbox.execute(sql)
+            if isinstance(wanted, str):
+                assert result.error is not None and re.match(wanted, result.error)
+            else:
+                assert result.rows == wanted
 
 
 @pytest.mark.parametrize("dialect", ["mysql", "sqlite"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sqlite3
 from collections import Counter
@@ -307,6 +308,8 @@ class Connection:
             rows, limit = self._take(shown(found, kinds))
         finally:
             found.close()
+        beyond = any(isinstance(cell, float) and math.isinf(cell) for row in rows for cell in row)
+        refuse_if(beyond, "a result beyond the range of DOUBLE")
         return Result(rows, columns=tuple(column[0] for column in found.description or ()), limit=limit)
 
     def _cut(self, columns: tuple[str, ...], rows: list[tuple]) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from types import FunctionType
 from typing import Any
@@ -83,6 +84,10 @@ def tokenize(sql: str) -> tuple[str, list[Token]]:
 
 def parse(sql: str, text: str, tokens: list[Token]) -> exp.Expr:
     """Return the tree of the single statement in a text. `text` and `tokens` are what `tokenize` returned."""
+    for token in tokens:
+        written = token.text if token.token_type == TokenType.NUMBER else ""
+        if _EXPONENT.fullmatch(written) and math.isinf(float(written)):
+            raise StatementError(1367, f"Illegal double '{written}' value found during parsing")
     try:
         found = _Source().parser(max_nodes=MAX_NODES).parse(tokens, text)
     except ParseError as error:
@@ -115,6 +120,7 @@ def _joined(tree: exp.Expr) -> exp.Expr:
     return tree
 
 
+_EXPONENT = re.compile(r"[0-9.]+e[+]?[0-9]+", re.IGNORECASE)
 _TEXTS = re.compile(r"""['"]\s*['"]""")
 _UNCLOSED = re.compile(r"Missing .* from \d+:(\d+)")
 _REPLACE = re.compile(r"\A\s*REPLACE\s+(?:LOW_PRIORITY\s+|DELAYED\s+)?(?:INTO\s+)?(?!\()", re.IGNORECASE)
