@@ -26,9 +26,8 @@ def grade_agentbench_text(answer: str, labels: Sequence) -> bool:
 
     As in the original, `list()` splits a quoted text into characters: `"'Oslo'"` is wrong, `"Oslo"` right.
     """
-    literal = _literal(answer)
     try:
-        values = list(literal)
+        values = list(literal(answer))
     except TypeError:  # a number, None, or no literal at all
         values = [answer]
     if len(values) == len(labels) == 1:
@@ -68,7 +67,7 @@ def grade_lifelong(answer: str, rows: Sequence) -> bool:
     return [*map(len, found)] == [*map(len, golds)] and all(map(_lifelong_cell, chain(*found), chain(*golds)))
 
 
-def _literal(text: str) -> Any:
+def literal(text: str) -> Any:
     """Read `text` as a Python literal; `MISSING` if it is not one. Never runs it, never raises."""
     if len(text) > MAX_LITERAL_CHARACTERS:
         return MISSING
@@ -101,18 +100,18 @@ def _fc_values(answer: str) -> list[str] | None:
     text = answer.strip()
     if not (text.startswith("[") and text.endswith("]")):
         return [_normalise(text)]
-    literal = _literal(text)
+    value = literal(text)
     if text == answer:
-        if isinstance(literal, list) and all(isinstance(row, tuple) for row in literal):
-            return [_normalise(row[0]) for row in literal if len(row) == 1]
+        if isinstance(value, list) and all(isinstance(row, tuple) for row in value):
+            return [_normalise(row[0]) for row in value if len(row) == 1]
         row = text.strip("[]")
         if row.count("(") == 1 and row.startswith("(") and row.endswith(",)"):
             return [_normalise(row[1:-2])]
-    if literal is MISSING:
+    if value is MISSING:
         return [_normalise(piece) for piece in _cut(text[1:-1])]
-    if not isinstance(literal, list):
+    if not isinstance(value, list):
         return None
-    return [_normalise(item[0] if isinstance(item, tuple) and len(item) == 1 else item) for item in literal]
+    return [_normalise(item[0] if isinstance(item, tuple) and len(item) == 1 else item) for item in value]
 
 
 def _cut(text: str) -> list[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import comb
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from trl_dbbench.episode.types import Status
+from trl_dbbench.grading.answers import MISSING, literal
 from trl_dbbench.runs.records import EpisodeRecord, is_void, key_of, said_in
 from trl_dbbench.tasks import Task
 
@@ -93,8 +94,6 @@ def paired_interval(differences: Sequence[float]) -> tuple[float, float]:
 
 
 GREEDY = "greedy"
-
-MAX_LITERAL_CHARACTERS = 10_000
 
 
 @dataclass(frozen=True)
@@ -206,7 +205,7 @@ def by_task(episodes: Iterable[EpisodeRecord]) -> dict[str, list[EpisodeRecord]]
 def result_of(record: EpisodeRecord) -> Hashable:
     """Return an episode's answer, or the digest of the tables that it left; `None` without an end.
 
-    Answers are the same if they are the same Python literal, so `[(3,)]` is `[( 3.0, )]`; others, if their
+    Answers are equal if they are the same Python literal, such as `[(3,)]` and `[( 3.0, )]`, or else if their
     words are.
     """
     if record["status"] != Status.ANSWERED or not record["turns"]:
@@ -219,11 +218,10 @@ def result_of(record: EpisodeRecord) -> Hashable:
     statements = [turn["sql"] for turn in record["turns"] if "sql" in turn]
     # an empty answer stands for the last statement, where the answer is SQL
     text = record["turns"][-1].get("answer") or next(reversed(statements), "")
-    try:
-        if len(text) <= MAX_LITERAL_CHARACTERS:
-            return "value", _hashable(ast.literal_eval(text.strip()))
-    except Exception:  # SyntaxError, ValueError, RecursionError, MemoryError, ...: all mean "no literal"
-        pass
+    value = literal(text.strip())
+    if value is not MISSING:
+        with suppress(TypeError):  # a set or a dict is compared as text
+            return "value", _hashable(value)
     return "text", " ".join(text.split())
 
 
@@ -252,5 +250,5 @@ def _powers_up_to(n: int) -> list[int]:
 def _hashable(value: Any) -> Hashable:
     if isinstance(value, list | tuple):
         return tuple(map(_hashable, value))
-    hash(value)  # a set or a dict is taken as text
+    hash(value)  # raises TypeError for a set or a dict
     return value
