@@ -46,10 +46,10 @@ class Pairing:
     """An arm against the first one, on the tasks that both played without a fault.
 
     Args:
-        wins, losses: tasks that greedily only the other one, or only the first one did right.
+        wins, losses: tasks that only the other one, or only the first one, did right greedily.
         differences: by measure (`Arm.values`), of those that both have.
-        void: the tasks that are left out, with the arms in which they are void and the reason in the first.
-        void_wrong: what the pairs come to where void episodes count as wrong; `None` if none is void.
+        void: the tasks left out, with the arms in which they are void and the reason in the first.
+        void_wrong: the pairing with void episodes counted as wrong; `None` if none is void.
         flips: the greedy wins, then the losses.
     """
 
@@ -145,11 +145,7 @@ class Comparison:
 
 
 def compare_arms(arms: Sequence[Arm], *, notes: Sequence[str] = ()) -> Comparison:
-    """Compare every arm with the first one.
-
-    Raises:
-        ConfigError: if the arms share no task.
-    """
+    """Compare every arm with the first one; raise ConfigError if they share no task."""
     first = arms[0]
     others = [set(arm.keys) for arm in arms[1:]]
     shared = {key for key in first.keys if all(key in keys for keys in others)}
@@ -226,8 +222,8 @@ MAX_CHARACTERS = 160
 def judgement(arm: Arm) -> str:
     """Return the figures of one arm: overall, by group, and how its episodes went."""
     figures = figures_of(arm)
-    rows = [(name, [value]) for name, value in figures.rows()]
-    lines = [str(arm.sampling), *columns(rows)] if arm.sampling else columns(rows)
+    lines = [str(arm.sampling)] if arm.sampling else []
+    lines += columns(side_by_side([figures]))
     if len(figures.shares) > 1:
         measures = best_measures(figures.shares[OVERALL])
         table = [(group, [str(of.get(m, "")) for m in measures]) for group, of in figures.shares.items()]
@@ -253,11 +249,11 @@ def comparison_text(comparison: Comparison) -> str:
 
 
 def side_by_side(figures: Sequence[Figures]) -> list[tuple[str, list[str]]]:
-    """(name, a value for each arm) of what `Figures.rows` has; a value is empty where an arm has none."""
+    """Return (name, a value for each arm) of the `Figures.rows`; empty where an arm has none."""
     each = [dict(of.rows()) for of in figures]
     names: list[str] = []
     for rows in each:
-        # a row that an earlier arm has not comes after the one that it follows
+        # a row that no earlier arm has comes after the one that it follows here
         place = 0
         for name in rows:
             if name in names:

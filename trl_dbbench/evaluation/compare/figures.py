@@ -41,12 +41,11 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def episode_figures(kind: str, episodes: Sequence[EpisodeRecord]) -> dict[str, Any]:
-    """Return how episodes went. All but `faults` and `void_reasons` leave out void episodes.
+    """Return how episodes (`kind`: `sampled` or `greedy`) went, void ones left out.
 
-    `kind` says which: `sampled` or `greedy`. `faults` are void; `void_reasons` says why, most frequent first.
-    `statuses` are shares of episodes, `readable` and `unreadable` (by reason) of turns. `statements` were
-    executed; `distinct_statements` counts what several episodes of a task executed alike once. Tokens are
-    sampled ones, `tokens` and `turns` means of an episode.
+    `faults` and `void_reasons` are of the void ones. `statuses` are shares of episodes, `readable` and
+    `unreadable` (by reason) of turns. `distinct_statements` counts equal statements of a task once. Tokens
+    are sampled ones; `tokens` and `turns` are means of an episode.
     """
     sound = [episode for episode in episodes if not is_void(episode)]
     turns = [turn for episode in sound for turn in episode["turns"]]
@@ -88,9 +87,9 @@ class Figures:
 
     Args:
         shares: group -> measure (`Arm.values`) -> share of its tasks, with Wilson's interval. Groups are
-            `overall`, `operation/...` and `skill/...`. For values between 0 and 1, as of pass@k, that
-            interval is too wide rather than too narrow: none spread further than right and wrong do.
-        episodes: how the samples went, or the greedy episodes where there are none (`episode_figures`).
+            `overall`, `operation/...` and `skill/...`. For values between 0 and 1, such as pass@k, that
+            interval is conservative: none spread further than right and wrong do.
+        episodes: `episode_figures` of the samples, or of the greedy episodes if there are none.
     """
 
     shares: dict[str, dict[str, Share]]
@@ -146,9 +145,8 @@ def figures_of(arm: Arm) -> Figures:
             void = void_greedy if measure == GREEDY else void_samples
             found = [judged[measure][key] for key in keys[group] if key in judged.get(measure, {})]
             if counted := [values[key] for key in keys[group] if key in values]:
-                right, failed = sum(found), sum(void[key] for key in keys[group])
-                whole = int(right) if right == int(right) else right
-                shares[group][measure] = Share(whole, len(found), failed, (sum(counted), len(counted)))
+                failed = sum(void[key] for key in keys[group])
+                shares[group][measure] = Share(sum(found), len(found), failed, (sum(counted), len(counted)))
     kind, episodes = ("sampled", arm.samples) if arm.samples else ("greedy", arm.greedy)
     return Figures(shares, episode_figures(kind, episodes))
 

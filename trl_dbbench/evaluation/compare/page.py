@@ -12,8 +12,6 @@ from trl_dbbench.evaluation.compare.figures import OVERALL, Figures, best_measur
 from trl_dbbench.evaluation.report.page import Fact, filters, headline, render
 from trl_dbbench.runs.records import EpisodeRecord, failed_statement, is_void, key_of
 
-TEMPLATE = "judging.html.j2"
-
 MAX_ENTRIES = 400
 """Tasks of a section with transcripts; the file of --json has all."""
 
@@ -23,48 +21,36 @@ Values = dict[str, Any]
 
 def write_arm(arm: Arm, out: str | Path) -> Path:
     """Write the page of one evaluation; raise ConfigError if `out` cannot be written."""
-    figures = figures_of(arm)
-    measures = best_measures(figures.shares.get(OVERALL, {}))
-    rows = [(group, [of.get(measure) for measure in measures]) for group, of in figures.shares.items()]
-    table = {"title": "By operation and skill", "columns": measures, "rows": rows}
-    return _write(out, f"{arm.name}: evaluation", [arm], [figures], table, [_tasks(arm)])
+    return write_comparison(Comparison([arm], [figures_of(arm)], [], []), out)
 
 
 def write_comparison(comparison: Comparison, out: str | Path) -> Path:
-    """Write the page of a comparison; raise ConfigError if `out` cannot be written."""
-    arms, figures = comparison.arms, comparison.figures
-    groups = dict.fromkeys(group for of in figures for group in of.shares)
-    rows = [(group, [of.shares.get(group, {}).get(GREEDY) for of in figures]) for group in groups]
-    title, names = "Greedy accuracy by operation and skill", [arm.name for arm in arms]
-    table = {"title": title, "columns": names, "rows": rows}
-    sections = [section for pairing in comparison.pairings for section in _flips(pairing)]
-    return _write(
-        out, " and ".join(names), arms, figures, table, sections, comparison.pairings, comparison.notes
-    )
-
-
-def _write(
-    out: str | Path,
-    title: str,
-    arms: Sequence[Arm],
-    figures: Sequence[Figures],
-    table: Values,
-    sections: Sequence[Values],
-    pairings: Sequence[Pairing] = (),
-    notes: Sequence[str] = (),
-) -> Path:
+    """Write the page of a comparison, or of a single arm; raise ConfigError if `out` cannot be written."""
+    arms, figures, pairings = comparison.arms, comparison.figures, comparison.pairings
+    names = [arm.name for arm in arms]
+    if pairings:
+        title, of_groups, columns = " and ".join(names), "Greedy accuracy by operation and skill", names
+        groups = dict.fromkeys(group for of in figures for group in of.shares)
+        rows = [(group, [of.shares.get(group, {}).get(GREEDY) for of in figures]) for group in groups]
+        sections = [section for pairing in pairings for section in _flips(pairing)]
+    else:
+        shares = figures[0].shares
+        title, of_groups = f"{names[0]}: evaluation", "By operation and skill"
+        columns = best_measures(shares.get(OVERALL, {}))
+        rows = [(group, [of.get(measure) for measure in columns]) for group, of in shares.items()]
+        sections = [_tasks(arms[0])]
     pairs = [(f"pair-{n}", f"{pair.other} against {pair.first}") for n, pair in enumerate(pairings, 1)]
     return render(
-        TEMPLATE,
+        "judging.html.j2",
         out,
         title=title,
-        parts=[*pairs, ("figures", "Figures"), ("groups", table["title"]), ("tasks", "Tasks")],
+        parts=[*pairs, ("figures", "Figures"), ("groups", of_groups), ("tasks", "Tasks")],
         head=[*_models(arms), *_accuracies(arms, figures)],
-        notes=notes,
+        notes=comparison.notes,
         pairings=pairings,
         arms=arms,
         rows=side_by_side(figures),
-        table=table,
+        table={"title": of_groups, "columns": columns, "rows": rows},
         sections=sections,
         found_by=filters([entry["found_by"] for section in sections for entry in section["entries"]]),
     )
