@@ -130,23 +130,21 @@ def score(
             continue
         for (each, episode), value in zip(scored, values, strict=True):
             episode.rewards[reward.name] = value
-            was = each.saved["rewards"].get(reward.name)
-            if reward.same and not _same_reward(was, value, reward.function):
-                _, excuse = excuse_of(each.saved, episode, dialect)
-                each.differences.append(Difference(f"reward {reward.name}", was, value, excuse=excuse))
             if reward.same:
-                each.differences += _different_steps(reward, each.saved, episode, dialect)
+                each.differences += _differences(reward, each.saved, episode, dialect)
 
 
-def _different_steps(
+def _differences(
     reward: Reward, saved: EpisodeRecord, episode: Episode, dialect: Dialect
 ) -> Iterator[Difference]:
-    """Yield turns whose step reward changed, appeared or disappeared."""
-    for number, (turn, now) in enumerate(zip(saved["turns"], episode.turns, strict=False), 1):
-        was, value = turn.get("rewards", {}).get(reward.name), now.rewards.get(reward.name)
+    """Yield the rewards, of the episode and of its turns, that changed, appeared or disappeared."""
+    name, turns = reward.name, zip(saved["turns"], episode.turns, strict=False)
+    rewards = [(saved["rewards"].get(name), episode.rewards[name])]
+    rewards += [(turn.get("rewards", {}).get(name), now.rewards.get(name)) for turn, now in turns]
+    for number, (was, value) in enumerate(rewards):
         if not _same_reward(was, value, reward.function):
             _, excuse = excuse_of(saved, episode, dialect)
-            yield Difference(f"reward {reward.name}", was, value, number, excuse)
+            yield Difference(f"reward {name}", was, value, number, excuse)
 
 
 def values_of(
