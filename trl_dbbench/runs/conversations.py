@@ -17,7 +17,6 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -110,10 +109,7 @@ def template_columns(settings: RunSettings) -> dict[str, Any]:
 
 def protocol_of(settings: RunSettings) -> AgentProtocol:
     """Return the protocol of the run's episodes."""
-    return _protocol(settings.protocol, settings.observation_characters, settings.grader)
-
-
-_protocol = lru_cache(maxsize=16)(get_protocol)
+    return get_protocol(settings.protocol, settings.observation_characters, settings.grader)
 
 
 # --- as data ------------------------------------------------------------------------------------------
@@ -125,8 +121,8 @@ def preference_pairs(
     """Return rows for TRL's trainers, in the order of the tasks: a right and a wrong episode of one prompt.
 
     Rows have `prompt`, `chosen` and `rejected` as messages, the columns of `template_columns`, and `task_id`.
-    Episodes of a prompt with the same messages count once. A task gets at most `per_task` pairs, drawn at
-    random; other tasks do not change its draw.
+    Episodes of a prompt with the same messages count once. A task gets at most `per_task` pairs, drawn
+    independently of other tasks.
     """
     tasks: dict[str, Task] = {}
     said_by: dict[str, dict[str, dict[bool, dict[str, None]]]] = {}  # by task, prompt and verdict, as JSON
@@ -149,11 +145,10 @@ def preference_pairs(
 
 
 def step_labels(record: EpisodeRecord, by: str = "outcome") -> Labels | None:
-    """Label each turn as a good step or not, from the record alone; `None` if no turn has such a reward, as
-    in greedy episodes.
+    """Label each turn as a good step or not; `None` if no turn has such a reward, as in greedy episodes.
 
     By `outcome` every turn has the episode's outcome. By a recorded step reward, turns above 0 are good and
-    below 0 bad; at 0 or without a value a turn has no label, except the last, which has the outcome.
+    below 0 bad; at 0 or without a value only the last turn has a label, the outcome.
     """
     turns = record["turns"]
     if by == "outcome":
