@@ -173,13 +173,10 @@ def _episodes_in(path: Path) -> int:
 def open_journal(json_file: Path | None, asked: Mapping[str, Any], resume: bool) -> Journal:
     """Return the journal of an evaluation that writes `json_file`; raise ConfigError if it cannot go on, or
     what an earlier start has played would be lost."""
-    if json_file is None:
+    if json_file is None or is_stream(json_file):
         if resume:
-            raise ConfigError("--resume needs --json, the file of the evaluation that was stopped.")
-        return Journal()
-    if is_stream(json_file):
-        if resume:
-            raise ConfigError(f"--resume: '{json_file}' keeps nothing to go on with. Name a file by --json.")
+            given = "" if json_file is None else f" '{json_file}' keeps nothing to go on with."
+            raise ConfigError(f"--resume needs --json, the file of the evaluation that was stopped.{given}")
         return Journal()
     path = json_file.with_name(f"{json_file.name}.partial")
     journal, there = Journal(path, asked), path.exists()
