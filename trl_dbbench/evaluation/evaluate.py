@@ -169,7 +169,7 @@ def evaluate(
 
     Args:
         player: what the episodes are played with.
-        backend: where the model generates: `TransformersBackend`, `VLLMBackend` or what `open_backend` gives.
+        backend: `TransformersBackend`, `VLLMBackend` or what `open_backend` gives.
         system_prompt: replaces the protocol's own.
         batch_size: episodes that run side by side.
         shots: puts earlier episodes into the prompts; a batch's own may join from the next batch on.
@@ -228,16 +228,13 @@ def play_in_batches(
     progress: bool = True,
     begun: bool = False,
 ) -> Iterator[list[Episode]]:
-    """Play episodes with the present weights, and show progress.
+    """Yield batches of episodes as they are played, and show progress; raise as `evaluate` does.
 
     Args:
-        player: what they are played with, within its context.
-        label: what the progress bar says.
+        player: within its context.
+        label: of the progress bar.
         shots: adds earlier episodes to the prompts, which begin with `system_prompt`.
         begun: an earlier start has played some.
-
-    Raises:
-        ConfigError, DatabaseError, EngineError: as `evaluate` does.
     """
     if shots is not None:
         shots.player = player
@@ -285,9 +282,8 @@ def _showing(
 def open_model(
     trained: Trained, engine: EngineSettings | None = None, adapters: Sequence[str] = ()
 ) -> tuple[Backend, Policy | ServedPolicy]:
-    """Return the backend that generates, and the policy: loaded here, or by vLLM.
-
-    With `adapters` the same model is to play as well, one after the other.
+    """Return the backend that generates, and the policy: loaded here, or by vLLM. With `adapters` the same
+    model is to play as well, one after the other.
 
     Raises:
         ConfigError: if it cannot be loaded.
@@ -337,11 +333,8 @@ def dtype_of(settings: RunSettings) -> str:
 
 
 def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Database) -> Player:
-    """Return a player with these settings.
-
-    Raises:
-        ConfigError: if the tokenizer has no usable chat template, or a name is not known.
-    """
+    """Return a player with these settings; raise ConfigError if the tokenizer has no usable chat template, or
+    a name is not known."""
     player = Player.of(
         policy.tokenizer,
         database,
@@ -359,11 +352,8 @@ def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Da
 
 
 def memory_of(trained: Trained, protocol: AgentProtocol) -> Memory:
-    """Return the memory of a run as it was when the weights were saved.
-
-    Raises:
-        ConfigError: if it cannot be read.
-    """
+    """Return the memory of a run as it was when the weights were saved; raise ConfigError if it cannot be
+    read."""
     settings, memory = trained.settings, Memory()
     if settings.few_shot_memory is not None:
         memory = load_memory(settings.few_shot_memory, protocol)
@@ -393,13 +383,10 @@ def shots_of(
     update: bool = False,
     folder: Path | None = None,
 ) -> Shots | None:
-    """Return the source of earlier episodes for prompts, as the settings say; `None` if they ask for none.
-
-    A run that let its own episodes join its memory is evaluated with that memory as it was when the weights
-    were saved.
+    """Return the source of earlier episodes for prompts; `None` if the settings ask for none.
 
     Args:
-        player: what the episodes are played with, within its context.
+        player: within its context.
         tasks: all that are played.
         update: right episodes of the evaluation itself join the memory.
         folder: where what is shown is written, if it is.

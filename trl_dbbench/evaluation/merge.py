@@ -109,16 +109,9 @@ def merge(
         _untie(merged)
         merged.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+        now: dict[str, Any] = {"model": str(out.resolve()), "model_revision": None, "model_config": None}
         settings = settings_apart(trained, folder, found_at=out)
-        settings = replace(
-            settings,
-            model=str(out.resolve()),
-            model_revision=None,
-            model_config=None,
-            id=None,
-            best_step=None,
-        )
-        settings.write(folder)
+        replace(settings, **now, id=None, best_step=None).write(folder)
         dtype, device = merged.dtype, merged.device
         del adapted, base, merged
         loaded: Any = load_base(str(folder), dtype=dtype, trust_remote_code=trust_remote_code)
@@ -197,8 +190,7 @@ def _distance(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> flo
 
 
 def _check_not_quantised(trained: Trained, config: Any) -> None:
-    """Refuse an adapter trained on quantized weights: it gives other answers on full ones. The config is the
-    base model's."""
+    """Refuse an adapter trained on quantized weights: it gives other answers on full ones."""
     quantized = quantization_of(config) or trained.settings.quantized
     if quantized is not None:
         method = quantized["quant_method"]

@@ -180,20 +180,15 @@ DEFAULT_GRADER = "lifelong"
 def get_grader(name: str) -> Grader | SQLGrader:
     """Return one of `GRADERS` or `SQL_GRADERS`, or a user's own function by its dotted path.
 
-    Only for names from settings and code. A name from a task file must be looked up in the two tables alone:
+    Raise ConfigError if there is none. Only for names from settings and code. A name from a task file must be looked up in the two tables alone:
     reading data must never import code.
-
-    Raises:
-        ConfigError: if there is no such grader.
     """
     found: Any = look_up("grader", name, {**GRADERS, **SQL_GRADERS})
     if isinstance(found, Grader | SQLGrader):
         return found
-    return (
-        SQLGrader(name, found)
-        if getattr(found, "sql", False)
-        else Grader(name, found, bool(getattr(found, "rows", False)))
-    )
+    if getattr(found, "sql", False):
+        return SQLGrader(name, found)
+    return Grader(name, found, bool(getattr(found, "rows", False)))
 
 
 def grade(answer: str, gold: Sequence, grader: str) -> bool:

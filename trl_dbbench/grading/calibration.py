@@ -48,16 +48,13 @@ def calibration(
     tasks: Sequence[str],
     base_rate: float | None = None,
 ) -> Calibration:
-    """Compare probabilities with outcomes.
+    """Compare probabilities with outcomes; raise ValueError if there are none.
 
     Args:
         probabilities: length N, that the outcome is true.
         outcomes: length N, 0 or 1; 0.5 for a tie.
         tasks: length N, the task of each; items of one task are resampled together.
         base_rate: what one would guess without looking; the mean outcome if left out.
-
-    Raises:
-        ValueError: if there are none.
     """
     if not len(probabilities):
         raise ValueError("no probabilities to compare")

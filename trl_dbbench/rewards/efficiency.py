@@ -90,10 +90,8 @@ class EfficiencyReward(DatabaseReward):
 class QueryCostReward(EfficiencyReward):
     """Like `efficiency`, with the cost that MySQL's optimizer estimates, which is reproducible.
 
-    Also `None` for a plan without costs, as that of a bare `SELECT COUNT(*) FROM t`.
-
-    Raises:
-        ConfigError: if the database is not MySQL.
+    Also `None` for a plan without costs, such as a bare `SELECT COUNT(*) FROM t`. Raises ConfigError if the
+    database is not MySQL.
     """
 
     __name__ = "query_cost"

@@ -119,11 +119,8 @@ class LearnedReward:
         return max(1e-4, 8 * torch.finfo(self.model.dtype).eps)
 
     def read_as(self, protocol: AgentProtocol, template_kwargs: dict[str, Any], device: Any) -> None:
-        """Prepare for the episodes of a run, with the policy's protocol and arguments of its chat template.
-
-        Raises:
-            ConfigError: if the model's chat template cannot show the protocol's episodes.
-        """
+        """Prepare for a run's episodes, with the policy's protocol and arguments of its chat template; raise
+        ConfigError if the model's own chat template cannot show them."""
         self.reader.shown = {**template_kwargs, "tools": protocol.tools}
         remedy = f"Train it with another one: `chat_template:` in the YAML that made {self.path}."
         check_shows_episodes(
@@ -212,11 +209,8 @@ def file_of(path: str, name: str) -> str | None:
 
 
 def adapter_of(path: str, made: str) -> dict[str, Any] | None:
-    """Return an adapter's PEFT config; `None` for a whole model.
-
-    Raises:
-        ConfigError: if there is neither, with `made` as the remedy.
-    """
+    """Return an adapter's PEFT config, `None` for a whole model; raise ConfigError, with the remedy `made`,
+    if there is neither."""
     file = file_of(path, "adapter_config.json")
     if file is None and file_of(path, "config.json") is None:
         raise ConfigError(

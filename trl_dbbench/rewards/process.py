@@ -42,11 +42,8 @@ class StepTokens:
     reward_tokens: tuple[str, str] = ("+", "-")
 
     def ids(self, tokenizer: PreTrainedTokenizerBase) -> tuple[int, int, int]:
-        """Return the ids of placeholder, good and bad.
-
-        Raises:
-            ConfigError: if one is not a single token of this vocabulary, or two are equal.
-        """
+        """Return the ids of placeholder, good and bad; raise ConfigError if one is not a single token of this
+        vocabulary, or two are equal."""
         found: list[int] = []
         for token in (self.placeholder_token, *self.reward_tokens):
             ids = [tokenizer.get_vocab()[token]] if token in tokenizer.get_vocab() else []
@@ -111,14 +108,13 @@ class StepReader(Reader):
     def encode(self, prompt: Messages, completion: Messages) -> tuple[list[int], list[int]]:
         """Return ids with a placeholder after each turn of the completion, and the placeholders' places.
 
+        Raise ConfigError if the chat template does not show each turn once.
+
         ```
         <|im_start|>assistant Action: ... PLACEHOLDER <|im_end|> <|im_start|>user [(2,)] <|im_end|> ...
         ```
 
         The placeholder is inserted as an id, so that no text can imitate it.
-
-        Raises:
-            ConfigError: if the chat template does not show each turn once.
         """
         turns = sum(message["role"] == "assistant" for message in completion)
         parts = self.rendered([*map(_without_mark, prompt), *map(_marked, completion)]).split(_MARK)

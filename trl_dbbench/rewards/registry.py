@@ -182,11 +182,8 @@ GIVEN = ("episode", "prompts", "completions", "completion_ids", "trainer_state",
 
 
 def with_step_rewards(function: Any) -> Any:
-    """Wrap a reward function in `StepRewards`; return models unchanged.
-
-    Raises:
-        ConfigError: if it cannot take all that a training gives.
-    """
+    """Wrap a reward function in `StepRewards`; return models unchanged. Raise ConfigError if it cannot take
+    all that a training gives."""
     if not callable(function) or isinstance(function, nn.Module | StepRewards):
         return function
     try:

@@ -1,8 +1,5 @@
-"""The record of an episode, as logs, reports, evaluations and replays have it.
-
-`episodes.jsonl` in a run's folder has one per line. `episode_record` makes it from a played `Episode`;
-`checked_record` reads it back.
-"""
+"""The record of an episode, as logs, reports, evaluations and replays have it; one per line of
+`episodes.jsonl`. `episode_record` makes it from a played `Episode`; `checked_record` reads it back."""
 
 from __future__ import annotations
 
@@ -169,8 +166,8 @@ def worth_learning(record: EpisodeRecord) -> bool:
 def said_in(record: EpisodeRecord) -> tuple[str, ...]:
     """Return the agent's actions, turn by turn: episodes of a task with equal actions are duplicates.
 
-    Thoughts and layout do not count in turns that the protocol could read. An episode that was cut off is no
-    duplicate of one that was not.
+    Thoughts and layout count only in unreadable turns. An episode that was cut off differs from one that was
+    not.
     """
     actions = [(action_in(turn), turn["text"]) for turn in record["turns"]]
     said = [text if isinstance(action, Invalid) else repr(action) for action, text in actions]
@@ -291,12 +288,12 @@ def key_of(record: EpisodeRecord) -> str:
 
 
 def whole_steps(tasks: Mapping[int, Iterable[str]]) -> list[int]:
-    """Return the steps whose evaluations are on the tasks of the last one that was not cut short, in order.
+    """Return, in order, the steps whose evaluations are on the tasks of the last one that was not cut short.
 
-    One that was cut short has only some of another's tasks. A run may have gone on with others.
+    One that was cut short has only some of another's tasks. A run may have gone on with other tasks.
 
     Args:
-        tasks: by the step of each held-out evaluation, those that it played.
+        tasks: those of each held-out evaluation, by its step.
     """
     played = {step: {*of} for step, of in sorted(tasks.items())}
     whole = [of for of in played.values() if not any(of < other for other in played.values())]
@@ -338,9 +335,8 @@ class Accuracy:
     def __init__(
         self, counts: Mapping[str, Sequence[int]] | None = None, void: Mapping[str, int] | None = None
     ):
-        self.counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
-        for group, (right, judged) in (counts or {}).items():
-            self.counts[group] = [right, judged]
+        copied = {group: [*both] for group, both in (counts or {}).items()}
+        self.counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0], copied)
         self.void: Counter[str] = Counter(void or {})
 
     def add(self, episodes: Iterable[EpisodeRecord]) -> Accuracy:

@@ -66,7 +66,7 @@ def replay(
     values are the run's. A function gets all episodes of a phase and step together.
 
     Args:
-        settings: how its episodes were played; read from the run if left out.
+        settings: of its episodes; read from the run if left out.
         reward_funcs, outcome: names for `load_reward_functions`, and the values of the outcome reward,
             instead of the run's.
         phase, steps: only these; steps from the first number to before the second.

@@ -42,7 +42,7 @@ CHANGED = (
     *("adapter_name_or_path", "reference_model_name_or_path", "min_tasks_per_skill", "single_skill"),
     *("rollouts_ahead", "critic", "critic_learning_rate", "value_clip", "value_loss_weight"),
 )
-"""Settings that are recorded too where they are not the defaults."""
+"""Settings that are recorded too if they are not the defaults."""
 
 OF_LORA = (
     *("r", "lora_alpha", "lora_dropout", "target_modules", "target_parameters", "modules_to_save"),
@@ -54,7 +54,7 @@ OF_STREAMS = (
     *("stream", "stream_order", "stage_steps", "stage_tasks", "stage_accuracy", "kl_reference"),
     *("replay", "replay_size", "replay_by", "stage_adapters"),
 )
-"""The same of a run that has a stream."""
+"""Settings that are recorded too if the run has a stream."""
 
 PACKAGES = ("trl-dbbench", "trl", "transformers", "peft", "accelerate", "torch", "sqlglot")
 
@@ -126,10 +126,7 @@ class RunSettings:
 
     @classmethod
     def of(cls, trainer: Any, rewards: dict[str, dict[str, Any] | None]) -> RunSettings:
-        """Return the settings of a `DBBenchGRPOTrainer`.
-
-        `rewards` has for each reward's name its `rewards.registry.describe_reward`.
-        """
+        """Return the settings of a `DBBenchGRPOTrainer`, with the `describe_reward` of each reward."""
         from datasets import Dataset  # slow to import, and not needed to read a run.json
 
         from trl_dbbench.engines.policy import autocast_of, config_changes, quantization_of  # import torch
@@ -200,11 +197,8 @@ class RunSettings:
 
     @classmethod
     def read(cls, folder: str | Path, **given: Any) -> RunSettings:
-        """Read a run's folder; values in `given` that are not `None` override it.
-
-        Raises:
-            ConfigError: if it is not a run's folder, or required settings are missing.
-        """
+        """Read a run's folder; values in `given` that are not `None` override it. Raise ConfigError if it is
+        not a run's folder, or required settings are missing."""
         for name in (EPISODES_FILE, TASKS_FILE):
             if not (Path(folder) / name).is_file():
                 raise ConfigError(

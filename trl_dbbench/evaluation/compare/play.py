@@ -38,15 +38,15 @@ BASE = "base"
 
 @dataclass
 class ArmPlayer:
-    """Plays arms: tasks, each once greedily, and the samples that are asked for. Rewards them by the outcome,
-    with the run's own values if it had some, and by the scorer.
+    """Plays each task once greedily, and its samples, and rewards them: by the outcome, with the run's own
+    values if it had some, and by the scorer.
 
     Args:
-        trained: how they are played, and by what.
-        plan: how many samples, and how; `None` for none.
+        trained: the model, and how it plays.
+        plan: of the samples; `None` for none.
         scorer: the reward that chooses the best sample, by a name for `load_reward_functions`.
         batch_size: episodes that run side by side.
-        few_shot_update: whether what is played greedily joins what is shown.
+        few_shot_update: whether right greedy episodes join what is shown.
         journal: keeps each episode; those that it has already are not played.
 
     Raises:
@@ -140,13 +140,10 @@ def each_once(tasks: Iterable[Task]) -> list[Task]:
 
 
 def check_one_base(trained: Sequence[Trained]) -> list[str]:
-    """Find adapters that cannot be played on one model; notes of how their runs played otherwise.
+    """Raise ConfigError if the base models of adapters differ; return notes on other differing settings.
 
     Args:
-        trained: an adapter each; the first one's settings are those that all are played with.
-
-    Raises:
-        ConfigError: if their base models differ.
+        trained: an adapter each; all are played with the settings of the first one.
     """
     first, notes = trained[0], []
     for other in trained[1:]:
@@ -170,10 +167,8 @@ def check_one_base(trained: Sequence[Trained]) -> list[str]:
 
 
 def arm_names(adapters: Sequence[str]) -> list[str]:
-    """Return each adapter's folder name, or as much of its path as tells it from the others.
-
-    Raises ConfigError if one is named twice.
-    """
+    """Return each adapter's folder name, or as much of its path as tells it from the others; raise
+    ConfigError if one is named twice."""
     names = shortest_names([Path(found_from_everywhere(adapter)).parts for adapter in adapters], {BASE})
     if names is not None:
         return names
@@ -181,21 +176,19 @@ def arm_names(adapters: Sequence[str]) -> list[str]:
 
 
 def play_adapters(trained: Sequence[Trained], policy: Policy | ServedPolicy, playing: ArmPlayer) -> list[Arm]:
-    """Play the base model, which is the model without adapter, and each adapter.
+    """Play the model without an adapter, then with each.
 
     Args:
         trained: an adapter each, on one base model, as `check_one_base` finds them.
-        policy: what generates: a PEFT model with the first of them, into which the others are loaded, or a
-            model that vLLM in this process loads, with all of them.
+        policy: a PEFT model with the first of them, into which the others are loaded, or a model that vLLM in
+            this process loads with all of them.
         playing: plays them, with the settings of the first.
 
     Raises:
         ConfigError: if an adapter does not fit the model.
         DatabaseError, EngineError: as in [`evaluate`].
     """
-    loaded: dict[str | None, str] = {}
-    if not isinstance(policy, ServedPolicy):
-        loaded = _loaded(policy.model, trained)
+    loaded = {} if isinstance(policy, ServedPolicy) else _loaded(policy.model, trained)
     arms = []
     names = [BASE, *arm_names([str(each.adapter) for each in trained])]
     for name, adapter in zip(names, [None, *(each.adapter for each in trained)], strict=True):

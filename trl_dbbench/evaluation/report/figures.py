@@ -14,7 +14,6 @@ from trl_dbbench.evaluation.report.run import Run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
 NO_MATPLOTLIB = "figures need matplotlib: pip install 'trl-dbbench[report]'"
 
 
@@ -24,11 +23,8 @@ def can_draw() -> bool:
 
 
 def write_figures(run: Run, folder: str | Path) -> list[Path]:
-    """Write each chart that has data as a PNG of 300 dots per inch, one column of a paper wide.
-
-    Raises:
-        ConfigError: if the folder cannot be written.
-    """
+    """Write each chart that has data as a PNG of 300 dots per inch, one column of a paper wide; raise
+    ConfigError if the folder cannot be written."""
     import matplotlib
 
     folder = Path(folder)

@@ -52,11 +52,8 @@ class Run:
 
 
 def read_run(folder: str | Path) -> Run:
-    """Read a training run's `output_dir`, finished, running or killed.
-
-    Raises:
-        ConfigError: if the folder is not there or holds nothing of a run that can be read.
-    """
+    """Read a training run's `output_dir`, finished, running or killed; raise ConfigError if the folder is not
+    there or holds nothing of a run that can be read."""
     folder = Path(folder)
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "is not there"
