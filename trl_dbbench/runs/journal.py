@@ -94,12 +94,22 @@ class Journal:
         """
         new = {id: line for id, line in (shots or {}).items() if id not in self.shots}
         self.shots |= new
-        for place, record in played:
-            self._records[part][place] = record
-            self._write(
-                {"part": part, "place": place, "record": record, **({"shots": new} if new else {}), **more}
-            )
-            new = {}
+        self._records[part] |= dict(played)
+        if self.path is None:
+            return
+        assert self._file is not None
+        lines = [{"part": part, "place": place, "record": record, **more} for place, record in played]
+        if lines and new:
+            lines[0]["shots"] = new
+        if not self._begun:
+            lines.insert(0, {"asked": self.asked})
+        with telling_of_no_space(self.path, "Free some, and start the same command again with --resume."):
+            if not self._begun:
+                self._file.truncate(0)
+            self._file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        self._begun = True
 
     def finish(self) -> str:
         """Remove the file. If episodes are void, keep it, and return a sentence on how to play them again."""
@@ -124,20 +134,6 @@ class Journal:
         if self.path is None or not count:
             return ""
         return f"{count:,} episodes are kept in {self.path}. The same command with --resume plays the rest."
-
-    def _write(self, entry: Mapping[str, Any]) -> None:
-        if self.path is None:
-            return
-        assert self._file is not None
-        lines, file = [entry] if self._begun else [{"asked": self.asked}, entry], self._file
-        remedy = "Free some, and start the same command again with --resume."
-        with telling_of_no_space(self.path, remedy):
-            if not self._begun:
-                file.truncate(0)
-            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
-        self._begun = True
 
     def open(self) -> None:
         """Open the file for this process alone, until the evaluation ends."""
