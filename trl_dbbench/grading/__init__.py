@@ -180,8 +180,8 @@ DEFAULT_GRADER = "lifelong"
 def get_grader(name: str) -> Grader | SQLGrader:
     """Return one of `GRADERS` or `SQL_GRADERS`, or a user's own function by its dotted path.
 
-    Raise ConfigError if there is none. Only for names from settings and code. A name from a task file must be looked up in the two tables alone:
-    reading data must never import code.
+    Only for names from settings and code; raise ConfigError for an unknown one. A name from a task file must
+    be looked up in the two tables alone: reading data must never import code.
     """
     found: Any = look_up("grader", name, {**GRADERS, **SQL_GRADERS})
     if isinstance(found, Grader | SQLGrader):
