@@ -19,7 +19,7 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading import GRADERS, grade
 from trl_dbbench.grading.rows import State, TableState, same_rows, same_state
 from trl_dbbench.grading.states import row_hash, state_digest, state_hash
-from trl_dbbench.grading.statistics import wilson_interval
+from trl_dbbench.grading.statistics import Share, wilson_interval
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
@@ -448,6 +448,15 @@ def test_large_tables_of_almost_equal_floats_take_no_time() -> None:
 
 
 # ---------------------------------------------------------------------------------------- intervals
+
+
+@pytest.mark.parametrize(
+    ("right", "judged", "counts"),
+    [(5, 20, "5 of 20"), (1 / 3, 5, "0.3333 of 5"), (12_345.67, 20_000, "12346 of 20000")],
+    ids=["whole", "an estimate", "an estimate of many tasks"],
+)
+def test_counts_of_a_share(right: float, judged: int, counts: str) -> None:
+    assert Share(right, judged).counts == counts
 
 
 def test_wilson_interval() -> None:

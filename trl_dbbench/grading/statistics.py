@@ -55,7 +55,8 @@ class Share:
     @property
     def counts(self) -> str:
         """Text such as `5 of 20`, or `5 of 5; 15 void, 25.0 % with those counted wrong`."""
-        counts = f"{self.right:{'.4g' if self.right % 1 else '.0f'}} of {self.judged}"
+        four_digits = self.right % 1 and self.right < 1_000  # of larger numbers they would be 1.235e+04
+        counts = f"{self.right:{'.4g' if four_digits else '.0f'}} of {self.judged}"
         return f"{counts}; {self.void_note}" if self.void else counts
 
     @property
