@@ -18,7 +18,7 @@ import json
 import math
 import statistics
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from trl_dbbench.database import Database, Sandbox
@@ -110,20 +110,16 @@ class QueryCostReward(EfficiencyReward):
 
 
 def _cost(execute: Callable, sql: str) -> float | None:
-    rows = execute(f"EXPLAIN FORMAT=JSON {sql}", JUDGED).rows
-    if not rows:
-        return None
-    # MySQL's first format has one query_cost; in the second each step's cost includes the steps below it
-    found = [*_values(json.loads(rows[0][0]), ("query_cost", "estimated_total_cost"))]
-    return max(*found, ONE_ROW) if found else None
+    """Return the optimizer's estimate; `None` for a plan without costs."""
+    costs: list[float] = []
 
+    def note(step: dict[str, Any]) -> None:
+        # MySQL's first format has one query_cost; in the second each step's cost includes the steps below it
+        costs.extend(float(step[key]) for key in ("query_cost", "estimated_total_cost") if key in step)
 
-def _values(plan: Any, keys: Sequence[str]) -> Iterator[float]:
-    """Yield the values under these keys, anywhere in a plan."""
-    if isinstance(plan, dict):
-        yield from (float(plan[key]) for key in keys if key in plan)
-    for part in plan.values() if isinstance(plan, dict) else plan if isinstance(plan, list) else ():
-        yield from _values(part, keys)
+    if rows := execute(f"EXPLAIN FORMAT=JSON {sql}", JUDGED).rows:
+        json.loads(rows[0][0], object_hook=note)
+    return max(*costs, ONE_ROW) if costs else None
 
 
 def sql_of(episode: Episode) -> str | None:
