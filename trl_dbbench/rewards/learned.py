@@ -136,12 +136,10 @@ class LearnedReward:
         **kwargs: object,
     ) -> list[Any]:
         """Return a value of `score` per episode; `None` if its environment failed."""
-        values: list[Any] = [None] * len(episode)
         played = [row for row, e in enumerate(episode) if e.status != Status.ENVIRONMENT_FAULT and e.turns]
         scores = self.score([(prompts[row], completions[row]) for row in played])
-        for row, score in zip(played, scores, strict=True):
-            values[row] = score
-        return values
+        by_row = dict(zip(played, scores, strict=True))
+        return [by_row.get(row) for row in range(len(episode))]
 
     def score(self, conversations: Sequence[tuple[Messages, Messages]]) -> list[Any]:
         """Return a value per (prompt, completion)."""

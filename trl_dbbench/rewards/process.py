@@ -44,10 +44,10 @@ class StepTokens:
     def ids(self, tokenizer: PreTrainedTokenizerBase) -> tuple[int, int, int]:
         """Return the ids of placeholder, good and bad; raise ConfigError if one is not a single token of this
         vocabulary, or two are equal."""
-        found: list[int] = []
+        found, vocabulary = list[int](), tokenizer.get_vocab()
         for token in (self.placeholder_token, *self.reward_tokens):
-            ids = [tokenizer.get_vocab()[token]] if token in tokenizer.get_vocab() else []
-            ids = ids or tokenizer(token, add_special_tokens=False)["input_ids"]
+            known = token in vocabulary
+            ids = [vocabulary[token]] if known else tokenizer(token, add_special_tokens=False)["input_ids"]
             if len(ids) != 1 or (ids[0] == tokenizer.unk_token_id and token != tokenizer.unk_token):
                 raise ConfigError(
                     f"{token!r} is not one token of '{tokenizer.name_or_path}'. Name one of its vocabulary "
