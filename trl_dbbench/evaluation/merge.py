@@ -134,10 +134,8 @@ def merge(
 
 @contextmanager
 def _made(out: Path) -> Iterator[Path]:
-    """Open a folder that replaces `out` when the block succeeds, and goes when it fails.
-
-    An `out` that is there stays, and gets the files: a mounted folder cannot be replaced.
-    """
+    """Open a folder that replaces `out` when the block succeeds, and goes when it fails. An `out` that is
+    there gets the files instead: a mounted folder cannot be replaced."""
     place = out if out.exists() else out.parent
     place.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=place))

@@ -107,21 +107,14 @@ class SQLGrader:
     rows: ClassVar[bool] = False
 
     def best(self, predicted: Result, golds: Sequence[Result], gold_sql: str | None) -> float:
-        """Return the score against the most similar gold, 0 to 1.
-
-        Args:
-            gold_sql: before `rewrite`; decides whether the order of rows counts. If `None`, it counts only
-                for graders that always require it.
-        """
+        """Return the score against the most similar gold, 0 to 1. `gold_sql`, before `rewrite`, decides
+        whether the order of rows counts; if `None`, it counts only for graders that always require it."""
         return max(self.score(predicted, gold, self.ordered(gold_sql or "")) for gold in golds)
 
     def right(self, predicted: Result, golds: Sequence[Result], gold_sql: str | None) -> bool:
         """Return whether rewards and accuracy count an answer as right: a score of 1, and no extra columns.
 
-        Spider 2.0 allows extra columns. As a reward that would pay for selecting everything.
-
-        Args:
-            gold_sql: as for `best`.
+        Spider 2.0 allows extra columns; as a reward that would pay for selecting everything.
         """
         narrow = [gold for gold in golds if len(predicted.columns) <= gold.most_columns]
         return bool(narrow) and self.best(predicted, narrow, gold_sql) >= 1
@@ -192,16 +185,13 @@ def get_grader(name: str) -> Grader | SQLGrader:
 
 
 def grade(answer: str, gold: Sequence, grader: str) -> bool:
-    """Return whether the named grader calls the answer right.
+    """Return whether the named grader calls the answer right; raise ConfigError if there is no such grader,
+    or it judges SQL. A text that crashes the original grader is a wrong answer.
 
     Args:
         answer: the text after `Final Answer:`, or `str()` of a list of strings from a tool call.
         gold: labels; rows for a grader of rows.
         grader: a name that `get_grader` knows.
-
-    Raises:
-        ConfigError: if there is no such grader, or it judges SQL. No answer makes one of `GRADERS` raise: a
-            text that crashes the original is a wrong answer.
     """
     found = get_grader(grader)
     if isinstance(found, SQLGrader):

@@ -19,11 +19,10 @@ Interval = tuple[float, float, float]
 class Calibration:
     """The calibration of n probabilities about items from a number of tasks.
 
-    `accuracy` is the share on the right side of 0.5. `brier` is the mean of (p - y)², q(1 - q) for a constant
-    guess at the base rate q; for pairs, that is a coin's. `error` is the expected calibration error: |mean p
-    - mean y| in each tenth of the range of p, weighted by its size (Guo et al. 2017). Items of one task are
-    not independent, so the Wilson interval of the accuracy counts tasks, and the others are a bootstrap over
-    tasks.
+    `accuracy` is the share on the right side of 0.5. `brier` is the mean of (p - y)²; q(1 - q) for a constant
+    guess at the base rate q. `error` is the expected calibration error: |mean p - mean y| in each tenth of
+    the range of p, weighted by its size (Guo et al. 2017). Items of one task are not independent, so Wilson's
+    interval of the accuracy counts tasks, and the other intervals are a bootstrap over tasks.
     """
 
     n: int

@@ -34,12 +34,8 @@ class Continual:
 
     @classmethod
     def of(cls, matrix: Matrix) -> Continual:
-        """Return the measures after the last row, over the stages that it has.
-
-        Args:
-            matrix: (1 + stages learned, stages). Before the last stage is learned, forgetting and backward
-                transfer are of the stages before the last learned one; the average is of all.
-        """
+        """Return the measures of a matrix (1 + stages learned, stages). Forgetting and backward transfer are
+        of the stages before the last learned one; the average is of all."""
         last, learned = matrix[-1], len(matrix) - 1
         forgotten, backward, forward = [], [], []
         for stage in range(min(learned - 1, len(last))):

@@ -39,10 +39,8 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Result:
-    """A query's result: column names, and rows in order.
-
-    `width` is the number of all columns of a gold of which only some count, as in Spider 2.0; 0 if all count.
-    """
+    """A query's result: column names, and rows in order. `width` is the number of all columns of a gold of
+    which only some count, as in Spider 2.0; 0 if all count."""
 
     columns: Sequence[str]
     rows: Sequence[Row]

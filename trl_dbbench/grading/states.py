@@ -65,13 +65,8 @@ def without_dates(row: Row) -> tuple:
 
 
 def as_mysql_prints(text: str, quote: str = "'", number_quote: str = "") -> str:
-    """Return a text with dates and numbers as MySQL prints them, not as Python does.
-
-    Examples: `datetime.date(1985, 12, 1)`, `Decimal('2.50')`.
-
-    Args:
-        quote, number_quote: put around dates, and around numbers.
-    """
+    """Return a text with dates and numbers, such as `datetime.date(1985, 12, 1)` and `Decimal('2.50')`, as
+    MySQL prints them; `quote` is put around dates, `number_quote` around numbers."""
 
     def printed(found: re.Match[str]) -> str:
         numbers = [(name, int(number)) for name, number in _ARGUMENT.findall(found[3])]

@@ -45,12 +45,8 @@ Messages = list[dict[str, Any]]
 
 
 class Reader:
-    """Renders and tokenises conversations for a scoring model.
-
-    Args:
-        tokenizer: with a chat template, unless only texts are read.
-        shown: further arguments of the template: `tools`, and the policy's template settings.
-    """
+    """Renders and tokenises conversations for a scoring model. `shown` are further arguments of the chat
+    template: `tools`, and the policy's template settings."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, shown: dict[str, Any] | None = None):
         self.tokenizer = tokenizer
@@ -95,7 +91,6 @@ class LearnedReward:
     Args:
         path: recorded with the run; its last part is the name in the log.
         model: on any device; `read_as` moves it.
-        reader: renders and tokenises conversations.
     """
 
     kind = ""

@@ -22,9 +22,9 @@ from trl_dbbench.tasks.skills import operation_of
 class OutcomeReward:
     """A value for each way an episode can end.
 
-    Running out of tokens counts as running out of turns. Ending the database server is worth `server_crash`,
-    or as much as a wrong answer if that is `None`. A program that fails (see `harness`) is worth
-    `harness_fault`, or as much as an unreadable turn.
+    Running out of tokens counts as running out of turns. Without `server_crash`, ending the database server
+    is worth as much as a wrong answer; without `harness_fault`, a program that fails (see `harness`) as much
+    as an unreadable turn.
     """
 
     right: float = 1.0

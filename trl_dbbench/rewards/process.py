@@ -126,10 +126,8 @@ class StepReader(Reader):
         return self.spliced([self.ids_of(part) for part in parts])
 
     def spliced(self, parts: Sequence[list[int]]) -> tuple[list[int], list[int]]:
-        """Join the parts with placeholders; return the ids and the placeholders' places.
-
-        A token always follows a placeholder, because training puts the label there.
-        """
+        """Join the parts with placeholders; return the ids and the placeholders' places. A token always
+        follows a placeholder, because training puts the label there."""
         ids, places = list(parts[0]), []
         for part in parts[1:]:
             places.append(len(ids))
@@ -141,10 +139,8 @@ class StepReader(Reader):
     def training_row(
         self, ids: list[int], places: Sequence[int], labels: Sequence[bool | None]
     ) -> dict[str, list[int]]:
-        """Return a row for TRL's SFTTrainer: `input_ids`, and `labels`, -100 except for answers.
-
-        Logits predict the next place, so a label stands one place after its placeholder.
-        """
+        """Return a row for TRL's SFTTrainer: `input_ids`, and `labels`, -100 except for answers. Logits
+        predict the next place, so a label stands one place after its placeholder."""
         wanted = [-100] * len(ids)
         for place, label in zip(places, labels, strict=True):
             if label is not None:

@@ -217,10 +217,8 @@ def _name_of(function: Any) -> str | None:
 
 
 def describe_reward(function: Any) -> dict[str, Any] | None:
-    """Return what `load_reward_functions` needs to make the function again; `None` if it cannot.
-
-    That is its name, and the values of an outcome reward. A module that TRL calls itself has no name.
-    """
+    """Return what `load_reward_functions` needs to make the function again, its name and the values of an
+    outcome reward; `None` if it cannot, as for a module that TRL calls itself."""
     function = plain(function)
     if isinstance(function, LearnedReward):
         return {"function": function.name}
@@ -231,9 +229,8 @@ def describe_reward(function: Any) -> dict[str, Any] | None:
 
 
 def prepare_reward_models(trainer: GRPOTrainer, protocol: AgentProtocol) -> None:
-    """Let reward models read what the policy reads: the same roles, tools and template settings.
-
-    Modules that TRL calls itself get the conversation from TRL, which knows all but the tools.
+    """Let reward models read what the policy reads: the same roles, tools and template settings. Modules that
+    TRL calls itself get the conversation from TRL, without the tools.
 
     Raises:
         ConfigError: if the chat template of a reward model cannot show an episode, or two functions have one

@@ -36,11 +36,8 @@ def base_model_of(adapter: str | Path) -> str | None:
 
 
 def other_base_of(adapter: str | Path, model: str) -> str | None:
-    """Return the base model noted in an adapter's folder if it is not `model`.
-
-    Another model's layers may have the same shapes, so names tell. A copy of the base may lie elsewhere: the
-    last part of its name counts.
-    """
+    """Return the base model noted in an adapter's folder if it is not `model`. Another model's layers may
+    have the same shapes, so the last parts of the names are compared: a copy may lie elsewhere."""
     noted = base_model_of(adapter)
     same = noted is None or Path(model).resolve() == Path(noted).resolve()
     return None if same or Path(model).name == Path(str(noted)).name else noted
@@ -57,13 +54,8 @@ def warn_of_another_base(adapter: str | Path, model: str) -> None:
 
 
 def check_is_model(name_or_path: str, setting: str = "model_name_or_path") -> None:
-    """Raise ConfigError for a folder without a model, and for an adapter that is named as one: transformers
-    would load its base and it, and say nothing.
-
-    Args:
-        name_or_path: a folder or a hub id.
-        setting: in which the user named it, for the message.
-    """
+    """Raise ConfigError for a folder without a model, and for an adapter that is named as a model:
+    transformers would silently load its base and it. `setting` is where the user named it."""
     folder = Path(name_or_path)
     if folder.is_dir():
         if (folder / MODEL_FILE).is_file():
@@ -112,12 +104,11 @@ def load_trainable(
     peft_config: PeftConfig | None = None,
     quantization_config: Any = None,
 ) -> PeftModel:
-    """Return a model with the adapter of `adapter_name_or_path`, which is trained further.
+    """Return a model with the adapter that `args`, a `DBBenchGRPOConfig`, names, to be trained further.
 
     Args:
-        args: a `DBBenchGRPOConfig`.
-        peft_config: an adapter keeps its shape, so these must agree with it.
-        quantization_config: for a model by its name.
+        peft_config: must agree with the adapter's shape.
+        quantization_config: for a model given by its name.
     """
     adapter = args.adapter_name_or_path
     check_switched_off(adapter_settings(adapter, peft_config), args)

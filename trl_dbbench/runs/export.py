@@ -52,8 +52,6 @@ SUFFIXES = (".jsonl", ".parquet")
 REWARD_TOKENS = ("+", "-")
 PLACEHOLDER = "<step_{}>"
 
-PAIRS_PER_TASK = 8
-
 
 def export(
     run: str | Path,
@@ -72,8 +70,7 @@ def export(
         max_per_task: most rows per task; for `kto`, most right and most wrong ones. Default: 8 pairs for
             `preference`, all rows otherwise.
         label_by: source of the labels of `prm`; see `step_labels`.
-        model: folder or hub id of another model that will learn from `sft`; its tokenizer and chat template
-            make the ids.
+        model: folder or hub id of another model to train, whose tokenizer and chat template make the ids.
         notes: gets messages about unreadable or changed parts.
 
     Raises:
@@ -142,7 +139,7 @@ class _Export:
         ]
 
     def preference(self, episodes: Sequence[Played]) -> Rows:
-        return preference_pairs(episodes, self.settings, per_task=self.max_per_task or PAIRS_PER_TASK)
+        return preference_pairs(episodes, self.settings, per_task=self.max_per_task or 8)
 
     def kto(self, episodes: Sequence[Played]) -> Rows:
         chosen = self._first(episodes, by_verdict=True)
@@ -211,7 +208,7 @@ NEEDED = {
     "kto": "right and wrong episodes",
     "prm": "episodes",
 }
-"""The kinds, methods of `_Export`, and what each takes."""
+"""The kinds, which are methods of `_Export`, and what each takes."""
 
 
 # --- and back -----------------------------------------------------------------------------------------
@@ -223,10 +220,10 @@ def sft_dataset(
     """Return rows of `input_ids` and `labels`, with the loss on sampled tokens.
 
     Args:
-        source: a folder of `trl-dbbench sample` or of a training run, for its right sampled episodes; or a
-            file of `trl-dbbench export --to sft`.
-        tokenizer, eos_token_ids: those of the learning model. If they read a folder's ids differently, the
-            texts are tokenised again; a file's are refused.
+        source: the folder of a run or of `trl-dbbench sample`, for its right sampled episodes; or a file of
+            `trl-dbbench export --to sft`.
+        tokenizer, eos_token_ids: the learning model's. If they read a folder's ids differently, the texts are
+            tokenised again; a file is refused.
         notes: gets messages about unreadable or changed parts.
     """
     path = Path(source)

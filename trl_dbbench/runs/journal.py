@@ -86,12 +86,8 @@ class Journal:
         shots: Mapping[str, str] | None = None,
         **more: Any,
     ) -> None:
-        """Keep episodes that have just ended, each with its place.
-
-        Args:
-            shots: lines of earlier episodes that their prompts showed.
-            more: further values to keep with them.
-        """
+        """Keep episodes that have just ended, each with its place and the values in `more`; `shots` has the
+        lines of earlier episodes that their prompts showed."""
         new = {id: line for id, line in (shots or {}).items() if id not in self.shots}
         self.shots |= new
         self._records[part] |= dict(played)

@@ -84,10 +84,8 @@ def refined_metrics(
 def drop_repeated_rows(
     episodes: Sequence[EpisodeRecord], state: GradientState, copies: int
 ) -> Sequence[EpisodeRecord]:
-    """Return the rows of all ranks without the repeated ones with which accelerate fills the last batch.
-
-    `state` is the one that the data loader sets; a prompt has `copies` rows.
-    """
+    """Return the rows of all ranks without the repeated ones with which accelerate fills the last batch. The
+    data loader sets `state`; a prompt has `copies` rows."""
     if not state.end_of_dataloader:
         return episodes
     loader = state.active_dataloader

@@ -16,10 +16,8 @@ from trl_dbbench.utils.lookup import some_of
 def read_episodes(
     path: Path, notes: list[str], check: Callable[[EpisodeRecord], None] | None = None
 ) -> Iterator[tuple[int, EpisodeRecord]]:
-    """Yield (line number, episode) of a log; `notes` are complete at the end.
-
-    Episodes for which `check` raises ValueError are left out, too.
-    """
+    """Yield (line number, episode) of a log, without those for which `check` raises ValueError; `notes` are
+    complete at the end."""
     if not path.exists():
         notes.append(f"{path.name} is not there: no transcripts.")
         return

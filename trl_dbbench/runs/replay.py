@@ -131,11 +131,8 @@ _ID = -1
 class _SavedTurns:
     """The turns of a saved episode, as long as they were; see `episode.play.Dialogue`.
 
-    An episode that would go on after the last one runs out of tokens, as the saved one must have done.
-
-    Args:
-        parse: reads a turn.
-        cut: the last turn was cut off where the tokens ended, so that nobody acted on it.
+    An episode that would go on after the last one runs out of tokens, as the saved one must have done. With
+    `cut`, the last turn was cut off where the tokens ended, so that nobody acted on it.
     """
 
     full = True  # asked only after a turn that was cut off
@@ -221,10 +218,7 @@ class _Replayer:
 
     def _was_cut(self, saved: EpisodeRecord, turns: Sequence[TurnRecord]) -> bool:
         """Return whether the saved episode ran out of tokens within its last turn, and can have done so.
-
-        Args:
-            turns: all of them, summaries included.
-        """
+        `turns` has all of them, summaries included."""
         last = saved["turns"][-1]
         if saved["status"] != Status.OUT_OF_TOKENS or last.get("observation") is not None:
             return False

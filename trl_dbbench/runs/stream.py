@@ -83,10 +83,8 @@ class StreamRecord:
         return None
 
     def prequential(self, episodes: Iterable[EpisodeRecord]) -> list[Share]:
-        """Return the greedy accuracy of each stage's training tasks, each when it came for the first time.
-
-        `episodes` are the run's, in their order; those of other phases are passed over.
-        """
+        """Return, from the run's episodes in their order, the greedy accuracy of each stage's training tasks,
+        each when it came for the first time."""
         counts = [[0, 0] for _ in self.stages]
         met: set[str] = set()
         for episode in episodes:

@@ -109,11 +109,8 @@ def _kept(record: EpisodeRecord, task: Task) -> Episode | None:
 def episode_of(
     record: EpisodeRecord, task: Task, prompt_ids: list[int], ids: Iterable[tuple[list[int], list[int]]]
 ) -> Episode:
-    """Return a saved episode. Its results lack their rows, which no log has.
-
-    Args:
-        ids: those of each turn, and those between it and the next.
-    """
+    """Return a saved episode, its results without rows, which no log has. `ids` are those of each turn, and
+    those between it and the next."""
     episode = Episode(task, prompt_ids, Sampling(), status=Status(record["status"]))
     for turn, (sampled, between) in zip(record["turns"], ids, strict=True):
         completion = Completion(sampled, turn.get("logprobs") or [math.nan] * len(sampled))
@@ -137,11 +134,8 @@ def _reads(chat: ChatFormat, episode: Episode) -> bool:
 
 
 def _lays_out(chat: ChatFormat, episode: Episode, record: EpisodeRecord, settings: RunSettings) -> bool:
-    """Return whether the ids are laid out as this chat template does it.
-
-    Where the template is another, or not known (`sample` of a model without a run), the prompt tells, but for
-    what a program asked (`harness`).
-    """
+    """Return whether the ids are laid out as this chat template does it. If the template is another, or not
+    known (`sample` of a model without a run), the prompt tells, except a program's (`harness`)."""
     if settings.harness or settings.chat_template == chat.chat_template:
         return True
     return chat.prompt_ids(prompt_messages(record, episode.task, settings)) == episode.prompt_ids

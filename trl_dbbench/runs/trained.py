@@ -190,11 +190,8 @@ def _short(value: Any) -> str:
 
 
 def evaluated_tasks(run: Path, notes: list[str], *, last: bool = False) -> list[Task]:
-    """Return the tasks of the run's held-out evaluations, in order; empty if it had none.
-
-    Args:
-        last: only those of the last evaluation that was not cut short.
-    """
+    """Return the tasks of the run's held-out evaluations, in order; with `last`, of the last one that was not
+    cut short. Empty if it had none."""
     played: defaultdict[int, dict[str, None]] = defaultdict(dict)  # step -> digests
     for _, record in read_episodes(run / EPISODES_FILE, notes):
         if record["phase"] == "eval":

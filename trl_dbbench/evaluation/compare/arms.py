@@ -32,15 +32,14 @@ def pass_at_k(n: int, right: int, k: int) -> float:
 
 
 def majority(votes: Sequence[tuple[Hashable, bool]]) -> float:
-    """Return how right the largest group of samples is, 0 to 1.
+    """Return how right the largest group of samples with equal results is, 0 to 1.
 
-    X. Wang et al., "Self-Consistency Improves Chain of Thought Reasoning" (2023), with what the samples came
-    to in the place of their words. Where several groups are largest, each counts alike: the expected value of
-    a draw among them.
+    X. Wang et al., "Self-Consistency Improves Chain of Thought Reasoning" (2023). If several groups are
+    largest, this is the expected value of a draw among them.
 
     Args:
-        votes: for each sample what it came to, `None` if to nothing, and whether it was right. Samples that
-            came to nothing have no vote; where none has one, the majority is wrong.
+        votes: the result of each sample, and whether it was right. Samples with the result `None` have no
+            vote; if none has one, the majority is wrong.
     """
     groups: defaultdict[Hashable, list[bool]] = defaultdict(list)
     for result, right in votes:
@@ -54,22 +53,20 @@ def majority(votes: Sequence[tuple[Hashable, bool]]) -> float:
 
 
 def best_of(scored: Sequence[tuple[float, bool]]) -> float:
-    """Return how right the sample with the highest score is, 0 to 1; each is (score, whether right).
-
-    Where several have it, each counts alike: the expected value of a draw among them.
-    """
+    """Return how right the sample with the highest score is, 0 to 1; of several, the expected value of a draw
+    among them. Each sample is (score, whether right)."""
     highest = max(score for score, _ in scored)
     best = [right for score, right in scored if score == highest]
     return sum(best) / len(best)
 
 
 def mcnemar(wins: int, losses: int) -> float:
-    """Return the two-sided p of McNemar's exact test: how likely such a split is, or a more uneven one, if
-    both are equally good.
+    """Return the two-sided p of McNemar's exact test: the probability of such a split, or a more uneven one,
+    if both are equally good.
 
     Q. McNemar, "Note on the sampling error of the difference between correlated proportions or percentages",
-    Psychometrika 12 (1947), with the binomial distribution in the place of its approximation: tasks on which
-    both did the same say nothing, the others, won or lost by one of them, are tosses of a fair coin.
+    Psychometrika 12 (1947), with the binomial distribution instead of its approximation: tasks on which both
+    did the same say nothing, the others are tosses of a fair coin.
     """
     n = wins + losses
     tail = sum(comb(n, i) for i in range(min(wins, losses) + 1))
@@ -98,10 +95,8 @@ GREEDY = "greedy"
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of an arm's samples; see `episode.types.Sampling`.
-
-    `scorer` names the reward that chooses the best of them, if there is one.
-    """
+    """Settings of an arm's samples; see `episode.types.Sampling`. `scorer` is the reward that chooses the
+    best of them, if there is one."""
 
     n: int
     temperature: float
@@ -155,15 +150,14 @@ class Arm:
         return replace(self, greedy=greedy, samples=samples)
 
     def values(self, void_wrong: bool = False) -> dict[str, dict[str, float]]:
-        """measure -> task -> how right, 0 to 1.
+        """Return measure -> task -> how right, 0 to 1.
 
-        `greedy`; and with samples `pass@1`, `pass@2`, `pass@4` and so on up to `pass@n`, `majority@n`, and
-        `best-of-n` where a reward has scored them. Void episodes, whose environment failed, say nothing: a
-        task that has too few others is not in that measure.
+        `greedy`; with samples also `pass@1`, `pass@2`, `pass@4` ... `pass@n`, `majority@n`, and `best-of-n`
+        if a reward has scored them. A measure leaves out tasks with too few episodes that are not void.
 
         Args:
-            void_wrong: whether void episodes count as wrong instead. Like others that came to nothing they
-                have no vote in a majority, and no score.
+            void_wrong: whether void episodes count as wrong instead, without a vote in a majority and without
+                a score.
         """
         counted = list if void_wrong else _sound
         found: dict[str, dict[str, float]] = {
@@ -203,7 +197,7 @@ def by_task(episodes: Iterable[EpisodeRecord]) -> dict[str, list[EpisodeRecord]]
 
 
 def result_of(record: EpisodeRecord) -> Hashable:
-    """Return an episode's answer, or the digest of the tables that it left; `None` without an end.
+    """Return an episode's answer, or the digest of the tables that it left; `None` if it did not end.
 
     Answers are equal if they are the same Python literal, such as `[(3,)]` and `[( 3.0, )]`, or else if their
     words are.
@@ -226,8 +220,8 @@ def result_of(record: EpisodeRecord) -> Hashable:
 
 
 def score_of(record: EpisodeRecord, scorer: str | None) -> float | None:
-    """Return the score of an episode. Of a reward for each turn it is the lowest, as in Math-Shepherd (Wang
-    et al. 2024): an episode is as good as its worst step."""
+    """Return the score of an episode: the lowest of its turns' scores, if it has those, as in Math-Shepherd
+    (Wang et al. 2024)."""
     if scorer is None:
         return None
     steps = [turn["rewards"][scorer] for turn in record["turns"] if scorer in turn.get("rewards", {})]

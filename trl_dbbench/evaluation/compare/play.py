@@ -1,8 +1,5 @@
-"""Plays the arms: each task once greedily, then several samples, and rewards them.
-
-Several adapters of one model are played with one model in memory. All arms draw their samples from the same
-random numbers.
-"""
+"""Plays the arms: each task once greedily, then several samples, and rewards them. Adapters share one model
+in memory, and all arms draw their samples from the same random numbers."""
 
 from __future__ import annotations
 
@@ -78,10 +75,7 @@ class ArmPlayer:
         return self._play(None, self.few_shot_update)
 
     def judged(self, name: str, evaluation: Evaluation) -> Arm:
-        """Return the arm of these greedy episodes, and of the samples, which are drawn now and rewarded.
-
-        Raises as `evaluate` does.
-        """
+        """Return the arm of these greedy episodes and of samples, drawn now; raises as `evaluate` does."""
         trained, gold = self.trained, gold_of(self.tasks)
         arm = Arm(name, evaluation.records, gold=gold, model=trained.model, adapter=trained.adapter)
         if (plan := self.plan) is None:
@@ -101,10 +95,8 @@ class ArmPlayer:
         )
 
     def _reward(self, episodes: Sequence[Episode], shots: Mapping[str, str]) -> None:
-        """Reward the episodes, as a trainer does; raise ConfigError if a reward function fails.
-
-        `shots` are the lines of the earlier episodes that their prompts showed, by their ids.
-        """
+        """Reward the episodes, as a trainer does; raise ConfigError if a reward function fails. `shots` has
+        the lines of the earlier episodes that their prompts showed, by id."""
         played = [episode for episode in episodes if episode.status != Status.ENVIRONMENT_FAULT]
         ids = [episode.completion_ids for episode in played]
         prompts = [self._prompt(episode, shots) for episode in played]

@@ -23,11 +23,8 @@ def arm_dict(arm: Arm) -> dict[str, Any]:
 
 
 def saved_arms(paths: Sequence[Path]) -> list[Arm]:
-    """Return the arms of saved evaluations: of a file what it holds, of a run its last held-out evaluation.
-
-    One run alone gives two: its first and its last evaluation. Raises ConfigError if there are not two, or
-    one cannot be read.
-    """
+    """Return the arms of evaluation files and of runs (their last held-out evaluation; of a single run also
+    its first). Raise ConfigError if there are not two, or one cannot be read."""
     if len(paths) == 1:
         (path,) = paths
         if not path.is_dir():

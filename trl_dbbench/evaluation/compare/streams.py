@@ -1,7 +1,5 @@
-"""Runs with streams beside each other: what each way of learning on kept, lost and cost.
-
-Runs whose settings differ in the seed alone are one way, with the mean over its seeds and a 95 % interval.
-"""
+"""Runs with streams beside each other: what each way of learning on kept, lost and cost. Runs that differ in
+the seed alone are one way, with the mean over its seeds and a 95 % interval."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from trl_dbbench.grading.statistics import Share
 from trl_dbbench.runs.records import EpisodeRecord, is_void, key_of, share, whole_steps
 from trl_dbbench.tasks.skills import SKILLS
 
-POINTS = 60  # of a curve at most; longer runs are averaged over neighbouring steps
-
+POINTS = 60
+"""Most points of a curve; longer runs are averaged over neighbouring steps."""
 
 VOID_WRONG = ", void counted wrong"
 """Ending of the name of a line that counts void episodes as wrong."""
@@ -52,10 +52,8 @@ class Comparison:
 
 
 def compare(run: Run) -> Comparison | None:
-    """First and last held-out evaluation; where there are no two, first and last third of greedy episodes.
-
-    Only whole evaluations on the same tasks are taken.
-    """
+    """Compare the first and last whole held-out evaluation on the same tasks; without two, the first and last
+    third of greedy episodes."""
     held_out = whole_evaluations(run)
     full = list(held_out)
     greedy = sorted(run.phase("greedy"), key=lambda episode: episode["step"])
@@ -115,8 +113,8 @@ class Series:
 
 @dataclass
 class Chart:
-    """`kind` is `"lines"` or `"shares"` (stacked, from 0 to 1); a `percent` chart's values lie in 0 to 1; the
-    axis goes up to `reach` at least."""
+    """`kind` is `"lines"` or `"shares"` (stacked); a `percent` chart's values lie in 0 to 1; the axis goes up
+    to `reach` at least."""
 
     id: str
     title: str
@@ -130,7 +128,7 @@ class Chart:
 
 
 def y_range(chart: Chart) -> tuple[float, float]:
-    """Return the ends of a chart's axis: it has 0 and `reach` on it, and of shares all from 0 to 100 %."""
+    """Return the ends of a chart's axis, with 0 and `reach` on it; of shares, 0 to 100 %."""
     if chart.percent:
         return 0.0, 1.0
     values = [y for s in chart.series for y in (*s.y, *(s.low or ()), *(s.high or ()))]
@@ -154,10 +152,8 @@ STATUSES: dict[str, int] = {
 
 
 class _Lines:
-    """A run's figures as lines: from its episodes, or from the trainer's log.
-
-    A line has at most `POINTS` points: of a longer run, each is the mean of `width` neighbouring steps.
-    """
+    """A run's figures as lines: from its episodes, or from the trainer's log. A point is the mean of `width`
+    neighbouring steps."""
 
     def __init__(self, run: Run):
         # what dynamic sampling has left out was not trained on, and the log's rewards are without it

@@ -146,8 +146,8 @@ def compare_runs(runs: tuple[Run, Run]) -> Comparison | None:
 
 
 def opened_at(runs: Sequence[Run]) -> int | None:
-    """Return the place, among all episodes, of the one that the page opens at: of the last evaluation, right
-    where the first one, or the other run's last, was wrong; of two runs else one the other way round."""
+    """Return the place, among all episodes, of the one that the page opens at: right in the last evaluation,
+    wrong in the first one (or in the other run's last); of two runs else one the other way round."""
     held_out = [list(whole_evaluations(run).values()) for run in runs]
     if not all(held_out):
         return None
@@ -172,10 +172,8 @@ IN_INDEX = frozenset(
 
 
 def transcripts(shown: Sequence[tuple[str, Run]]) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Return the index, in columns, that the page lists and filters by; blocks of episodes; blocks of tasks.
-
-    Episodes of one task point to it, so its question is in the page once.
-    """
+    """Return the index, in columns, that the page lists and filters by; blocks of episodes; blocks of tasks,
+    to which the episodes point, so that each question is in the page once."""
     recorded = {task.digest: task for _, run in shown for task in run.tasks}
     places: dict[str, int] = {}
     tasks: list[dict[str, Any]] = []
@@ -215,9 +213,7 @@ def transcripts(shown: Sequence[tuple[str, Run]]) -> tuple[dict[str, Any], list[
 
 def _flipped(episodes: Iterable[tuple[int, EpisodeRecord]]) -> set[str]:
     """Return the tasks right in one evaluation and wrong in another, held-out or greedy before an update.
-
-    Of an evaluation that was played twice, the second time counts, as in the accuracies. `episodes` are
-    (number of the run, episode).
+    If one was played twice, the second time counts, as in accuracies. `episodes` are (run's number, episode).
     """
     ends: defaultdict[str, dict[tuple[int, str, int], bool]] = defaultdict(dict)
     for place, episode in episodes:
@@ -312,10 +308,8 @@ def render(template: str, out: str | Path, **shown: Any) -> Path:
 
 
 def filters(found_by: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, Any]:
-    """Return the filters of a page's tasks: `skills`, and `chips` as (group, label, number of tasks).
-
-    `found_by` has for each task the labels of each group that leave it. The group "skill" has no chips.
-    """
+    """Return the filters of a page's tasks: `skills`, and `chips` of other groups as (group, label, number of
+    tasks). `found_by` has for each task the labels of each group that leave it."""
     counted = Counter((group, label) for each in found_by for group in each for label in set(each[group]))
     order = list(found_by[0]) if found_by else []
     chips = sorted(counted, key=lambda chip: (order.index(chip[0]), chip[1]))
@@ -326,7 +320,7 @@ def filters(found_by: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, Any]:
 
 
 def _settings(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
-    """(name, a value for each run) of what run.json says, where it says something: of the training first."""
+    """Return (name, a value for each run) of what run.json says, the training's settings first."""
     said = [{**run.settings, **run.training, "training": None} for run in runs]
     names = dict.fromkeys(
         name for of in ([run.training for run in runs], said) for each in of for name in each

@@ -107,12 +107,8 @@ class Shots:
 
     @classmethod
     def of(cls, trainer: Any) -> Shots | None:
-        """Return the shots of a trainer whose settings ask for any; a growing memory joins `stateful`.
-
-        Raises:
-            ConfigError: if the memory cannot be read, shows nothing or is the run's own log, or there is no
-                room in the context.
-        """
+        """Return the shots of a trainer whose settings ask for any; a growing memory joins `stateful`. Raise
+        ConfigError if the memory cannot be read, shows nothing or is the run's own log, or has no room."""
         args, player = trainer.args, trainer.player
         if not args.few_shot:
             return None
@@ -134,10 +130,8 @@ class Shots:
     # --- prompts ----------------------------------------------------------------------------------
 
     def put(self, rows: Sequence[dict[str, Any]], round: int, further: bool = False) -> list[dict[str, Any]]:
-        """Return copies of rows with examples in `prompt` and their ids in `shots`; see `show`.
-
-        With `further`, the last call's rows are still to be recorded, too.
-        """
+        """Return copies of rows with examples in `prompt` and their ids in `shots`; see `show`. With
+        `further`, the last call's rows are still to be recorded, too."""
         before = self._drawn if further else {}
         tasks = {row["task"]: task_in(row["task"]) for row in rows}
         prompts = [row["prompt"] for row in rows]
@@ -270,7 +264,7 @@ class Shots:
                     self.memory.add(example)
 
     def write(self, episodes: Iterable[EpisodeRecord]) -> None:
-        """Record what these were shown, who are the last for which it was drawn."""
+        """Record what these episodes were shown, the last ones for which examples were drawn."""
         if self._file is None:
             return
         if self._written is None or not self._file.exists():  # a new run has set that of another aside
@@ -306,10 +300,7 @@ def longest_shown(
     number: int, memory: Iterable[Example], protocol: AgentProtocol, own: Iterable[Messages] = ()
 ) -> Messages:
     """Return the messages of the `number` longest examples, for an estimate of what a prompt can show.
-
-    Args:
-        own: prompts whose episodes join the memory; they are counted as long as their questions.
-    """
+    Episodes of the prompts `own`, which join the memory, are counted as long as their questions."""
     examples = [example.messages(protocol) for example in memory]
     examples += [[each for each in prompt if each["role"] != "system"] for prompt in own]
     longest = sorted(examples, key=_characters, reverse=True)[:number]
@@ -317,10 +308,8 @@ def longest_shown(
 
 
 def shown_in(run: str | Path, *, cut: bool = False) -> dict[str, Example]:
-    """Return the examples that a run has shown, by the ids that its episodes' records name in `shots`.
-
-    Unreadable lines are left out. With `cut`, so is the end of a line that a kill cut short, in the file.
-    """
+    """Return the examples that a run has shown, by their ids in `EpisodeRecord.shots`. Unreadable lines are
+    left out; with `cut`, a last line that a kill cut short is also removed from the file."""
     found = {}
     for line in whole_lines(Path(run) / SHOTS_FILE, cut=cut):
         with suppress(ValueError, KeyError, TypeError, TaskError):

@@ -46,8 +46,8 @@ CAPACITY = 10_000
 class Query:
     """The keys by which a task is looked up.
 
-    `terms` are the words of question and schema, in lower case, and the names of its skills; `twins` are
-    digests: tasks that share one are the same task, or solved by the same statement on the same tables.
+    `terms` are the words of question and schema, in lower case, and its skills. Tasks that share one of the
+    digests `twins` are the same task, or solved by the same statement on the same tables.
     """
 
     digest: str
@@ -143,10 +143,8 @@ class Example:
 
 
 class Memory:
-    """Examples, one a task: the last right episode of each, in the order in which they were right.
-
-    Beyond `capacity` tasks, the least recently right ones are dropped.
-    """
+    """The last right episode of each task, in the order in which they were right. Beyond `capacity` tasks,
+    the least recently right ones are dropped."""
 
     def __init__(self, examples: Iterable[Example] = (), capacity: int = CAPACITY):
         self.capacity = capacity
