@@ -74,8 +74,8 @@ def find_checkpoint(output_dir: str | Path, asked: str | bool | None) -> str | N
 
 def _find_here(output_dir: str | Path, asked: str | bool | None) -> str | None:
     """Return the checkpoint that this process sees."""
-    folders = _checkpoints(Path(output_dir))
     if asked in (True, "true", "True"):
+        folders = _checkpoints(Path(output_dir))
         while folders and (wrong := flaw(folders[-1])):
             logger.warning("%s is passed over: it %s.", folders.pop(), wrong)
         if not folders:
@@ -83,31 +83,24 @@ def _find_here(output_dir: str | Path, asked: str | bool | None) -> str | None:
                 "There is no checkpoint in %s to go on from: the run starts at its beginning.", output_dir
             )
             return None
-        _check_resumable(folders[-1])
-        logger.info("The run goes on from %s.", folders[-1])
-        return str(folders[-1])
-    folder = Path(str(asked))
-    if wrong := flaw(folder):
-        whole = ", ".join(each.name for each in whole_checkpoints(Path(output_dir))) or "none"
-        raise ConfigError(
-            f"resume_from_checkpoint: '{folder}' {wrong}. Whole checkpoints in {output_dir}: {whole}. Name "
-            "one of them, or give true to take the last one."
-        )
-    _check_resumable(folder)
-    return str(folder)
-
-
-def _check_resumable(folder: Path) -> None:
-    """Raise ConfigError for a checkpoint of weights alone.
-
-    transformers would begin with a new optimizer, and the schedule of the learning rate at its start.
-    """
+        folder = folders[-1]
+    else:
+        folder = Path(str(asked))
+        if wrong := flaw(folder):
+            whole = ", ".join(each.name for each in whole_checkpoints(Path(output_dir))) or "none"
+            raise ConfigError(
+                f"resume_from_checkpoint: '{folder}' {wrong}. Whole checkpoints in {output_dir}: {whole}. "
+                "Name one of them, or give true to take the last one."
+            )
+    # without its state, transformers would begin with a new optimizer, and the learning rate at its start
     if not any(folder.glob("rng_state*.pth")):
         raise ConfigError(
             f"resume_from_checkpoint: '{folder}' has weights and no state of a training (it was saved with "
             "save_only_model: true). Start a run of its own from it: adapter_name_or_path, or "
             "model_name_or_path for whole weights."
         )
+    logger.info("The run goes on from %s.", folder)
+    return str(folder)
 
 
 def whole_checkpoints(output_dir: Path) -> list[Path]:
