@@ -41,9 +41,6 @@ ROWS_AT_ONCE = 16
 Messages = list[dict[str, Any]]
 
 
-# --- both kinds ---------------------------------------------------------------------------------------
-
-
 class Reader:
     """Renders and tokenises conversations for a scoring model. `shown` are further arguments of the chat
     template: `tools`, and the policy's template settings."""
@@ -156,9 +153,6 @@ class LearnedReward:
             self.model.train(training)
 
 
-# --- one score an episode -----------------------------------------------------------------------------
-
-
 class RewardModel(LearnedReward):
     """One score for the whole conversation, as TRL's `RewardTrainer` trains it."""
 
@@ -190,9 +184,6 @@ class RewardModel(LearnedReward):
         return scores
 
 
-# --- loading ------------------------------------------------------------------------------------------
-
-
 def file_of(path: str, name: str) -> str | None:
     """Return the path of a file in a folder or hub repository; `None` if it has none."""
     try:
@@ -216,19 +207,20 @@ def adapter_of(path: str, made: str) -> dict[str, Any] | None:
 def load_scorer(
     kind: str, path: str, auto: Any, adapter: dict[str, Any] | None, made: str
 ) -> tuple[Any, Any]:
-    """Load a scoring model and its tokenizer."""
+    """Load a scoring model and its tokenizer; `made` is the remedy where it is not one."""
+    named, classifies = f"'{kind}:{path}'", auto is AutoModelForSequenceClassification
     if is_deepspeed_zero3_enabled():
         raise ConfigError(
-            f"'{kind}:{path}' cannot be used under DeepSpeed ZeRO-3, which would split it between the ranks; "
-            "take ZeRO-2 or FSDP."
+            f"{named} cannot be used under DeepSpeed ZeRO-3, which would split it between the ranks; take "
+            "ZeRO-2 or FSDP."
         )
     if file_of(path, "tokenizer_config.json") is None:
         # transformers would make an empty one from the model's config
         raise ConfigError(
-            f"'{kind}:{path}' has no tokenizer, and the policy's is not taken in its place: the vocabularies "
-            f"may differ. Save its own there (tokenizer.save_pretrained). {made}"
+            f"{named} has no tokenizer, and the policy's is not taken in its place: the vocabularies may "
+            f"differ. Save its own there (tokenizer.save_pretrained). {made}"
         )
-    only_score = {"num_labels": 1} if auto is AutoModelForSequenceClassification and adapter else {}
+    only_score = {"num_labels": 1} if classifies and adapter else {}
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
         base = adapter["base_model_name_or_path"] if adapter else path
@@ -237,17 +229,16 @@ def load_scorer(
             with all_layers_found():
                 model = PeftModel.from_pretrained(model, path)
     except load_errors() as error:
-        raise ConfigError(f"'{kind}:{path}' cannot be loaded: {why_not_loaded(error)} {made}") from None
+        raise ConfigError(f"{named} cannot be loaded: {why_not_loaded(error)} {made}") from None
     if (missing := info["missing_keys"]) and not adapter:
         what = f"it has no weights for {', '.join(sorted(missing)[:3])}"
-        raise ConfigError(f"'{kind}:{path}' is not a reward model: {what}. {made}")
-    if auto is AutoModelForSequenceClassification and model.config.num_labels != 1:
-        raise ConfigError(
-            f"'{kind}:{path}' is not a reward model: it has {model.config.num_labels} outputs, not 1. {made}"
-        )
+        raise ConfigError(f"{named} is not a reward model: {what}. {made}")
+    if classifies and model.config.num_labels != 1:
+        what = f"it has {model.config.num_labels} outputs, not 1"
+        raise ConfigError(f"{named} is not a reward model: {what}. {made}")
     if len(tokenizer) > (rows := model.get_input_embeddings().weight.shape[0]):
         raise ConfigError(
-            f"'{kind}:{path}' has a tokenizer of another vocabulary: {len(tokenizer):,} tokens, and "
-            f"embeddings for {rows:,}. Save the model's own there."
+            f"{named} has a tokenizer of another vocabulary: {len(tokenizer):,} tokens, and embeddings for "
+            f"{rows:,}. Save the model's own there."
         )
     return model.eval().requires_grad_(False), tokenizer

@@ -122,8 +122,6 @@ def _check(record: EpisodeRecord) -> None:
     check_turns(record)
 
 
-# --- playing ------------------------------------------------------------------------------------------
-
 _ID = -1
 """Stands for an id that is not saved."""
 
