@@ -1,4 +1,4 @@
-"""Greedy evaluation of a model, through what training itself uses."""
+"""Greedy evaluation of a model, with the same player and engines as in training."""
 
 from __future__ import annotations
 
@@ -47,25 +47,25 @@ from trl_dbbench.utils.files import check_not_misspelled
 from trl_dbbench.utils.lookup import check_choice
 
 Reward = Callable[[Sequence[Episode], Mapping[str, str]], None]
-"""Rewards episodes; gets the lines of the earlier episodes that their prompts showed."""
+"""Function that rewards episodes in place; it also gets the memory lines that their prompts showed, by id."""
 
 UNREADABLE_SHOWN, UNREADABLE_CHARACTERS = 3, 400
-"""First turns that an evaluation prints because no action was found in them, and how much of each."""
+"""Most unreadable first turns that an evaluation prints, and most characters of each."""
 
 MEMORY_FILE = "memory.jsonl"
-"""In a merged model's folder, or one of `sample`: earlier episodes that its prompts show."""
+"""Few-shot memory in the folder of a merged model or of `trl-dbbench sample`."""
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A greedy run over tasks.
+    """Result of an evaluation.
 
     Args:
-        episodes: those that were played now.
-        shots: the lines of the earlier episodes that prompts showed, by their ids.
-        all_records: the records of these and of an earlier start's episodes; left out, of these alone.
+        episodes: episodes played by this process.
+        shots: memory lines of the earlier episodes that prompts showed, by id.
+        all_records: records of these episodes and of those played before a resume; default: these alone.
     """
 
     episodes: list[Episode]
@@ -74,19 +74,19 @@ class Evaluation:
 
     @property
     def records(self) -> Sequence[EpisodeRecord]:
-        """One of each task that was played, in their order."""
+        """Records of all played episodes, in the order of the tasks."""
         if self.all_records is not None:
             return self.all_records
         return [episode_record(episode, "eval", 0) for episode in self.episodes]
 
     @property
     def accuracy(self) -> Accuracy:
-        """Overall, per operation and per skill."""
+        """Accuracy overall, per operation and per skill."""
         return Accuracy().add(self.records)
 
     @property
     def statuses(self) -> dict[str, float]:
-        """The share of each status that occurred."""
+        """Share of episodes per status, without statuses that did not occur."""
         counts = Counter(record["status"] for record in self.records)
         return {status: count / counts.total() for status, count in sorted(counts.items())}
 
@@ -97,13 +97,13 @@ class Evaluation:
 
     @property
     def unreadable_first_turns(self) -> list[TurnRecord]:
-        """Those in which no action was found. A model that begins so gets no reward to learn from."""
+        """First turns without a readable action. A model that starts so gets no reward to learn from."""
         first = [record["turns"][0] for record in self.records if record["turns"]]
         return [turn for turn in first if turn["action"] == "invalid"]
 
     @property
     def emulation_mistakes(self) -> int:
-        """Statements that the embedded database could not execute for a mistake of its own."""
+        """Number of statements that failed because of a mistake in the embedded database."""
         turns = [turn for record in self.records for turn in record["turns"]]
         return sum(turn["limit"] == "emulation" for turn in turns)
 
@@ -159,7 +159,7 @@ def evaluate(
     reward: Reward | None = None,
     plan: Plan | None = None,
 ) -> Evaluation:
-    """Play every task once, greedily, and judge it.
+    """Play every task once, greedily, and judge the episodes.
 
     ```python
     policy = Policy(model, tokenizer)
@@ -168,19 +168,20 @@ def evaluate(
     ```
 
     Args:
-        player: what the episodes are played with.
-        backend: `TransformersBackend`, `VLLMBackend` or what `open_backend` gives.
-        system_prompt: replaces the protocol's own.
-        batch_size: episodes that run side by side.
-        shots: puts earlier episodes into the prompts; a batch's own may join from the next batch on.
-        journal: keeps each episode; those that it has already are not played.
-        reward: rewards the episodes of a batch before they are kept.
-        plan: plays the samples of this plan in the place of the greedy episodes.
+        player: plays the episodes.
+        backend: `TransformersBackend`, `VLLMBackend` or the result of `open_backend`.
+        system_prompt: replaces the protocol's system prompt.
+        batch_size: episodes played concurrently.
+        shots: adds earlier episodes to the prompts; a batch's episodes may join them for later batches.
+        journal: saves each episode; episodes that it already has are not played again.
+        reward: rewards the episodes of a batch before they are saved.
+        plan: draws the samples of this plan instead of greedy episodes.
 
     Raises:
-        ConfigError: if a prompt does not fit the model, or a harness fails in each of the first episodes.
-        DatabaseError: if the database stays away.
-        EngineError: if servers are to generate and none answers.
+        ConfigError: if a prompt does not fit the model's context, or the harness fails in every episode of
+            the first batch.
+        DatabaseError: if the database remains unreachable.
+        EngineError: if servers should generate and none responds.
     """
     player, journal = within_context(player, backend), journal or Journal()
     if plan is None:
@@ -211,7 +212,7 @@ def evaluate(
 
 
 def within_context(player: Player, backend: Backend) -> Player:
-    """Return the player with rules that keep episodes within the model's context, wherever it runs."""
+    """Return the player with rules that keep episodes within the context of the backend's model."""
     context = min([*backend.contexts, *filter(None, [player.rules.context])], default=None)
     return replace(player, rules=replace(player.rules, context=context))
 
@@ -228,13 +229,13 @@ def play_in_batches(
     progress: bool = True,
     begun: bool = False,
 ) -> Iterator[list[Episode]]:
-    """Yield batches of episodes as they are played, and show progress; raise as `evaluate` does.
+    """Play batches of episodes, yield each, and show progress; raise as `evaluate` does.
 
     Args:
-        player: within its context.
-        label: of the progress bar.
+        player: a player from `within_context`.
+        label: text of the progress bar.
         shots: adds earlier episodes to the prompts, which begin with `system_prompt`.
-        begun: an earlier start has played some.
+        begun: whether some episodes were played before a resume.
     """
     if shots is not None:
         shots.player = player
@@ -263,7 +264,7 @@ def play_in_batches(
 
 
 def so_far(right: int, void: int) -> str:
-    """Return the progress bar's text beside the number of episodes."""
+    """Return the counts shown next to the progress bar."""
     return f"{right} right" + (f", {void} void" if void else "")
 
 
@@ -282,12 +283,13 @@ def _showing(
 def open_model(
     trained: Trained, engine: EngineSettings | None = None, adapters: Sequence[str] = ()
 ) -> tuple[Backend, Policy | ServedPolicy]:
-    """Return the backend that generates, and the policy: loaded here, or by vLLM. With `adapters` the same
-    model is to play as well, one after the other.
+    """Return the backend that generates and the policy, which is loaded here or by vLLM.
+
+    `adapters` are further adapters that the same model will play with, one after the other.
 
     Raises:
-        ConfigError: if it cannot be loaded.
-        EngineError: if servers are to generate and none answers.
+        ConfigError: if the model or an adapter cannot be loaded.
+        EngineError: if servers should generate and none responds.
     """
     model, adapter, settings = trained.model, trained.adapter, trained.settings
     engine, dtype = engine or EngineSettings(), dtype_of(settings)
@@ -296,7 +298,7 @@ def open_model(
     for name in dict.fromkeys(filter(None, (adapter, *adapters))):
         warn_of_another_base(name, model)
     revision = settings.model_revision if adapter is not None else None
-    quantized = settings.quantized if adapter is not None else None  # a whole model's config.json says it
+    quantized = settings.quantized if adapter is not None else None  # a whole model's config.json has it
     policy: Policy | ServedPolicy
     what = f"the model '{model}'" + (f" with the adapter '{adapter}'" if adapter else "")
     with loading(what):
@@ -326,7 +328,7 @@ def open_model(
 
 
 def dtype_of(settings: RunSettings) -> str:
-    """Return the type to load weights in; raise ConfigError for one that is not allowed."""
+    """Return the dtype to load weights in; raise ConfigError if it is not in `DTYPES`."""
     dtype = settings.dtype or "auto"
     check_choice("dtype", dtype, DTYPES)
     return dtype
@@ -334,7 +336,7 @@ def dtype_of(settings: RunSettings) -> str:
 
 def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Database) -> Player:
     """Return a player with these settings; raise ConfigError if the tokenizer has no usable chat template, or
-    a name is not known."""
+    a name in the settings is unknown."""
     player = Player.of(
         policy.tokenizer,
         database,
@@ -352,7 +354,7 @@ def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Da
 
 
 def memory_of(trained: Trained, protocol: AgentProtocol) -> Memory:
-    """Return the memory of a run as it was when the weights were saved; raise ConfigError if it cannot be
+    """Return a run's few-shot memory as it was when the weights were saved; raise ConfigError if it cannot be
     read."""
     settings, memory = trained.settings, Memory()
     if settings.few_shot_memory is not None:
@@ -365,9 +367,10 @@ def memory_of(trained: Trained, protocol: AgentProtocol) -> Memory:
 
 
 def settings_apart(trained: Trained, folder: Path, found_at: Path) -> RunSettings:
-    """Return settings that do without the run's folder.
+    """Return settings that do not depend on the run's folder.
 
-    A memory that the run's own episodes joined is written to `folder`, which will be found at `found_at`.
+    If the run's own episodes joined the few-shot memory, it is written to `folder`, and the settings name it
+    by its later path below `found_at`.
     """
     settings = trained.settings
     if not settings.few_shot_update or trained.run is None:
@@ -383,17 +386,17 @@ def shots_of(
     update: bool = False,
     folder: Path | None = None,
 ) -> Shots | None:
-    """Return the source of earlier episodes for prompts; `None` if the settings ask for none.
+    """Return the source of few-shot episodes for prompts; `None` if the settings ask for none.
 
     Args:
-        player: within its context.
-        tasks: all that are played.
-        update: right episodes of the evaluation itself join the memory.
-        folder: where what is shown is written, if it is.
+        player: a player from `within_context`.
+        tasks: all tasks to be played.
+        update: whether right episodes of the evaluation join the memory.
+        folder: where the shown episodes are recorded; `None` for nowhere.
 
     Raises:
-        ConfigError: if the memory cannot be read or shows nothing, the chat template cannot show it, or not
-            even the shortest prompt has room for an episode.
+        ConfigError: if the memory cannot be read or has nothing to show, the chat template cannot show
+            earlier episodes, or not even the shortest prompt has room for one.
     """
     settings, protocol = trained.settings, player.chat.protocol
     if not settings.few_shot:

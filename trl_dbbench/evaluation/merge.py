@@ -1,13 +1,13 @@
-"""An adapter merged into its base model: one model with the same answers.
+"""Merging of an adapter into its base model, with a check that the result gives the same logits.
 
 ```
 OUT/
-  config.json, generation_config.json, model.safetensors   the base model's, with the adapter in its weights
+  config.json, generation_config.json, model.safetensors   the base model with the adapter in its weights
   tokenizer.json, chat_template.jinja, ...                 as the run used them
-  run.json                                                 how the run played: `trl-dbbench eval --model OUT`
+  run.json                                                 settings for `trl-dbbench eval --model OUT`
 ```
 
-The folder is there only when its files were loaded again and gave the logits that the adapter gives.
+The folder appears only after its files were loaded again and gave the logits of base model and adapter.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ PROMPTS = (
     "UPDATE orders SET state = 'sent' WHERE id = 7;",
     "Thought: one column has the price.\nAction: Operation\n```sql\nSELECT MAX(price) FROM items;\n```",
 )
-"""Prompts whose logits are compared."""
+"""Prompts whose logits are compared before and after merging."""
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
-"""Largest difference of two logits, as a share of the largest logit: merged weights are rounded once more."""
+"""Largest allowed difference of logits, relative to the largest logit: merging rounds the weights again."""
 
 
 @dataclass(frozen=True)
 class Merged:
     """Result of the check of a merged model.
 
-    `difference` is the largest between a logit of the merged model, loaded from its folder, and of base and
-    adapter; `scale` the largest logit; `effect` the largest difference that the adapter makes to its base.
+    `difference` is the largest difference between logits of the merged model, loaded from its folder, and of
+    base model with adapter. `scale` is the largest logit, `effect` the adapter's largest change of a logit.
     """
 
     folder: Path
@@ -67,17 +67,17 @@ class Merged:
 def merge(
     trained: Trained, out: Path, named_model: str | None = None, trust_remote_code: bool = False
 ) -> Merged:
-    """Merge an adapter into its base model and prove that nothing else has changed.
+    """Merge an adapter into its base model and check that the logits stay the same.
 
     Args:
-        trained: the adapter, its base model and how its run played (`find_trained`).
-        out: a folder that is not there yet, or is empty.
-        named_model: the base model that the user named, if they did.
-        trust_remote_code: run the code that comes with the base model.
+        trained: the adapter, its base model and the run's settings, from `find_trained`.
+        out: a folder that does not exist yet, or is empty.
+        named_model: the base model named by the user, if any.
+        trust_remote_code: whether to run code that comes with the base model.
 
     Raises:
-        ConfigError: if `out` is taken, the adapter is not of this base model, one of them is quantised or
-            resized, they cannot be loaded, or the merged model gives other logits.
+        ConfigError: if `out` is not empty, the adapter was trained on another base model, on quantised
+            weights or with a resized vocabulary, loading fails, or the merged model gives other logits.
     """
     if trained.adapter is None:
         raise ConfigError(f"'{trained.model}' has all weights of a model and no adapter to merge into it.")
@@ -123,7 +123,7 @@ def merge(
             scale=max(each.abs().max().item() for each in wanted),
             effect=_distance(before, wanted),
         )
-        if not proof.difference <= TOLERANCE[dtype] * proof.scale:  # NaN proves nothing
+        if not proof.difference <= TOLERANCE[dtype] * proof.scale:  # NaN fails too
             raise ConfigError(
                 f"the merged model's logits differ from those of '{trained.model}' with '{trained.adapter}' "
                 f"by up to {proof.difference:.2g}, of at most {proof.scale:.2g}: it would not answer alike. "
@@ -134,8 +134,8 @@ def merge(
 
 @contextmanager
 def _made(out: Path) -> Iterator[Path]:
-    """Open a folder that replaces `out` when the block succeeds, and goes when it fails. An `out` that is
-    there gets the files instead: a mounted folder cannot be replaced."""
+    """Yield a temporary folder that becomes `out` if the block succeeds and is removed if it fails. If `out`
+    exists, the files move into it instead: a mounted folder cannot be replaced."""
     place = out if out.exists() else out.parent
     place.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=place))
@@ -145,22 +145,22 @@ def _made(out: Path) -> Iterator[Path]:
             for file in folder.iterdir():
                 file.rename(out / file.name)
         else:
-            folder.chmod(0o755)  # mkdtemp's is for the user alone
+            folder.chmod(0o755)  # mkdtemp makes it private
             folder.replace(out)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _part_output(base: Any) -> None:
-    """Give an output layer that LoRA adapts weights of its own: merged into those that it shares with the
-    embeddings, it would change these too."""
+    """Untie an output layer that LoRA adapts from the embeddings: merging into shared weights would change
+    the embeddings too."""
     output = getattr(base.get_output_embeddings(), "base_layer", None)
     if output is not None and _is_tied(base):
         output.weight = torch.nn.Parameter(output.weight.detach().clone())
 
 
 def _untie(merged: Any) -> None:
-    """Have a model whose output layer or embeddings were trained alone saved with both."""
+    """Untie output layer and embeddings if training made them differ, so that both are saved."""
     output, embeddings = merged.get_output_embeddings(), merged.get_input_embeddings()
     if _is_tied(merged) and not torch.equal(output.weight, embeddings.weight):
         merged.config.tie_word_embeddings = merged.config.get_text_config().tie_word_embeddings = False
@@ -183,12 +183,12 @@ def _logits(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase) -> list[
 
 
 def _distance(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> float:
-    """Return the largest difference between two logits of the same place."""
+    """Return the largest difference between logits at the same position."""
     return max((a - b).abs().max().item() for a, b in zip(one, other, strict=True))
 
 
 def _check_not_quantised(trained: Trained, config: Any) -> None:
-    """Refuse an adapter trained on quantized weights: it gives other answers on full ones."""
+    """Raise ConfigError for an adapter trained on quantised weights: it gives other answers on full ones."""
     quantized = quantization_of(config) or trained.settings.quantized
     if quantized is not None:
         method = quantized["quant_method"]

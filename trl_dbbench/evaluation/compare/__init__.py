@@ -1,4 +1,4 @@
-"""Figures of a model, and tests whether another one is better, for `trl-dbbench eval` and `compare`.
+"""Statistics of one model and tests of whether another is better, for `trl-dbbench eval` and `compare`.
 
 ```
 one model, or one model with several adapters      saved evaluations, runs

@@ -18,13 +18,13 @@ from trl_dbbench.tasks import Task
 
 
 def pass_at_k(n: int, right: int, k: int) -> float:
-    """Return the probability that one of `k` samples is right, estimated from `n`, `right` of them right.
+    """Return pass@k, the probability that one of `k` samples is right, estimated from `right` of `n` samples.
 
     M. Chen et al., "Evaluating Large Language Models Trained on Code" (2021): 1 - C(n - right, k) / C(n, k),
-    the share of all choices of k samples that hold a right one. It is unbiased; 1 - (1 - right / n)^k is not.
+    the share of all subsets of k samples with a right one. It is unbiased; 1 - (1 - right / n)^k is not.
 
     Raises:
-        ValueError: if there are fewer samples than `k`, or `right` is no count of them.
+        ValueError: unless 1 <= `k` <= `n` and 0 <= `right` <= `n`.
     """
     if not (1 <= k <= n and 0 <= right <= n):
         raise ValueError(f"pass@{k} cannot be estimated from {right} right of {n} samples")
@@ -32,14 +32,14 @@ def pass_at_k(n: int, right: int, k: int) -> float:
 
 
 def majority(votes: Sequence[tuple[Hashable, bool]]) -> float:
-    """Return how right the largest group of samples with equal results is, 0 to 1.
+    """Return the share of right samples in the largest group with equal results, 0 to 1.
 
     X. Wang et al., "Self-Consistency Improves Chain of Thought Reasoning" (2023). If several groups are
-    largest, this is the expected value of a draw among them.
+    largest, this is the expected value of a random choice among them.
 
     Args:
-        votes: the result of each sample, and whether it was right. Samples with the result `None` have no
-            vote; if none has one, the majority is wrong.
+        votes: the result of each sample, and whether it is right. Samples with the result `None` do not
+            vote; if none votes, the majority is wrong.
     """
     groups: defaultdict[Hashable, list[bool]] = defaultdict(list)
     for result, right in votes:
@@ -53,20 +53,20 @@ def majority(votes: Sequence[tuple[Hashable, bool]]) -> float:
 
 
 def best_of(scored: Sequence[tuple[float, bool]]) -> float:
-    """Return how right the sample with the highest score is, 0 to 1; of several, the expected value of a draw
-    among them. Each sample is (score, whether right)."""
+    """Return the accuracy of the sample with the highest score, 0 to 1. If several share it, this is the
+    expected value of a random choice among them. Each sample is (score, whether right)."""
     highest = max(score for score, _ in scored)
     best = [right for score, right in scored if score == highest]
     return sum(best) / len(best)
 
 
 def mcnemar(wins: int, losses: int) -> float:
-    """Return the two-sided p of McNemar's exact test: the probability of such a split, or a more uneven one,
-    if both are equally good.
+    """Return the two-sided p-value of McNemar's exact test: the probability of such a split, or a more uneven
+    one, if both models are equally good.
 
     Q. McNemar, "Note on the sampling error of the difference between correlated proportions or percentages",
-    Psychometrika 12 (1947), with the binomial distribution instead of its approximation: tasks on which both
-    did the same say nothing, the others are tosses of a fair coin.
+    Psychometrika 12 (1947), with the binomial distribution instead of its approximation. Tasks on which
+    both agree are ignored; the others count as tosses of a fair coin.
     """
     n = wins + losses
     tail = sum(comb(n, i) for i in range(min(wins, losses) + 1))
@@ -77,11 +77,11 @@ RESAMPLES = 10_000
 
 
 def paired_interval(differences: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % percentile bootstrap interval of the mean difference; there must be at least one task.
+    """Return the 95 % percentile bootstrap interval of the mean difference over one or more tasks.
 
     B. Efron and R. Tibshirani, "An Introduction to the Bootstrap" (1993), chapter 13. Tasks are drawn with
-    replacement. As many of them have the same difference, how often each value is drawn is sampled instead of
-    each task: the same distribution, in less memory.
+    replacement. Since many tasks share a difference, the count of each distinct value is drawn instead of
+    single tasks: the same distribution, in less memory.
     """
     values, counts = np.unique(np.asarray(differences, dtype=float), return_counts=True)
     n = len(differences)
@@ -95,8 +95,8 @@ GREEDY = "greedy"
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of an arm's samples; see `episode.types.Sampling`. `scorer` is the reward that chooses the
-    best of them, if there is one."""
+    """Settings of an arm's samples; see `episode.types.Sampling`. `scorer` is the reward that selects the
+    best one, if any."""
 
     n: int
     temperature: float
@@ -115,12 +115,12 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Arm:
-    """Episodes of one model: what played is `model` with `adapter`.
+    """Episodes played by `model` with `adapter`.
 
     Args:
-        greedy: one episode of each task.
-        samples: `sampling.n` episodes of each task, if any were drawn.
-        gold: what the tasks ask for, by `key_of`: `sql` and `answer`, as far as known.
+        greedy: one episode per task.
+        samples: `sampling.n` episodes per task, if any were drawn.
+        gold: gold `sql` and `answer` of each task, as far as known, by `key_of`.
     """
 
     name: str
@@ -133,16 +133,16 @@ class Arm:
 
     @property
     def keys(self) -> list[str]:
-        """The tasks that it has played, in their order."""
+        """Keys of the played tasks, in order."""
         return list(dict.fromkeys(map(key_of, self.greedy)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what played, as JSON has it beside the figures and episodes."""
+        """Return name, model, adapter and sampling settings for JSON, without episodes."""
         sampling = None if self.sampling is None else vars(self.sampling)
         return {"name": self.name, "model": self.model, "adapter": self.adapter, "sampling": sampling}
 
     def only(self, keys: Collection[str]) -> Arm:
-        """Return the arm on these tasks only."""
+        """Return the arm restricted to these tasks."""
         greedy, samples = (
             [episode for episode in episodes if key_of(episode) in keys]
             for episodes in (self.greedy, self.samples)
@@ -150,14 +150,13 @@ class Arm:
         return replace(self, greedy=greedy, samples=samples)
 
     def values(self, void_wrong: bool = False) -> dict[str, dict[str, float]]:
-        """Return measure -> task -> how right, 0 to 1.
+        """Return the accuracy of each task, 0 to 1, as measure -> task -> accuracy.
 
-        `greedy`; with samples also `pass@1`, `pass@2`, `pass@4` ... `pass@n`, `majority@n`, and `best-of-n`
-        if a reward has scored them. A measure leaves out tasks with too few episodes that are not void.
+        Measures are `greedy`; with samples also `pass@1`, `pass@2`, `pass@4` ... `pass@n`, `majority@n`, and
+        `best-of-n` if a reward scored them. A measure omits tasks with too few non-void episodes.
 
         Args:
-            void_wrong: whether void episodes count as wrong instead, without a vote in a majority and without
-                a score.
+            void_wrong: whether void episodes count as wrong instead, with no vote in a majority and no score.
         """
         counted = list if void_wrong else _sound
         found: dict[str, dict[str, float]] = {
@@ -184,12 +183,12 @@ class Arm:
 
 
 def gold_of(tasks: Iterable[Task]) -> dict[str, dict[str, Any]]:
-    """Return the gold of tasks, by `key_of` of their episodes."""
+    """Return the gold SQL and answer of each task, by `key_of` of its episodes."""
     return {task.digest: {"sql": task.gold.sql, "answer": task.gold.shown} for task in tasks}
 
 
 def by_task(episodes: Iterable[EpisodeRecord]) -> dict[str, list[EpisodeRecord]]:
-    """Return the episodes of each task, in the order of tasks."""
+    """Group episodes by task, in the order in which tasks first occur."""
     found: defaultdict[str, list[EpisodeRecord]] = defaultdict(list)
     for episode in episodes:
         found[key_of(episode)].append(episode)
@@ -197,10 +196,10 @@ def by_task(episodes: Iterable[EpisodeRecord]) -> dict[str, list[EpisodeRecord]]
 
 
 def result_of(record: EpisodeRecord) -> Hashable:
-    """Return an episode's answer, or the digest of the tables that it left; `None` if it did not end.
+    """Return an episode's answer or the digest of its final tables; `None` if it ended without an answer.
 
-    Answers are equal if they are the same Python literal, such as `[(3,)]` and `[( 3.0, )]`, or else if their
-    words are.
+    Answers are equal if they are equal Python literals, such as `[(3,)]` and `[( 3.0, )]`, or else if they
+    have the same words.
     """
     if record["status"] != Status.ANSWERED or not record["turns"]:
         return None
@@ -208,9 +207,9 @@ def result_of(record: EpisodeRecord) -> Hashable:
     if (state := verdict.get("state")) is not None:
         return "state", state
     if record["operation"] in ("INSERT", "UPDATE", "DELETE"):
-        return "said", said_in(record)[:-1]  # of a version that kept no digest: what it has executed
+        return "said", said_in(record)[:-1]  # early versions saved no digest: compare the statements
     statements = [turn["sql"] for turn in record["turns"] if "sql" in turn]
-    # an empty answer stands for the last statement, where the answer is SQL
+    # if the task wants SQL, an empty answer means the last statement
     text = record["turns"][-1].get("answer") or next(reversed(statements), "")
     value = literal(text.strip())
     if value is not MISSING:
@@ -220,8 +219,8 @@ def result_of(record: EpisodeRecord) -> Hashable:
 
 
 def score_of(record: EpisodeRecord, scorer: str | None) -> float | None:
-    """Return the score of an episode: the lowest of its turns' scores, if it has those, as in Math-Shepherd
-    (Wang et al. 2024)."""
+    """Return the scorer's value for an episode, or the lowest of its values for turns if it gave any, as in
+    Math-Shepherd (Wang et al. 2024)."""
     if scorer is None:
         return None
     steps = [turn["rewards"][scorer] for turn in record["turns"] if scorer in turn.get("rewards", {})]
@@ -237,7 +236,7 @@ def _right(episode: EpisodeRecord) -> bool:
 
 
 def _powers_up_to(n: int) -> list[int]:
-    """1, 2, 4, ... and n."""
+    """Return 1, 2, 4, ... and n."""
     return sorted({*(2**i for i in range(n.bit_length())), n})
 
 

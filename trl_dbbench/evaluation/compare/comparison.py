@@ -1,4 +1,4 @@
-"""Arms set beside each other, and each against the first one, task by task."""
+"""Comparison of arms: their figures side by side, and each arm paired with the first, task by task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference to the first arm, -1 to 1, with its 95 % bootstrap interval."""
+    """Difference from the first arm, -1 to 1, with its 95 % bootstrap interval."""
 
     value: float
     low: float
@@ -32,10 +32,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Flip:
-    """A task that one of two did right greedily, and the other did not."""
+    """Task that exactly one of two arms solved greedily."""
 
     won: bool
-    """Whether the first one did it wrong, and the other one right."""
+    """Whether the other arm solved it, not the first."""
     first: EpisodeRecord
     other: EpisodeRecord
     gold: Mapping[str, Any] = field(default_factory=dict)
@@ -43,13 +43,13 @@ class Flip:
 
 @dataclass(frozen=True)
 class Pairing:
-    """An arm against the first one, on the tasks that both played without a fault.
+    """Comparison of an arm with the first one, on the tasks that both played without an environment fault.
 
     Args:
-        wins, losses: tasks that only the other one, or only the first one, did right greedily.
-        differences: by measure (`Arm.values`), of those that both have.
-        void: the tasks left out, with the arms in which they are void and the reason in the first.
-        void_wrong: the pairing with void episodes counted as wrong; `None` if none is void.
+        wins, losses: number of tasks that only the other arm, or only the first one, solved greedily.
+        differences: difference per measure (`Arm.values`) that both arms have.
+        void: tasks left out, each with the arms in which it is void and the reason in the first of these.
+        void_wrong: the same pairing with void episodes counted as wrong; `None` if none is void.
         flips: the greedy wins, then the losses.
     """
 
@@ -84,7 +84,7 @@ class Pairing:
 
     @property
     def p_text(self) -> str:
-        """The p-value as text, such as `0.031`, `1` or `2.4e-11`; one below 0.05 is not rounded up to it."""
+        """The p-value as text, such as `0.031`, `1` or `2.4e-11`; rounding never lifts it to 0.05."""
         p = self.p
         if p < 0.001:
             return f"{p:.2g}"
@@ -93,7 +93,7 @@ class Pairing:
 
     @property
     def verdict(self) -> str:
-        """One sentence; it claims nothing where p is 0.05 or more."""
+        """Sentence on which arm is better; it claims no difference if p is 0.05 or more."""
         if self.p >= SIGNIFICANT:
             return f"No difference shown between {self.other} and {self.first} (p = {self.p_text})."
         more = "more" if self.wins > self.losses else "less"
@@ -123,7 +123,7 @@ class Pairing:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Arms on the tasks that all of them have; `pairings` set every other arm against the first one."""
+    """Arms restricted to their common tasks; `pairings` compare every other arm with the first one."""
 
     arms: list[Arm]
     figures: list[Figures]
@@ -131,7 +131,7 @@ class Comparison:
     notes: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the comparison as JSON, without the episodes of tasks that did not flip."""
+        """Return the comparison for JSON, with the episodes of flipped tasks only."""
         arms = [
             arm.to_dict() | {"figures": figures.to_dict()}
             for arm, figures in zip(self.arms, self.figures, strict=True)
@@ -210,17 +210,17 @@ def _difference(first: Mapping[str, float], other: Mapping[str, float]) -> Diffe
 
 
 SHOWN_VOID = 5
-"""Void tasks of a pair that are named."""
+"""Most void tasks listed per pairing."""
 
 SHOWN_FLIPS = 3
-"""Flipped tasks of each direction that are shown with transcripts."""
+"""Most flipped tasks per direction that are shown with transcripts."""
 
 MAX_CHARACTERS = 160
-"""Characters of a line of a transcript."""
+"""Most characters of a transcript's line."""
 
 
 def judgement(arm: Arm) -> str:
-    """Return the figures of one arm: overall, by group, and how its episodes went."""
+    """Return the figures of one arm as text: overall, by group, and about its episodes."""
     figures = figures_of(arm)
     lines = [str(arm.sampling)] if arm.sampling else []
     lines += columns(side_by_side([figures]))
@@ -232,7 +232,7 @@ def judgement(arm: Arm) -> str:
 
 
 def comparison_text(comparison: Comparison) -> str:
-    """Return the figures side by side, the pairs, and some of the tasks that flipped."""
+    """Return the figures side by side, the pairings, and some flipped tasks, as text."""
     names = [arm.name for arm in comparison.arms]
     lines = [*columns([("", names), *side_by_side(comparison.figures)]), ""]
     groups = {group: None for figures in comparison.figures for group in figures.shares if group != OVERALL}
@@ -249,11 +249,11 @@ def comparison_text(comparison: Comparison) -> str:
 
 
 def side_by_side(figures: Sequence[Figures]) -> list[tuple[str, list[str]]]:
-    """Return (name, a value for each arm) of the `Figures.rows`; empty where an arm has none."""
+    """Return (name, one value per arm) for all `Figures.rows`; a value is empty if the arm lacks the row."""
     each = [dict(of.rows()) for of in figures]
     names: list[str] = []
     for rows in each:
-        # a row that no earlier arm has comes after the one that it follows here
+        # a row that earlier arms lack goes after its predecessor in this arm
         place = 0
         for name in rows:
             if name in names:
@@ -304,7 +304,7 @@ def _flip(flip: Flip, pairing: Pairing) -> Iterator[str]:
 
 
 def transcript(episode: EpisodeRecord) -> Iterator[str]:
-    """Yield a line for each action, and one for what came of it."""
+    """Yield a line for each action, and one for its observation."""
     for turn in episode["turns"]:
         if "sql" in turn:
             yield f"SQL> {_short(turn['sql'])}"

@@ -1,4 +1,4 @@
-"""The figures of an arm: how right it was, by group of tasks, and how its episodes went."""
+"""Figures of an arm: accuracies by group of tasks, and statistics of its episodes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from trl_dbbench.runs.records import (
 OVERALL = "overall"
 
 MAX_REASONS = 8
-"""Reasons of unreadable turns that are listed one by one."""
+"""Most reasons for unreadable turns that are listed separately."""
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Return mean and spread of a reward. `std` has n - 1 in its denominator, and is 0 for one value;
-    `at_lowest` is the share of values that are `min`."""
+    """Return mean and spread of a reward. `std` is the sample standard deviation (n - 1), 0 for one value;
+    `at_lowest` is the share of values equal to `min`."""
     lowest = min(values)
     return {
         "mean": statistics.fmean(values),
@@ -41,11 +41,11 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def episode_figures(kind: str, episodes: Sequence[EpisodeRecord]) -> dict[str, Any]:
-    """Return how episodes (`kind`: `sampled` or `greedy`) went, void ones left out.
+    """Return statistics of episodes (`kind`: `sampled` or `greedy`), without void ones.
 
-    `faults` and `void_reasons` are of the void ones. `statuses` are shares of episodes, `readable` and
-    `unreadable` (by reason) of turns. `distinct_statements` counts equal statements of a task once. Tokens
-    are sampled ones; `tokens` and `turns` are means of an episode.
+    `faults` and `void_reasons` count the void ones. `statuses` are shares of episodes, `readable` and
+    `unreadable` (by reason) are shares of turns. `distinct_statements` counts equal statements of a task
+    once. `turns`, `tokens` (sampled) and `prompt_tokens` are means per episode; `generated_tokens` is a sum.
     """
     sound = [episode for episode in episodes if not is_void(episode)]
     turns = [turn for episode in sound for turn in episode["turns"]]
@@ -86,9 +86,9 @@ class Figures:
     """Figures of an arm.
 
     Args:
-        shares: group -> measure (`Arm.values`) -> share of its tasks, with Wilson's interval. Groups are
-            `overall`, `operation/...` and `skill/...`. For values between 0 and 1, such as pass@k, that
-            interval is conservative: none spread further than right and wrong do.
+        shares: accuracies with Wilson intervals, as group -> measure (`Arm.values`) -> share. Groups are
+            `overall`, `operation/...` and `skill/...`. For values between 0 and 1, such as pass@k, the
+            interval is conservative: they vary at most as much as right and wrong do.
         episodes: `episode_figures` of the samples, or of the greedy episodes if there are none.
     """
 
@@ -103,7 +103,7 @@ class Figures:
         return {"shares": shares, "episodes": self.episodes}
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return (name, value) of all figures except those of single groups."""
+        """Return (name, text) of all figures except those by operation and skill."""
         of = self.episodes
         rows = [(measure, str(share)) for measure, share in self.shares.get(OVERALL, {}).items()]
         rows += [(f"status {status}", percent(share)) for status, share in of["statuses"].items()]
@@ -152,7 +152,7 @@ def figures_of(arm: Arm) -> Figures:
 
 
 def best_measures(shares: Mapping[str, Share]) -> list[str]:
-    """Return the measures that a table of groups shows: pass@k at its ends only."""
+    """Return the measures for a table by group: of pass@k, only the smallest and largest k."""
     passes = [measure for measure in shares if measure.startswith("pass@")]
     return [measure for measure in shares if measure not in passes[1:-1]]
 
@@ -174,5 +174,5 @@ def percent(share: float) -> str:
 
 
 def _shares(counts: Counter[str], total: int) -> dict[str, float]:
-    """Return the shares, most frequent first."""
+    """Return the share of each name, most frequent first."""
     return {name: count / total for name, count in counts.most_common()}

@@ -1,4 +1,4 @@
-"""The HTML page of an evaluation or a comparison: one file, without requests to a network."""
+"""HTML page of an evaluation or a comparison: one file that makes no network requests."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from trl_dbbench.evaluation.report.page import Fact, filters, headline, render
 from trl_dbbench.runs.records import EpisodeRecord, failed_statement, is_void, key_of
 
 MAX_ENTRIES = 400
-"""Tasks of a section with transcripts; the file of --json has all."""
+"""Most tasks with transcripts per section; the file of --json has all."""
 
 Values = dict[str, Any]
-"""Part of the page, as the template reads it."""
+"""Values of the template's variables."""
 
 
 def write_arm(arm: Arm, out: str | Path) -> Path:
@@ -57,7 +57,7 @@ def write_comparison(comparison: Comparison, out: str | Path) -> Path:
 
 
 def _models(arms: Sequence[Arm]) -> list[Fact]:
-    """Return the path of the model that played, once if all arms share it."""
+    """Return each arm's model and adapter; once if all arms share them."""
     played = [(arm.model or "not recorded", f"adapter: {arm.adapter}" if arm.adapter else "") for arm in arms]
     if len(set(played)) == 1:
         return [("Model", *played[0])]
@@ -75,7 +75,7 @@ def _accuracies(arms: Sequence[Arm], figures: Sequence[Figures]) -> list[Fact]:
 
 
 def _tasks(arm: Arm) -> Values:
-    """Return every task with what was played of it; those that were done wrong come first."""
+    """Return a section of every task with its episodes; tasks with a wrong greedy episode come first."""
     samples = by_task(arm.samples)
     entries = []
     for episode in sorted(arm.greedy, key=lambda episode: episode["right"]):
@@ -103,7 +103,7 @@ def _entry(
     gold: Mapping[str, Any],
     found_by: Mapping[str, Sequence[str]],
 ) -> Values:
-    """Return a task with its episodes under names; `found_by` has the labels of the filters that leave it."""
+    """Return a task with its named episodes; `found_by` has, by group, the filter labels that match it."""
     failing = any(failed_statement(turn) for _, episode in episodes for turn in episode["turns"])
     first = episodes[0][1]
     return {

@@ -1,5 +1,5 @@
-"""Plays the arms: each task once greedily, then several samples, and rewards them. Adapters share one model
-in memory, and all arms draw their samples from the same random numbers."""
+"""Play of the arms: each task once greedily, then sampled several times, with rewards. Adapters share one
+model in memory, and all arms draw their samples with the same random numbers."""
 
 from __future__ import annotations
 
@@ -35,19 +35,20 @@ BASE = "base"
 
 @dataclass
 class ArmPlayer:
-    """Plays each task once greedily, and its samples, and rewards them: by the outcome, with the run's own
-    values if it had some, and by the scorer.
+    """Player of an arm's greedy episodes and samples, rewarded by the outcome and by the scorer.
+
+    The outcome reward has the run's values if the run recorded some.
 
     Args:
-        trained: the model, and how it plays.
-        plan: of the samples; `None` for none.
-        scorer: the reward that chooses the best sample, by a name for `load_reward_functions`.
-        batch_size: episodes that run side by side.
-        few_shot_update: whether right greedy episodes join what is shown.
-        journal: keeps each episode; those that it has already are not played.
+        trained: the model, and the settings to play with.
+        plan: plan of the samples; `None` draws none.
+        scorer: the reward that selects the best sample, by a name for `load_reward_functions`.
+        batch_size: episodes played concurrently.
+        few_shot_update: whether right greedy episodes join the few-shot memory.
+        journal: saves each episode; episodes that it already has are not played again.
 
     Raises:
-        ConfigError: if a reward cannot be loaded, or has the outcome's name.
+        ConfigError: if a reward cannot be loaded, or the scorer has the same name as the outcome reward.
     """
 
     tasks: Sequence[Task]
@@ -61,7 +62,7 @@ class ArmPlayer:
     journal: Journal | None = None
 
     def __post_init__(self) -> None:
-        # found before hours of play
+        # so that errors show before hours of play
         settings, scorer = self.trained.settings, self.scorer
         names = ["outcome", *([scorer] if scorer not in (None, "outcome") else [])]
         functions = loaded_rewards(names, settings, self.player.database, outcome_of(settings))
@@ -71,11 +72,11 @@ class ArmPlayer:
         self._scorer = None if scorer is None else list(self._rewards)[-1]
 
     def greedy(self) -> Evaluation:
-        """Play each task greedily, and reward it; raises as `evaluate` does."""
+        """Play each task greedily and reward the episodes; raise as `evaluate` does."""
         return self._play(None, self.few_shot_update)
 
     def judged(self, name: str, evaluation: Evaluation) -> Arm:
-        """Return the arm of these greedy episodes and of samples, drawn now; raises as `evaluate` does."""
+        """Draw the samples, and return the arm with these greedy episodes; raise as `evaluate` does."""
         trained, gold = self.trained, gold_of(self.tasks)
         arm = Arm(name, evaluation.records, gold=gold, model=trained.model, adapter=trained.adapter)
         if (plan := self.plan) is None:
@@ -95,8 +96,8 @@ class ArmPlayer:
         )
 
     def _reward(self, episodes: Sequence[Episode], shots: Mapping[str, str]) -> None:
-        """Reward the episodes, as a trainer does; raise ConfigError if a reward function fails. `shots` has
-        the lines of the earlier episodes that their prompts showed, by id."""
+        """Reward the episodes as the trainer does; raise ConfigError if a reward function fails. `shots` maps
+        ids to memory lines of the earlier episodes in their prompts."""
         played = [episode for episode in episodes if episode.status != Status.ENVIRONMENT_FAULT]
         ids = [episode.completion_ids for episode in played]
         prompts = [self._prompt(episode, shots) for episode in played]
@@ -105,7 +106,7 @@ class ArmPlayer:
                 values = values_of(function, played, prompts, completion_ids=ids)
             except ConfigError:
                 raise
-            except Exception as error:  # whatever a user's function does
+            except Exception as error:  # a user's function may raise anything
                 raise ConfigError(
                     f"the reward function '{name}' fails: {type(error).__name__}: {error}"
                 ) from error
@@ -119,7 +120,7 @@ class ArmPlayer:
 
 
 def sampling_of(plan: Plan, scorer: str | None = None) -> Sampling:
-    """Return how the samples of a plan are drawn, as an arm tells it."""
+    """Return the sampling settings of a plan, for an arm."""
     return Sampling(plan.n, plan.temperature, plan.top_p, plan.top_k, plan.seed, scorer)
 
 
@@ -127,7 +128,7 @@ def sampling_of(plan: Plan, scorer: str | None = None) -> Sampling:
 
 
 def each_once(tasks: Iterable[Task]) -> list[Task]:
-    """Return the tasks without those that came before."""
+    """Return the tasks without duplicates."""
     return list({task.digest: task for task in tasks}.values())
 
 
@@ -135,7 +136,7 @@ def check_one_base(trained: Sequence[Trained]) -> list[str]:
     """Raise ConfigError if the base models of adapters differ; return notes on other differing settings.
 
     Args:
-        trained: an adapter each; all are played with the settings of the first one.
+        trained: one adapter each; all are played with the settings of the first one.
     """
     first, notes = trained[0], []
     for other in trained[1:]:
@@ -159,8 +160,8 @@ def check_one_base(trained: Sequence[Trained]) -> list[str]:
 
 
 def arm_names(adapters: Sequence[str]) -> list[str]:
-    """Return each adapter's folder name, or as much of its path as tells it from the others; raise
-    ConfigError if one is named twice."""
+    """Return each adapter's folder name, or as much of its path as makes it unique; raise ConfigError if an
+    adapter is named twice."""
     names = shortest_names([Path(found_from_everywhere(adapter)).parts for adapter in adapters], {BASE})
     if names is not None:
         return names
@@ -171,10 +172,10 @@ def play_adapters(trained: Sequence[Trained], policy: Policy | ServedPolicy, pla
     """Play the model without an adapter, then with each.
 
     Args:
-        trained: an adapter each, on one base model, as `check_one_base` finds them.
-        policy: a PEFT model with the first of them, into which the others are loaded, or a model that vLLM in
-            this process loads with all of them.
-        playing: plays them, with the settings of the first.
+        trained: one adapter each, all on the same base model (`check_one_base`).
+        policy: a PEFT model with the first adapter, into which the others are loaded, or a model that vLLM
+            loads in this process with all adapters.
+        playing: plays the episodes, with the first adapter's settings.
 
     Raises:
         ConfigError: if an adapter does not fit the model.
@@ -192,13 +193,13 @@ def play_adapters(trained: Sequence[Trained], policy: Policy | ServedPolicy, pla
 
 
 def _loaded(model: Any, trained: Sequence[Trained]) -> dict[str | None, str]:
-    """Load all adapters into the PEFT model that has the first of them; return their names there."""
+    """Load the other adapters into the PEFT model that has the first; return PEFT's name for each."""
     first, names = trained[0], {trained[0].adapter: model.active_adapter}
     for number, other in enumerate(trained[1:], 1):
         names[other.adapter] = f"adapter{number}"
         try:
             loaded = model.load_adapter(other.adapter, adapter_name=names[other.adapter])
-            if loaded.missing_keys:  # it would do without them
+            if loaded.missing_keys:  # PEFT would just skip them
                 raise ValueError(f"it has no weights for {loaded.missing_keys[0]}")
         except load_errors() as error:
             why = why_not_loaded(error)
@@ -216,7 +217,7 @@ def _loaded(model: Any, trained: Sequence[Trained]) -> dict[str | None, str]:
 
 @contextmanager
 def _playing(policy: Policy | ServedPolicy, adapter: str | None, name: str | None) -> Iterator[None]:
-    """Let the model generate with this adapter, which has this name in a PEFT model, or with none."""
+    """Let the model generate with this adapter, which PEFT knows by `name`; without one if it is `None`."""
     if isinstance(policy, ServedPolicy):
         policy.adapter = adapter
     elif adapter is None:

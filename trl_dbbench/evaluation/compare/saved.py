@@ -1,4 +1,4 @@
-"""Arms that were played before: the files of `trl-dbbench eval --json`, and the evaluations of runs."""
+"""Saved arms: files of `trl-dbbench eval --json`, and held-out evaluations of runs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from trl_dbbench.utils.files import shortest_names
 
 
 def arm_dict(arm: Arm) -> dict[str, Any]:
-    """Return an arm as the file of an evaluation holds it, beside the greedy episodes and their accuracy."""
+    """Return an arm's entries in an evaluation file, except its greedy episodes and their accuracy."""
     samples = {} if arm.sampling is None else {"samples": arm.samples}
     return arm.to_dict() | {"gold": arm.gold, "figures": figures_of(arm).to_dict()} | samples
 
 
 def saved_arms(paths: Sequence[Path]) -> list[Arm]:
-    """Return the arms of evaluation files and of runs (their last held-out evaluation; of a single run also
-    its first). Raise ConfigError if there are not two, or one cannot be read."""
+    """Return the arms of evaluation files and of runs (the last held-out evaluation; for a single run also
+    the first). Raise ConfigError if there are fewer than two, or one cannot be read."""
     if len(paths) == 1:
         (path,) = paths
         if not path.is_dir():
@@ -47,7 +47,7 @@ def saved_arms(paths: Sequence[Path]) -> list[Arm]:
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """Return a short name for each, all different."""
+    """Return a short, unique name for each path; raise ConfigError if one is named twice."""
     whole = [path.resolve() for path in paths]
     if len(set(whole)) < len(paths):
         raise ConfigError(f"an evaluation is named twice: {', '.join(map(str, paths))}. Name each once.")
@@ -78,7 +78,7 @@ def _of_file(path: Path, name: str) -> Arm:
 
 
 def _of_run(path: Path, name: str) -> list[Arm]:
-    """Return the whole held-out evaluations of a run."""
+    """Return an arm for each whole held-out evaluation of a run."""
     run = read_run(path)
     gold = gold_of(run.tasks)
     arms = [

@@ -1,5 +1,5 @@
-"""Runs with streams beside each other: what each way of learning on kept, lost and cost. Runs that differ in
-the seed alone are one way, with the mean over its seeds and a 95 % interval."""
+"""Comparison of runs on task streams: what each method of continual learning kept, lost and cost. Runs that
+differ only in the seed count as one method, shown as the mean over seeds with a 95 % interval."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from trl_dbbench.runs.stream import StreamRecord
 from trl_dbbench.utils.console import columns
 
 OF_A_SEED = ("seed", "max_steps", "id", "few_shot_seed", "versions")
-"""Settings that may differ between the runs of one way."""
+"""Settings that may differ between runs of the same method."""
 
 
 @dataclass(frozen=True)
 class StreamFigures:
-    """The figures of a run; accuracies 0 to 1, `None` where they are not known.
+    """Figures of a run on a stream; accuracies are 0 to 1, or `None` if unknown.
 
     Attributes:
-        prequential: greedy accuracy on the training tasks, each before it was learned from; the area under
-            its curve over the stream.
-        tokens: sampled in the training, its greedy runs included.
-        seconds: of the training's steps.
+        prequential: greedy accuracy on the training tasks, each played before it is trained on; the area
+            under the accuracy curve over the stream.
+        tokens: tokens sampled in training, greedy episodes included.
+        seconds: total time of the training steps.
+        way: settings of the method, as JSON; equal for runs that differ only in the seed.
     """
 
     name: str
@@ -41,7 +42,7 @@ class StreamFigures:
     def of(cls, run: Run, record: StreamRecord, name: str) -> StreamFigures:
         shares = record.prequential(run.episodes)
         judged = sum(share.judged for share in shares)
-        # a log entry has the mean of the steps since the one before
+        # an entry logs the mean over the steps since the previous entry
         logged = [(entry["step"], entry["step_time"]) for entry in run.log if "step_time" in entry]
         before = [0, *(step for step, _ in logged)]
         times = [seconds * (step - last) for (step, seconds), last in zip(logged, before, strict=False)]
@@ -60,7 +61,7 @@ class StreamFigures:
 
 
 def stream_figures(folders: Sequence[Path], names: Sequence[str]) -> list[StreamFigures]:
-    """Return the figures of those of the folders that are runs with a stream."""
+    """Return the figures of the folders that are runs with a stream."""
     found = []
     for folder, name in zip(folders, names, strict=True):
         record = StreamRecord.read(folder) if folder.is_dir() else None
@@ -70,11 +71,11 @@ def stream_figures(folders: Sequence[Path], names: Sequence[str]) -> list[Stream
 
 
 def streams_text(figures: Sequence[StreamFigures]) -> str:
-    """Return a table with a line for each way; accuracies and their differences in points of 100."""
+    """Return a table with a line for each method; accuracies and differences are in percentage points."""
     ways: dict[tuple[str, int], list[StreamFigures]] = {}
     for number, each in enumerate(figures):
         same = [other.seed for other in figures[:number] if other.way == each.way]
-        # two runs of a seed are two lines
+        # a second run with the same seed gets its own line
         ways.setdefault((each.way, same.count(each.seed)), []).append(each)
     titles = [each.name.replace("_", " ") for each in fields(Continual)]
     rows = [("stream", [*titles, "prequential", "tokens", "seconds"])]
@@ -88,7 +89,7 @@ def streams_text(figures: Sequence[StreamFigures]) -> str:
 
 
 def _cell(values: Iterable[float | None], form: str, scale: int = 1) -> str:
-    """Return the mean over seeds with its interval; what one run says alone."""
+    """Return the mean over seeds with its interval, or the value of a single run."""
     known = [scale * value for value in values if value is not None]
     if not known:
         return "-"

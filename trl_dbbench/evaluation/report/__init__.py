@@ -1,23 +1,23 @@
-"""One HTML file of a run, or of two: curves, accuracy per skill, and every transcript, to be opened anywhere.
+"""HTML report of one run or two, in a single file: curves, accuracy per skill, and every transcript.
 
-What a run leaves behind may be half of it, so reading never fails on a part:
+A run's files may be incomplete, so an unreadable part is noted instead of raising an error:
 
 ```
 episodes.jsonl, tasks.jsonl, metrics.jsonl, run.json
-  run.py          read_run       what is readable, with a note on what is not
+  run.py          read_run       the readable parts, with notes on the others
   curves.py       charts         curves as plain numbers
                   compare        accuracy per skill, before and after
-  page.py         write_report   these, facts and every transcript, of one run or of two, as HTML
+  page.py         write_report   curves, facts and every transcript of one run or two, as HTML
   figures.py      write_figures  the same numbers, as PNG
 ```
 
-Of `templates/`, all pages share `page.html.j2` (with its style and `page.js.j2`) and `macros.html.j2`. Pages
-whose tasks stand in the HTML filter them by `entries.js.j2`.
+In `templates/`, all pages share `page.html.j2` (with its style and `page.js.j2`) and `macros.html.j2`. Pages
+whose HTML lists tasks filter them with `entries.js.j2`.
 
-All curves have one x: the updates done when the episodes were played. A figure that the trainer logged at
-step s is of episodes played after s - 1 updates and stands there.
+All curves share an x-axis: the number of updates before the episodes were played. A value that the trainer
+logs at step s comes from episodes played after s - 1 updates, so it is drawn there.
 
-What an agent wrote is a stranger's text. Jinja escapes what it renders; the transcripts lie in the page as
-gzipped blocks that its script unpacks when one is looked at, and shows as text nodes. A content security
-policy allows that one script, by its hash, and no request at all.
+Text written by an agent is untrusted. Jinja escapes what it renders; transcripts are embedded as gzipped
+blocks, which the page's script unpacks on demand and shows as text nodes. A content security policy allows
+only that script, by its hash, and no requests.
 """

@@ -1,4 +1,4 @@
-"""A run in numbers: accuracies with intervals, and every curve as plain lists, drawn elsewhere."""
+"""Figures of a run: accuracies with intervals, and every curve as plain lists of numbers."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from trl_dbbench.runs.records import EpisodeRecord, is_void, key_of, share, whol
 from trl_dbbench.tasks.skills import SKILLS
 
 POINTS = 60
-"""Most points of a curve; longer runs are averaged over neighbouring steps."""
+"""Most points per curve; longer runs are averaged over neighbouring steps."""
 
 VOID_WRONG = ", void counted wrong"
-"""Ending of the name of a line that counts void episodes as wrong."""
+"""Suffix of the names of lines that count void episodes as wrong."""
 
 
 # --- accuracy ---------------------------------------------------------------------------------------
 
 
 def evaluations(run: Run) -> dict[int, list[EpisodeRecord]]:
-    """Updates done -> the held-out episodes, each task once, even where it was evaluated twice."""
+    """Return held-out episodes by the number of updates before them; of a task's repeats, only the last."""
     by_step: defaultdict[int, dict[str, EpisodeRecord]] = defaultdict(dict)
     for episode in run.phase("eval"):
         by_step[episode["step"]][key_of(episode)] = episode
@@ -34,7 +34,7 @@ def evaluations(run: Run) -> dict[int, list[EpisodeRecord]]:
 
 
 def whole_evaluations(run: Run) -> dict[int, list[EpisodeRecord]]:
-    """Return the evaluations of `whole_steps`. If the run keeps its best weights, the last one is theirs."""
+    """Return the evaluations at `whole_steps`. If the run kept its best weights, theirs is the last one."""
     held_out = evaluations(run)
     if (best := run.best_step) is not None and best in held_out:
         held_out = {step: episodes for step, episodes in held_out.items() if step <= best}
@@ -44,7 +44,7 @@ def whole_evaluations(run: Run) -> dict[int, list[EpisodeRecord]]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Accuracy before and after: `rows` are (overall or skill, before, after)."""
+    """Accuracies before and after; `rows` are (`overall` or a skill, before, after)."""
 
     before: str
     after: str
@@ -52,8 +52,8 @@ class Comparison:
 
 
 def compare(run: Run) -> Comparison | None:
-    """Compare the first and last whole held-out evaluation on the same tasks; without two, the first and last
-    third of greedy episodes."""
+    """Compare the first and last whole held-out evaluations, or, if there are fewer than two, the first and
+    last thirds of the greedy episodes. Return `None` if there are too few of both."""
     held_out = whole_evaluations(run)
     full = list(held_out)
     greedy = sorted(run.phase("greedy"), key=lambda episode: episode["step"])
@@ -73,7 +73,7 @@ def compare(run: Run) -> Comparison | None:
 
 
 def per_skill(before: list[EpisodeRecord], after: list[EpisodeRecord]) -> list[tuple[str, Share, Share]]:
-    """Return the rows of a comparison: overall, then every skill that came up."""
+    """Return the rows of a comparison: overall, then every skill that occurs."""
     found = {skill for episode in (*before, *after) for skill in episode["skills"]}
     skills = [*(s for s in SKILLS if s in found), *sorted(found - set(SKILLS))]
     rows = [("overall", share(before), share(after))]
@@ -84,7 +84,7 @@ def per_skill(before: list[EpisodeRecord], after: list[EpisodeRecord]) -> list[t
 
 
 def turned_right(before: Iterable[EpisodeRecord], after: Iterable[EpisodeRecord]) -> set[str]:
-    """Return the tasks that ended wrong before and right after; void episodes say nothing."""
+    """Return the tasks that are wrong before and right after; void episodes are ignored."""
     wrong = {key_of(e) for e in before if not (e["right"] or is_void(e))}
     return wrong & {key_of(e) for e in after if e["right"] and not is_void(e)}
 
@@ -98,7 +98,7 @@ def updates(step: int) -> str:
 
 @dataclass
 class Series:
-    """One line, band or colour of a chart; `detail` says how a point came about, for the reader's pointer."""
+    """One line, band or colour of a chart; `detail` has a remark on each point."""
 
     name: str
     color: int
@@ -113,8 +113,8 @@ class Series:
 
 @dataclass
 class Chart:
-    """`kind` is `"lines"` or `"shares"` (stacked); a `percent` chart's values lie in 0 to 1; the axis goes up
-    to `reach` at least."""
+    """Chart of several series. `kind` is `"lines"` or `"shares"` (stacked); the values of a `percent` chart
+    are 0 to 1; the y-axis extends at least to `reach`."""
 
     id: str
     title: str
@@ -128,7 +128,7 @@ class Chart:
 
 
 def y_range(chart: Chart) -> tuple[float, float]:
-    """Return the ends of a chart's axis, with 0 and `reach` on it; of shares, 0 to 100 %."""
+    """Return the limits of a chart's y-axis, which includes 0 and `reach`; for percentages, 0 to 1."""
     if chart.percent:
         return 0.0, 1.0
     values = [y for s in chart.series for y in (*s.y, *(s.low or ()), *(s.high or ()))]
@@ -137,7 +137,7 @@ def y_range(chart: Chart) -> tuple[float, float]:
     return low - room * (low < 0), high + room * (high > 0 or low == 0)
 
 
-# Okabe and Ito's colours, which differ to colour-blind readers too; the page has its own for dark screens
+# Okabe and Ito's colours, distinct to colour-blind readers too; the page has other ones for dark screens
 COLORS = ["#0072b2", "#d55e00", "#00805e", "#b0568a", "#3a8fc4", "#b87d00", "#6b7280"]
 
 STATUSES: dict[str, int] = {
@@ -148,15 +148,15 @@ STATUSES: dict[str, int] = {
     Status.HARNESS_FAULT: 1,
     Status.ENVIRONMENT_FAULT: 6,
 }
-"""Ways to end without an answer, and their colours; answers are told apart by whether they are right."""
+"""Statuses without an answer, and their colours; answered episodes are split into right and wrong."""
 
 
 class _Lines:
-    """A run's figures as lines: from its episodes, or from the trainer's log. A point is the mean of `width`
+    """Lines of a run's figures, from its episodes or the trainer's log. A point is the mean over `width`
     neighbouring steps."""
 
     def __init__(self, run: Run):
-        # what dynamic sampling has left out was not trained on, and the log's rewards are without it
+        # episodes left out by dynamic sampling were not trained on, and the logged rewards omit them
         self.sampled = [episode for episode in run.phase("train") if not episode.get("left_out")]
         self.log = [entry for entry in run.log if "reward" in entry]
         steps = sorted({*(e["step"] for e in self.sampled), *map(_played_at, self.log)})
@@ -165,12 +165,12 @@ class _Lines:
         self._place = {step: place for place, neighbours in enumerate(self._points) for step in neighbours}
 
     def logged(self, name: str, color: int, metric: str) -> Series:
-        """Return a metric of the trainer's log."""
+        """Return the line of a metric in the trainer's log."""
         values = [(_played_at(entry), number(entry.get(metric))) for entry in self.log]
         return self._line(name, color, [(step, value) for step, value in values if value is not None])
 
     def mean(self, name: str, color: int, values: Iterable[float | None]) -> Series:
-        """Return the mean of the sampled episodes' values."""
+        """Return the line of mean values, given one value per sampled episode."""
         valued = list(zip(self.sampled, values, strict=True))
         line = self._line(name, color, [(e["step"], value) for e, value in valued if value is not None])
         counts = Counter(self._place[e["step"]] for e, value in valued if value is not None)
@@ -182,7 +182,7 @@ class _Lines:
         return line
 
     def _line(self, name: str, color: int, values: Iterable[tuple[float, float]]) -> Series:
-        """Return a line of (step, value) pairs."""
+        """Return the line of (step, value) pairs."""
         found: defaultdict[int, list[float]] = defaultdict(list)
         for step, value in values:
             found[self._place[step]].append(float(value))
@@ -190,7 +190,7 @@ class _Lines:
         return Series(name, color, x, [fmean(found[place]) for place in sorted(found)])
 
     def family(self, prefix: str) -> list[Series]:
-        """Return the logged metrics of that prefix, without those that are always 0."""
+        """Return a line for each logged metric with this prefix, except those that are always 0."""
         metrics = sorted({name for entry in self.log for name in entry if name.startswith(prefix)})
         lines = [
             self.logged(_words(metric.removeprefix(prefix)), place % len(COLORS), metric)
@@ -259,7 +259,7 @@ def charts(run: Run) -> list[Chart]:
     # not every run logs these
     drawn += [chart for chart in watched if any(series.x for series in chart.series)]
     for chart in drawn:
-        shown = any if chart.kind == "shares" else len  # a status that never came up is left out
+        shown = any if chart.kind == "shares" else len  # a status that never occurred is left out
         chart.series = [series for series in chart.series if shown(series.y)]
     return [_accuracy_chart(run), *drawn]
 
@@ -279,7 +279,7 @@ def _accuracy_chart(run: Run) -> Chart:
 
 
 def running(greedy: Iterable[EpisodeRecord]) -> dict[int, Share]:
-    """Return step -> accuracy over all greedy episodes up to it."""
+    """Return, by step, the accuracy over all greedy episodes up to that step."""
     by_step: defaultdict[int, list[EpisodeRecord]] = defaultdict(list)
     for episode in greedy:
         by_step[episode["step"]].append(episode)
@@ -295,7 +295,7 @@ def running(greedy: Iterable[EpisodeRecord]) -> dict[int, Share]:
 
 
 def _accuracy(name: str, color: int, shares: Mapping[int, Share]) -> list[Series]:
-    """Return a line of those that were judged; where episodes are void, also one that counts them wrong."""
+    """Return the line of judged episodes and, if any are void, a line that counts them as wrong."""
     judged = {step: of for step, of in shares.items() if of.judged}
     line = Series(
         name,
@@ -323,7 +323,7 @@ def _tokens(episode: EpisodeRecord, key: str) -> float:
 
 
 def _played_at(entry: Mapping[str, Any]) -> float:
-    """Return the updates before what an entry is about: the trainer logs after its update."""
+    """Return the number of updates before an entry's episodes: the trainer logs after the update."""
     return entry["step"] - 1
 
 

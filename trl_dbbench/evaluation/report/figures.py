@@ -23,8 +23,8 @@ def can_draw() -> bool:
 
 
 def write_figures(run: Run, folder: str | Path) -> list[Path]:
-    """Write each chart that has data as a PNG of 300 dots per inch, one column of a paper wide; raise
-    ConfigError if the folder cannot be written."""
+    """Write each chart that has data as a 300 dpi PNG, as wide as one column of a paper; raise ConfigError if
+    the folder cannot be written."""
     import matplotlib
 
     folder = Path(folder)

@@ -1,4 +1,4 @@
-"""The HTML file: Jinja fills the template, the template's script draws the curves and shows transcripts."""
+"""HTML page of a report: Jinja fills a template, whose script draws the curves and shows transcripts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Fact = tuple[str, str, str]
 
 
 def head_of(run: Run) -> dict[str, list[Fact]]:
-    """Return the facts of a run for the top of its page: its `settings` and its `results`."""
+    """Return the facts at the top of a run's page, under `settings` and `results`."""
     counts: Counter[str] = Counter(episode["phase"] for episode in run.episodes)
     kinds = ", ".join(f"{counts[phase]:,} {name}" for phase, name in PHASES.items() if counts[phase])
     planned = number(run.training.get("max_steps")) or 0
@@ -54,7 +54,7 @@ def head_of(run: Run) -> dict[str, list[Fact]]:
 
 
 def _setting_rows(run: Run) -> list[Fact]:
-    """Model, learning rate, batch and loss, as far as known."""
+    """Return model, learning rate, batch size and loss, as far as known."""
     of = run.training
     lora, start = of.get("lora") or {}, of.get("adapter_name_or_path")
     adapter = [f"LoRA r {lora['r']}" if "r" in lora else "", f"trained on from {start}" if start else ""]
@@ -80,7 +80,7 @@ def _setting_rows(run: Run) -> list[Fact]:
 
 
 def _accuracies(run: Run) -> list[Fact]:
-    """Accuracy at the start and at the end; of a single evaluation, its accuracy."""
+    """Return the accuracy at the start and at the end, or of the only evaluation."""
     if compared := compare(run):
         _, before, after = compared.rows[0]
         ends = [(compared.before, before), (compared.after, after)]
@@ -97,20 +97,20 @@ def _accuracies(run: Run) -> list[Fact]:
 
 
 def headline(of: Share, where: str) -> tuple[str, str]:
-    """Return an accuracy with its interval, and the episodes that it comes from, which `where` describes."""
+    """Return an accuracy with its interval, and the counts behind it, introduced by `where`."""
     if of.judged == 1:
         return "one episode only", f"{where}: too few for an accuracy"
     return str(of), f"{where}: {of.right:,.0f} of {of.judged:,} episodes"
 
 
 def names_of(runs: Sequence[Run]) -> list[str]:
-    """Return the names of runs, told apart by their folders where they are the same."""
+    """Return unique names of runs, with parts of their paths if the names are the same."""
     told_apart = shortest_names([Path(run.path or run.name).parts for run in runs])
     return told_apart or [f"{run.name} ({number})" for number, run in enumerate(runs, 1)]
 
 
 def charts_beside(runs: tuple[Run, Run]) -> list[Chart]:
-    """Return the charts of both: lines in one chart, the second run's dashed; shares in one each."""
+    """Return the charts of two runs: lines share a chart, the second run's dashed; shares do not."""
     names = names_of(runs)
     drawn = [{chart.id: chart for chart in charts(run)} for run in runs]
     both: list[Chart] = []
@@ -133,7 +133,7 @@ def charts_beside(runs: tuple[Run, Run]) -> list[Chart]:
 
 
 def compare_runs(runs: tuple[Run, Run]) -> Comparison | None:
-    """Return the last evaluation of each, on the tasks that both have played; `None` if there are none."""
+    """Compare the last evaluations of two runs on their common tasks; return `None` if there are none."""
     (step_a, a), (step_b, b) = (max(whole_evaluations(run).items(), default=(0, [])) for run in runs)
     common = {*map(key_of, a)} & {*map(key_of, b)}
     if not common:
@@ -146,8 +146,10 @@ def compare_runs(runs: tuple[Run, Run]) -> Comparison | None:
 
 
 def opened_at(runs: Sequence[Run]) -> int | None:
-    """Return the place, among all episodes, of the one that the page opens at: right in the last evaluation,
-    wrong in the first one (or in the other run's last); of two runs else one the other way round."""
+    """Return the index, among all episodes, of the one that the page shows first; `None` if there is none.
+
+    Its task is wrong in the first evaluation and right in the last one. With two runs, it is wrong in the
+    first run's last evaluation and right in the second's, or else the reverse."""
     held_out = [list(whole_evaluations(run).values()) for run in runs]
     if not all(held_out):
         return None
@@ -159,21 +161,21 @@ def opened_at(runs: Sequence[Run]) -> int | None:
 
 
 BLOCK = 100
-"""Episodes, or tasks, that are unpacked together."""
+"""Episodes, or tasks, per compressed block."""
 
 TABLE_ROWS = 500
-"""Rows of a task's table that go into the page."""
+"""Most rows of a task's table in the page."""
 
 IN_INDEX = frozenset(
     {"phase", "step", "status", "right", "greedy", "operation", "skills"}
     | {"task_id", "task_digest", "question"}
 )
-"""Fields of an episode that the index, or another field, already holds: not in its block."""
+"""Fields of an episode that its block omits, because the index or another field holds them."""
 
 
 def transcripts(shown: Sequence[tuple[str, Run]]) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Return the index, in columns, that the page lists and filters by; blocks of episodes; blocks of tasks,
-    to which the episodes point, so that each question is in the page once."""
+    """Return the index, in columns, by which the page lists and filters; blocks of episodes; blocks of tasks.
+    Episodes refer to tasks by number, so that each question is in the page once."""
     recorded = {task.digest: task for _, run in shown for task in run.tasks}
     places: dict[str, int] = {}
     tasks: list[dict[str, Any]] = []
@@ -212,9 +214,9 @@ def transcripts(shown: Sequence[tuple[str, Run]]) -> tuple[dict[str, Any], list[
 
 
 def _flipped(episodes: Iterable[tuple[int, EpisodeRecord]]) -> set[str]:
-    """Return the tasks right in one evaluation and wrong in another, held-out or greedy before an update.
-    If one was played twice, the second time counts, as in accuracies. `episodes` are (run's number, episode).
-    """
+    """Return the tasks that are right in one evaluation and wrong in another, held-out or greedy before an
+    update. If a task was played twice in one, the last episode counts, as in accuracies. `episodes` are (run
+    number, episode)."""
     ends: defaultdict[str, dict[tuple[int, str, int], bool]] = defaultdict(dict)
     for place, episode in episodes:
         if episode["phase"] != "train" and not is_void(episode):
@@ -275,7 +277,7 @@ def write_report(run: Run, out: str | Path, other: Run | None = None) -> Path:
 
 
 def _stream(run: Run) -> dict[str, Any] | None:
-    """Return what the page shows of a run's stream; `None` without one that was measured."""
+    """Return the page's values for a run's stream; `None` if the run has none or nothing was measured."""
     if (record := run.stream) is None or not record.matrix:
         return None
     shares = record.prequential(run.episodes)
@@ -289,7 +291,7 @@ def _stream(run: Run) -> dict[str, Any] | None:
 
 
 def render(template: str, out: str | Path, **shown: Any) -> Path:
-    """Write a page of `templates/`, with all texts escaped; raise ConfigError if it cannot be written."""
+    """Write a page from `templates/`, with all text escaped; raise ConfigError if it cannot be written."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("trl_dbbench.evaluation.report"),
         autoescape=True,
@@ -309,7 +311,7 @@ def render(template: str, out: str | Path, **shown: Any) -> Path:
 
 def filters(found_by: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, Any]:
     """Return the filters of a page's tasks: `skills`, and `chips` of other groups as (group, label, number of
-    tasks). `found_by` has for each task the labels of each group that leave it."""
+    tasks). `found_by` has, for each task, the labels that match it, by group."""
     counted = Counter((group, label) for each in found_by for group in each for label in set(each[group]))
     order = list(found_by[0]) if found_by else []
     chips = sorted(counted, key=lambda chip: (order.index(chip[0]), chip[1]))
@@ -320,7 +322,7 @@ def filters(found_by: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, Any]:
 
 
 def _settings(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
-    """Return (name, a value for each run) of what run.json says, the training's settings first."""
+    """Return (name, one value per run) for the settings in run.json, training settings first."""
     said = [{**run.settings, **run.training, "training": None} for run in runs]
     names = dict.fromkeys(
         name for of in ([run.training for run in runs], said) for each in of for name in each
@@ -336,6 +338,6 @@ def _shown(value: Any) -> str:
 
 
 def _embedded(data: Any) -> str:
-    """JSON that no HTML parser takes for the end of its script element, in ASCII (so without U+2028)."""
+    """Return JSON that cannot end the script element around it, in ASCII (so without U+2028)."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

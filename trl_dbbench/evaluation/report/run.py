@@ -1,4 +1,4 @@
-"""Reads what a run left behind: leniently, since it may be half of it, and with a note for every gap."""
+"""Lenient reading of a run's files, which may be incomplete, with a note for every gap."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trl_dbbench.tasks import Task
 
 @dataclass
 class Run:
-    """The readable parts of a run; `notes` tell the user what is missing."""
+    """Readable parts of a run; `notes` tell the user what is missing."""
 
     name: str
     episodes: list[EpisodeRecord] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Run:
 
     @property
     def best_step(self) -> int | None:
-        """Updates of the weights in the folder, if `load_best_model_at_end` has chosen them."""
+        """Number of updates of the weights in the folder, if `load_best_model_at_end` selected them."""
         step = self.settings.get("best_step")
         return step if isinstance(step, int) else None
 
@@ -52,8 +52,8 @@ class Run:
 
 
 def read_run(folder: str | Path) -> Run:
-    """Read a training run's `output_dir`, finished, running or killed; raise ConfigError if the folder is not
-    there or holds nothing of a run that can be read."""
+    """Read a training run's `output_dir`, whether finished, running or killed; raise ConfigError if the
+    folder does not exist or has no readable part of a run."""
     folder = Path(folder)
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "is not there"
@@ -70,7 +70,7 @@ def read_run(folder: str | Path) -> Run:
         run.stream = StreamRecord.read(folder)
     except ConfigError as error:
         run.notes.append(str(error))
-    # no update follows the episodes of `sample`, whose run.json names no training
+    # the episodes of `trl-dbbench sample` lead to no update; its run.json has no training settings
     trained = bool(not run.settings or run.training or run.settings.get("id"))
     played = max((e["step"] + (e["phase"] != "eval" and trained) for e in run.episodes), default=0)
     run.steps = max(run.steps, played)
@@ -83,7 +83,7 @@ def _read_log(path: Path, run: Run) -> None:
         try:
             entry = loads(line)
             run.log.append(entry | {"step": int(entry["step"])})
-        except (ValueError, KeyError, TypeError, RecursionError):  # half a line, of a killed run
+        except (ValueError, KeyError, TypeError, RecursionError):  # a killed run may leave half a line
             continue
     if run.log:
         run.steps = run.log[-1]["step"]
