@@ -1,4 +1,4 @@
-"""Adapters as PEFT saves them: recognise one, and train one further."""
+"""PEFT adapters: recognise them, load them, and train them further."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SHAPE = (
     *("r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora", "modules_to_save", "target_parameters"),
     *("trainable_token_indices", "bias", "rank_pattern", "alpha_pattern"),
 )
-"""Settings of an adapter's shape, which must agree with the adapter."""
+"""LoRA settings that must agree with those of the adapter to be trained further."""
 
 
 def base_model_of(adapter: str | Path) -> str | None:
-    """Return the base model noted in an adapter's folder; `None` if there is none."""
+    """Return the base model noted in an adapter's folder; `None` if none is noted."""
     try:
         return json.loads((Path(adapter) / ADAPTER_FILE).read_bytes()).get("base_model_name_or_path")
     except (OSError, ValueError):
@@ -36,15 +36,15 @@ def base_model_of(adapter: str | Path) -> str | None:
 
 
 def other_base_of(adapter: str | Path, model: str) -> str | None:
-    """Return the base model noted in an adapter's folder if it is not `model`. Another model's layers may
-    have the same shapes, so the last parts of the names are compared: a copy may lie elsewhere."""
+    """Return the base model noted in an adapter's folder if it is not `model`. Names are compared,
+    because another model's layers may have the same shapes: only their last parts, as copies may move."""
     noted = base_model_of(adapter)
     same = noted is None or Path(model).resolve() == Path(noted).resolve()
     return None if same or Path(model).name == Path(str(noted)).name else noted
 
 
 def warn_of_another_base(adapter: str | Path, model: str) -> None:
-    """Warn if an adapter was trained on another base model than the one that it is used on."""
+    """Warn if an adapter is used on a base model other than the one that it was trained on."""
     if (noted := other_base_of(adapter, model)) is not None:
         logger.warning(
             "the adapter '%s' was trained on '%s' and is used on '%s'. It fits only the weights that it was "
@@ -54,8 +54,8 @@ def warn_of_another_base(adapter: str | Path, model: str) -> None:
 
 
 def check_is_model(name_or_path: str, setting: str = "model_name_or_path") -> None:
-    """Raise ConfigError for a folder without a model, and for an adapter that is named as a model:
-    transformers would silently load its base and it. `setting` is where the user named it."""
+    """Raise ConfigError for a folder without a model, and for an adapter given as a model: transformers would
+    silently load it with its base model. `setting` is the option that gives the name."""
     folder = Path(name_or_path)
     if folder.is_dir():
         if (folder / MODEL_FILE).is_file():
@@ -67,7 +67,7 @@ def check_is_model(name_or_path: str, setting: str = "model_name_or_path") -> No
     else:
         try:
             found = find_adapter_config_file(name_or_path)
-        except (OSError, ValueError):  # loading it fails too, and says more
+        except (OSError, ValueError):  # loading it will fail, with a better message
             return
         if found is None:
             return
@@ -83,8 +83,8 @@ def check_is_model(name_or_path: str, setting: str = "model_name_or_path") -> No
 
 
 def check_switched_off(config: PeftConfig, args: Any) -> None:
-    """Raise ConfigError if a training with these `DBBenchGRPOConfig` needs the base model alone, and the
-    adapter changes it."""
+    """Raise ConfigError if training with `args`, a `DBBenchGRPOConfig`, needs the base model without its
+    adapter, but the adapter changes the base model's own weights."""
     needs_base = {
         "beta": args.beta > 0 and args.kl_reference != "rollout" and not args.reference_model_name_or_path,
         "advantage: prime": args.advantage == "prime",
@@ -104,7 +104,7 @@ def load_trainable(
     peft_config: PeftConfig | None = None,
     quantization_config: Any = None,
 ) -> PeftModel:
-    """Return a model with the adapter that `args`, a `DBBenchGRPOConfig`, names, to be trained further.
+    """Return the model with the adapter named by `args`, a `DBBenchGRPOConfig`, to be trained further.
 
     Args:
         peft_config: must agree with the adapter's shape.
@@ -120,21 +120,21 @@ def load_trainable(
 
 
 def load_base(name_or_path: str, **kwargs: Any) -> PreTrainedModel:
-    """Return a model as TRL loads it, but on no device yet. `AutoModelForCausalLM` has another class for
-    Qwen3.5, whose layers have other names than the adapter of a training knows, and none for Mistral 3."""
+    """Return a model as TRL loads it, but without a device map. `AutoModelForCausalLM` would load Qwen3.5 as
+    another class, whose layer names do not match a trained adapter's, and has no class for Mistral 3."""
     return create_model_from_path(name_or_path, **{**kwargs, "device_map": None})
 
 
 def with_adapter(base: PreTrainedModel, adapter: str, **kwargs: Any) -> PeftModel:
-    """Return a base model with its adapter; see `put_on`. Warn if it was trained on another model."""
+    """Return a base model with its adapter; see `put_on`. Warn if it was trained on another base model."""
     warn_of_another_base(adapter, base.config.name_or_path)
     with loading(f"the adapter '{adapter}'"):
         return put_on(base, adapter, **kwargs)
 
 
 def put_on(base: PreTrainedModel, adapter: str, **kwargs: Any) -> PeftModel:
-    """Return a base model with its adapter; raise ConfigError if it does not fit, or begins at random when it
-    is loaded, and one of `load_errors` if its files cannot be read."""
+    """Return a base model with its adapter. Raise ConfigError if the adapter does not fit or
+    `check_adapter` refuses it, and one of `load_errors` if its files cannot be read."""
     try:
         with all_layers_found():
             adapted = PeftModel.from_pretrained(base, adapter, **kwargs)
@@ -150,7 +150,7 @@ def put_on(base: PreTrainedModel, adapter: str, **kwargs: Any) -> PeftModel:
 
 
 def adapter_settings(adapter: str, given: PeftConfig | None) -> PeftConfig:
-    """Return an adapter's settings; raise ConfigError if it is none, or has another shape than `given`."""
+    """Return an adapter's settings; raise ConfigError if it is not one, or differs in shape from `given`."""
     try:
         known = PeftConfig.from_pretrained(adapter)
     except load_errors() as error:

@@ -1,14 +1,14 @@
-"""A run's folder and its checkpoints: which are complete, and which run may write there.
+"""A run's folder and its checkpoints: which of them are complete, and which run may write there.
 
 ```
 checkpoint-20/
-  checkpoint-is-incomplete.txt   a mark: there from the first file on until the last one is on the disk
-  checkpoint-files.json          the sizes of all files, written before the mark is taken off
+  checkpoint-is-incomplete.txt   a mark, from before the first file until the last one is on disk
+  checkpoint-files.json          the sizes of all files, written before the mark is removed
   run-id.txt                     the id of the run that saved it, as in run.json
 ```
 
-A kill or crash leaves the mark; later damage changes sizes. A run resumes from neither, nor from a checkpoint
-of another run. Runs and checkpoints of early versions have no id.
+A kill or crash leaves the mark, and later damage changes sizes. A run does not resume from such checkpoints,
+nor from one of another run. Runs and checkpoints of early versions have no id.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from trl_dbbench.utils.ranks import Ranks, together
 
 logger = logging.getLogger(__name__)
 
-# transformers' names, without the seconds that its trainer takes to import
+# transformers' names, copied because its trainer takes seconds to import
 PREFIX_CHECKPOINT_DIR = "checkpoint"
 TRAINER_STATE_NAME = "trainer_state.json"
-UNFINISHED = "checkpoint-is-incomplete.txt"  # transformers has the same name for the same thing
+UNFINISHED = "checkpoint-is-incomplete.txt"  # named as in transformers
 SIZES = "checkpoint-files.json"  # name -> bytes
 RUN_ID = "run-id.txt"
 
 EARLIER = "_earlier"
-"""Prefix of folders for the files of an earlier run. The hub does not get names with a leading `_`."""
+"""Prefix of folders for the files of an earlier run. Names with a leading `_` are not uploaded to the hub."""
 
 _WEIGHTS = (
     *("adapter_config.json", "adapter_model.*", "config.json", "generation_config.json"),
     *("model.safetensors*", "model-*.safetensors", "pytorch_model*"),
 )
 _STAGES = (STREAM_FILE, STAGES_FOLDER)
-"""What a stream's stages were measured at, and their adapters."""
+"""Files of a stream: the measurements after its stages, and their adapters."""
 _LOGS = (EPISODES_FILE, TASKS_FILE, METRICS_FILE, SHOTS_FILE)
 
 
@@ -54,7 +54,8 @@ def find_checkpoint(output_dir: str | Path, asked: str | bool | None) -> str | N
     """Return the checkpoint to resume from; `None` starts from the beginning. All ranks must call it.
 
     `asked` is the setting `resume_from_checkpoint`: `True` or `"true"` for the last complete checkpoint in
-    `output_dir`, if there is one; or a folder. Raise ConfigError if it is not complete, or ranks see others.
+    `output_dir`, if there is one; or a folder. Raise ConfigError if it is incomplete, or ranks see different
+    checkpoints.
     """
     if asked in (None, False, "", "false", "False"):
         return None
@@ -92,7 +93,7 @@ def _find_here(output_dir: str | Path, asked: str | bool | None) -> str | None:
                 f"resume_from_checkpoint: '{folder}' {wrong}. Whole checkpoints in {output_dir}: {whole}. "
                 "Name one of them, or give true to take the last one."
             )
-    # without its state, transformers would begin with a new optimizer, and the learning rate at its start
+    # without this state, transformers would restart the optimizer and the learning rate schedule
     if not any(folder.glob("rng_state*.pth")):
         raise ConfigError(
             f"resume_from_checkpoint: '{folder}' has weights and no state of a training (it was saved with "
@@ -118,7 +119,7 @@ def _checkpoints(output_dir: Path) -> list[Path]:
 
 
 def _step(checkpoint: Path) -> int:
-    """Return the updates before a whole checkpoint was saved."""
+    """Return the number of updates before a whole checkpoint was saved."""
     return int(json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))["global_step"])
 
 
@@ -130,7 +131,7 @@ def flaw(folder: Path) -> str | None:
     if not folder.is_dir():
         return "does not exist"
     try:
-        json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))  # transformers' last file
+        json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))  # transformers writes it last
     except (OSError, ValueError):
         return "was not written to its end"
     if (folder / UNFINISHED).exists():
@@ -153,7 +154,7 @@ def flaw(folder: Path) -> str | None:
 
 def mark_unfinished(folder: Path) -> None:
     """Create a checkpoint folder marked as incomplete; the mark survives a crash of the machine."""
-    # left by a killed run, or by one that this run resumed at an earlier step
+    # left by a killed run, or by a run that this one resumed at an earlier step
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / UNFINISHED).write_text("This checkpoint was not written to its end.\n")
@@ -162,7 +163,7 @@ def mark_unfinished(folder: Path) -> None:
 
 
 def seal(folder: Path, run_id: str | None = None) -> None:
-    """Record the files and run of a checkpoint, and remove its mark once everything is on the disk."""
+    """Record a checkpoint's file sizes and run id, and remove its mark once everything is on disk."""
     if run_id is not None:
         (folder / RUN_ID).write_text(run_id)
     paths = [path for path in folder.rglob("*") if path.name != UNFINISHED]
@@ -177,7 +178,7 @@ def seal(folder: Path, run_id: str | None = None) -> None:
 @contextmanager
 def running_in(output_dir: str | Path) -> Iterator[None]:
     """Lock a training's folder during the block, and explain a full disk. All ranks must enter it, and all
-    raise if another run trains there."""
+    raise an error if another run is training there."""
     folder = Path(output_dir)
     with ExitStack() as held, telling_of_a_full_disk(folder):
         with together():
@@ -203,11 +204,11 @@ def run_id_of(checkpoint: Path) -> str | None:
 
 
 def begin_run(output_dir: str | Path, checkpoint: str | None, reads: Iterable[str | None] = ()) -> str | None:
-    """Return the id of the run that starts, or resumes from a checkpoint; all ranks call it in `running_in`.
+    """Prepare the folder of a run that starts or resumes from a checkpoint, and return the run's id.
 
-    Files of another run are moved into a subfolder, so that nobody takes them for this run's. What the run
-    `reads` at each start, such as its first weights, stays. A checkpoint elsewhere, in such a subfolder for
-    example, brings the logs of its run.
+    All ranks must call it, within `running_in`. Files of another run are moved into a subfolder, so that they
+    are not mistaken for this run's. Paths that the run `reads` at each start, such as its initial weights,
+    stay. If the checkpoint is in another folder, such as this subfolder, the logs of its run are copied.
     """
     folder, kept = Path(output_dir), {Path(path).resolve() for path in reads if path}
     with together():
@@ -216,7 +217,7 @@ def begin_run(output_dir: str | Path, checkpoint: str | None, reads: Iterable[st
             weights = () if folder.resolve() in kept else _WEIGHTS
             if checkpoint and _is_own(folder, Path(checkpoint), run_id):
                 step = _step(Path(checkpoint))
-                # of a branch that this run leaves: the next resume would go on with it
+                # of a branch that this run abandons: the next resume would continue it
                 later = [path.name for path in whole_checkpoints(folder) if _step(path) > step]
                 _set_aside(folder, [*weights, *later], kept, f"what the run had made after step {step}")
             else:
@@ -230,7 +231,7 @@ def begin_run(output_dir: str | Path, checkpoint: str | None, reads: Iterable[st
 
 def _is_own(folder: Path, checkpoint: Path, run_id: str | None) -> bool:
     if checkpoint.parent.resolve() == folder.resolve() or not (folder / SETTINGS_FILE).exists():
-        return True  # `find_checkpoint` has looked
+        return True  # `find_checkpoint` has checked the id
     return run_id is not None and run_id == run_id_in(folder)
 
 
@@ -262,7 +263,7 @@ def _set_aside(folder: Path, patterns: Sequence[str], kept: Collection[Path], wh
 
 @contextmanager
 def telling_of_a_full_disk(folder: Path) -> Iterator[None]:
-    """Raise StorageError with how to resume if the block ends because the disk is full."""
+    """Raise StorageError, which says how to resume, if the block fails because the disk is full."""
     try:
         yield
     except Exception as error:

@@ -3,12 +3,12 @@
 ```
 run.json       the protocol: roles, tools, system prompt      ─┐
 tasks.jsonl    the task: what the prompt asks                  │
-shots.jsonl    earlier episodes that it showed, where it did   ├─> prompt, completion
+shots.jsonl    earlier episodes in its prompt, if any          ├─> prompt, completion
 episodes.jsonl the record: turns, and the observations read   ─┘
 ```
 
-An observation that no turn followed is left out, as in `Episode.messages`. Prompts from a user's own dataset
-are not in a run's folder: they are rebuilt as the protocol makes them.
+An observation that no turn follows is left out, as in `Episode.messages`. The prompts of a user's own dataset
+are not in a run's folder: the protocol's prompts take their place.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from trl_dbbench.tasks import Task
 Message = dict[str, str]
 Played = tuple[EpisodeRecord, Task]
 Labels = list[bool | None]
-"""For each turn, whether it was a good step; `None` if unknown."""
+"""List with, for each turn, whether it was a good step; `None` if unknown."""
 
 
 def saved_episodes(
@@ -49,8 +49,8 @@ def saved_episodes(
 ) -> Iterator[Played]:
     """Yield a run's episodes with their tasks, in the order of its log.
 
-    Left out, with a note: episodes whose environment failed, without turns, without their task, or whose
-    prompt showed episodes that are lost. `notes` are complete at the end.
+    Episodes are left out, with a note, if their environment failed, they have no turns, their task is
+    missing, or an episode shown in their prompt is. `notes` are complete when the iterator ends.
     """
     folder = Path(run)
     tasks = tasks_by_digest(folder / TASKS_FILE, notes)
@@ -75,11 +75,11 @@ def saved_episodes(
     ]
 
 
-# --- as the policy read it ----------------------------------------------------------------------------
+# --- as the policy read them ---------------------------------------------------------------------------
 
 
 def prompt_messages(record: EpisodeRecord, task: Task, settings: RunSettings) -> list[Message]:
-    """Return the prompt, with the earlier episodes that it showed."""
+    """Return the prompt, including the earlier episodes that it showed."""
     protocol = protocol_of(settings)
     prompt = protocol.messages(task, settings.system_prompt)
     return with_examples(prompt, record.get("shown", ()), protocol)
@@ -92,7 +92,7 @@ def completion_messages(record: EpisodeRecord, settings: RunSettings) -> list[Me
     for turn, said in zip(record["turns"], written(record), strict=True):
         if said:
             messages.append({"role": "assistant", "content": turn["text"]})
-        # 0 tokens can mean uncounted: an observation before another turn was read anyway
+        # 0 tokens may mean uncounted; an observation before another turn was read in any case
         read = turn.get("observation_tokens") or turn is not record["turns"][-1]
         if turn.get("observation") is not None and read:
             messages.append({"role": role, "content": str(turn["observation"])})
@@ -100,7 +100,7 @@ def completion_messages(record: EpisodeRecord, settings: RunSettings) -> list[Me
 
 
 def template_columns(settings: RunSettings) -> dict[str, Any]:
-    """Return the columns by which TRL renders messages as the policy did: `tools` (JSON) and
+    """Return the columns that make TRL render messages as for the policy: `tools` (JSON) and
     `chat_template_kwargs`, if the run had them."""
     tools = protocol_of(settings).tools
     columns = {"tools": tools and json.dumps(tools), "chat_template_kwargs": settings.chat_template_kwargs}
@@ -118,7 +118,7 @@ def protocol_of(settings: RunSettings) -> AgentProtocol:
 def preference_pairs(
     episodes: Iterable[Played], settings: RunSettings, *, per_task: int = 8, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Return rows for TRL's trainers, in the order of the tasks: a right and a wrong episode of one prompt.
+    """Return rows for TRL's trainers, in the order of the tasks: a right and a wrong episode per prompt.
 
     Rows have `prompt`, `chosen` and `rejected` as messages, the columns of `template_columns`, and `task_id`.
     Episodes of a prompt with the same messages count once. A task gets at most `per_task` pairs, drawn
@@ -145,10 +145,10 @@ def preference_pairs(
 
 
 def step_labels(record: EpisodeRecord, by: str = "outcome") -> Labels | None:
-    """Label each turn as a good step or not; `None` if no turn has such a reward, as in greedy episodes.
+    """Return a label per turn, good or bad; `None` if no turn has the reward `by`, as in greedy episodes.
 
-    By `outcome` every turn has the episode's outcome. By a recorded step reward, turns above 0 are good and
-    below 0 bad; at 0 or without a value only the last turn has a label, the outcome.
+    `outcome` labels every turn with the episode's outcome. The name of a step reward labels turns above 0 as
+    good and below 0 as bad; at 0 or without a value, the last turn gets the outcome and others no label.
     """
     turns = record["turns"]
     if by == "outcome":
@@ -163,7 +163,7 @@ def step_labels(record: EpisodeRecord, by: str = "outcome") -> Labels | None:
 
 
 def labels_of_all(records: Iterable[EpisodeRecord], by: str) -> list[Labels | None]:
-    """Return the `step_labels` of each episode; raise ConfigError if none has any."""
+    """Return the `step_labels` of each episode; raise ConfigError if no episode has labels."""
     labels = [step_labels(record, by) for record in records]
     if labels and all(each is None for each in labels):
         raise ConfigError(
@@ -174,6 +174,6 @@ def labels_of_all(records: Iterable[EpisodeRecord], by: str) -> list[Labels | No
 
 
 def written(record: EpisodeRecord) -> list[bool]:
-    """For each turn, whether the model wrote it; see `Episode.said`."""
+    """Return, for each turn, whether the model wrote it; see `Episode.said`."""
     by_program = any(turn.get("action") == "reply" for turn in record["turns"])
     return [bool(turn["tokens"]) or not by_program for turn in record["turns"]]

@@ -19,9 +19,9 @@ _OF_THE_DATABASE = ("observation", "right", "published_right", "state")
 
 @dataclass(frozen=True)
 class Difference:
-    """A saved value and the present one.
+    """A saved value and the different one of the replay.
 
-    `turn` counts from 1; 0 stands for the whole episode. `excuse` is a legitimate reason for the difference.
+    `turn` counts from 1; 0 means the whole episode. `excuse` is a legitimate reason for the difference.
     """
 
     what: str
@@ -41,9 +41,9 @@ class Difference:
 class Replayed:
     """A saved episode and its replay.
 
-    `line` is its number in `episodes.jsonl`. `saved` is its record, without the turns in which nothing was
-    executed; `turns` are all. `episode` is `None` if it was not played: its environment had failed, it had
-    ended the database server, its program did nothing, or its task is missing.
+    `line` is its line number in `episodes.jsonl`. `saved` is its record, without turns that execute nothing;
+    `turns` has all turns. `episode` is `None` if it was not replayed: its environment had failed, it had
+    ended the database server, its program had done nothing, or its task is missing.
     """
 
     line: int
@@ -54,29 +54,29 @@ class Replayed:
 
     @property
     def differs(self) -> bool:
-        """Whether there is a difference without excuse."""
+        """Whether there is a difference without an excuse."""
         return any(difference.excuse is None for difference in self.differences)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the saved record with the new rewards; the run's are under `saved_rewards`."""
+        """Return the saved record with the new rewards; the run's rewards are under `saved_rewards`."""
         record = {name: value for name, value in self.saved.items() if name != "shown"}
         return record | {
             "turns": self._turns(),
             "rewards": self.episode.rewards if self.episode else {},
-            "advantage": None,  # of the saved rewards
+            "advantage": None,  # depends on the saved rewards
             "saved_rewards": self.saved["rewards"],
             "saved_advantage": self.saved.get("advantage"),
         }
 
     def _turns(self) -> list[TurnRecord]:
-        """Return the turns; those that were played again have the new step rewards alone."""
+        """Return all turns without their saved step rewards; replayed turns have the new ones."""
         played = self.episode.turns if self.episode else []
         again = {id(saved): turn for saved, turn in zip(self.saved["turns"], played, strict=False)}
         turns: list[TurnRecord] = []
         for turn in self.turns:
             kept = turn.copy()
             kept.pop("rewards", None)
-            kept.pop("advantage", None)  # of the saved rewards
+            kept.pop("advantage", None)  # depends on the saved rewards
             if id(turn) in again and (rewards := again[id(turn)].rewards):
                 kept["rewards"] = dict(rewards)
             turns.append(kept)
@@ -103,7 +103,7 @@ def compare(saved: EpisodeRecord, episode: Episode, dialect: Dialect) -> Iterato
 
 
 def _facts(episode: Mapping[str, Any]) -> dict[tuple[int, str], Any]:
-    """Return the reproducible values: (turn, name) -> value; turn 0 for the whole episode."""
+    """Return the reproducible values, by (turn, name); turn 0 is the whole episode."""
     facts = {
         (number, what): turn[what]
         for number, turn in enumerate(episode["turns"], 1)
@@ -120,7 +120,7 @@ def _facts(episode: Mapping[str, Any]) -> dict[tuple[int, str], Any]:
 
 
 def excuse_of(saved: EpisodeRecord, episode: Episode, dialect: Dialect) -> tuple[float, str | None]:
-    """Return the first turn whose database reply may legitimately differ, and the reason."""
+    """Return the first turn whose database reply may legitimately differ, and why; else (inf, None)."""
     if any(dialect.varies(column.type) for table in episode.task.tables for column in table.columns):
         return 1, "its tables hold the time of their changes"
     for number, (was, now) in enumerate(zip(saved["turns"], episode.turns, strict=False), 1):
@@ -134,11 +134,11 @@ def excuse_of(saved: EpisodeRecord, episode: Episode, dialect: Dialect) -> tuple
 
 
 class Summary:
-    """Counts what `replay` yields."""
+    """Counts of the episodes and differences that `replay` yields."""
 
     def __init__(self) -> None:
         self.episodes = self.unplayed = self.differing = self.excused = 0
-        self.whats: Counter[str] = Counter()  # of unexcused differences: episodes that have one
+        self.whats: Counter[str] = Counter()  # unexcused difference -> episodes with it
         self.rewards: defaultdict[tuple[str, str, str], list[float]] = defaultdict(list)
         """(phase, name, `was` or `is`) -> the saved or the new rewards"""
         self.void: Counter[tuple[str, str]] = Counter()
@@ -192,7 +192,7 @@ class Summary:
 
 
 def _shown(was: Any, now: Any, characters: int = 120) -> tuple[str, str]:
-    """Return both as JSON; long ones are cut to the first place where they differ."""
+    """Return both values as JSON; long texts are cut to the surroundings of their first difference."""
     texts = [json.dumps(value, ensure_ascii=False) for value in (was, now)]
     start = 0
     if max(map(len, texts)) > characters:

@@ -66,15 +66,15 @@ def export(
     """Return the rows of a dataset of a run, or of a folder of `trl-dbbench sample`.
 
     Args:
-        kind: see above.
-        max_per_task: most rows per task; for `kto`, most right and most wrong ones. Default: 8 pairs for
-            `preference`, all rows otherwise.
+        kind: a kind in the table above.
+        max_per_task: most rows per task; for `kto`, separately for right and wrong ones. Default: 8 pairs
+            for `preference`, all rows otherwise.
         label_by: source of the labels of `prm`; see `step_labels`.
         model: folder or hub id of another model to train, whose tokenizer and chat template make the ids.
-        notes: gets messages about unreadable or changed parts.
+        notes: receives messages about unreadable or changed parts.
 
     Raises:
-        ConfigError: if the run cannot be read, or has nothing of the kind.
+        ConfigError: if the run cannot be read, or has no episodes for this kind.
     """
     check_choice("kind", kind, NEEDED)
     for phase in phases:
@@ -111,7 +111,7 @@ def check_suffix(path: Path) -> None:
 
 
 def distinct(episodes: Iterable[Played], by_prompt: bool = False) -> Iterator[Played]:
-    """Yield the first of a task's episodes with the same actions; `by_prompt`, the first of each prompt."""
+    """Yield the first of a task's episodes with equal actions; with `by_prompt`, the first per prompt."""
     seen = set()
     for record, task in episodes:
         shown = tuple(record.get("shots", ())) if by_prompt else ()
@@ -122,7 +122,7 @@ def distinct(episodes: Iterable[Played], by_prompt: bool = False) -> Iterator[Pl
 
 @dataclass(frozen=True)
 class _Export:
-    """The kinds of datasets, a method each. `chat` is that of another model that is to learn."""
+    """Maker of datasets, a method per kind. `chat` is for the model to train, if another one played."""
 
     settings: RunSettings
     notes: list[str]
@@ -208,10 +208,10 @@ NEEDED = {
     "kto": "right and wrong episodes",
     "prm": "episodes",
 }
-"""The kinds, which are methods of `_Export`, and what each takes."""
+"""Kind (a method of `_Export`) -> episodes that it needs."""
 
 
-# --- and back -----------------------------------------------------------------------------------------
+# --- loading for SFT -----------------------------------------------------------------------------------
 
 
 def sft_dataset(
@@ -222,9 +222,9 @@ def sft_dataset(
     Args:
         source: the folder of a run or of `trl-dbbench sample`, for its right sampled episodes; or a file of
             `trl-dbbench export --to sft`.
-        tokenizer, eos_token_ids: the learning model's. If they read a folder's ids differently, the texts are
-            tokenised again; a file is refused.
-        notes: gets messages about unreadable or changed parts.
+        tokenizer, eos_token_ids: of the model to train. If the tokenizer decodes a folder's ids to other
+            text, the saved texts are tokenised again; such a file is refused.
+        notes: receives messages about unreadable or changed parts.
     """
     path = Path(source)
     if not path.is_dir():
@@ -246,7 +246,7 @@ def settings_of(source: str) -> RunSettings | None:
 
 
 def told_by_rows(source: str | Path) -> dict[str, Any]:
-    """Return the arguments of `played_as` that a file of `export --to sft` tells."""
+    """Return the arguments of `played_as` that follow from a file of `export --to sft`."""
     rows = [dict(entry.fields) for entry in read_entries(Path(source))]
     told: dict[str, Any] = {}
     if all("prompt" in row for row in rows):

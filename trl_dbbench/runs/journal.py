@@ -1,9 +1,9 @@
-"""Episodes of an evaluation, kept as they end, so that a stopped evaluation resumes.
+"""Journal of an evaluation: each episode is saved when it ends, so that a stopped evaluation can resume.
 
 ```
-eval.json.partial    while `eval --json eval.json` plays; it goes when all is judged
-  {"asked": {...}}                                 what decides which episodes are played, and how
-  {"part": "greedy", "place": 0, "record": {...}}  an episode, by the place of its task
+eval.json.partial    exists while `eval --json eval.json` plays, and is removed at the end
+  {"asked": {...}}                                 settings that decide which episodes are played, and how
+  {"part": "greedy", "place": 0, "record": {...}}  an episode, and its place in the playing order
 ```
 
 Episodes whose environment failed are played again.
@@ -27,15 +27,15 @@ GREEDY, SAMPLES = "greedy", "samples"
 
 
 class Journal:
-    """The episodes that an evaluation has played, in its earlier starts and in this one.
+    """Episodes that an evaluation has played, now and before a resume.
 
     Args:
-        path: the file; `None` keeps nothing beyond this process.
+        path: the file; `None` keeps the episodes in memory only.
         asked: the settings that determine the episodes, as JSON.
 
     Attributes:
-        shots: lines of the earlier episodes that prompts showed, by id.
-        earlier: the entries of earlier starts.
+        shots: memory lines of the earlier episodes that prompts showed, by id.
+        earlier: the entries from before a resume.
     """
 
     def __init__(self, path: Path | None = None, asked: Mapping[str, Any] | None = None):
@@ -48,11 +48,11 @@ class Journal:
         self._file: IO[str] | None = None
 
     def read(self) -> None:
-        """Take over the episodes of an earlier start; raise ConfigError if it had other settings."""
+        """Load the episodes of a stopped evaluation; raise ConfigError if it had other settings."""
         assert self.path is not None
         try:
             lines = [*filter(None, whole_lines(self.path, cut=True))]
-            if not lines:  # it was killed as it wrote the first one
+            if not lines:  # killed while writing the first line
                 return
             head, *entries = map(json.loads, lines)
             before = head["asked"]
@@ -72,7 +72,7 @@ class Journal:
         self._begun = True
 
     def done(self, part: str) -> dict[int, EpisodeRecord]:
-        """Return the episodes of a part that need not be played again, by their places."""
+        """Return the episodes of a part that need not be played again, by place."""
         return {place: record for place, record in self._records[part].items() if not is_void(record)}
 
     def records(self, part: str) -> list[EpisodeRecord]:
@@ -86,8 +86,8 @@ class Journal:
         shots: Mapping[str, str] | None = None,
         **more: Any,
     ) -> None:
-        """Keep episodes that have just ended, each with its place and the values in `more`; `shots` has the
-        lines of earlier episodes that their prompts showed."""
+        """Save episodes that have just ended, each with its place and the values in `more`; `shots` maps ids
+        to memory lines of the earlier episodes in their prompts."""
         new = {id: line for id, line in (shots or {}).items() if id not in self.shots}
         self.shots |= new
         self._records[part] |= dict(played)
@@ -108,7 +108,7 @@ class Journal:
         self._begun = True
 
     def finish(self) -> str:
-        """Remove the file. If episodes are void, keep it, and return a sentence on how to play them again."""
+        """Remove the file. If any episode is void, keep it and return a sentence on how to resume."""
         if any(is_void(record) for records in self._records.values() for record in records.values()):
             return self.how_to_go_on()
         if self.path is not None:
@@ -116,23 +116,23 @@ class Journal:
         return ""
 
     def close(self) -> None:
-        """Let another process go on with the file."""
+        """Close the file, so that another process can continue it."""
         if self._file is not None:
             if self.path is not None and self.path.is_file() and not self.path.stat().st_size:
                 self.path.unlink(missing_ok=True)  # nothing was played
-            with suppress(OSError):  # for a full disk, which has been told
+            with suppress(OSError):  # the disk may be full, as reported before
                 self._file.close()
             self._file = None
 
     def how_to_go_on(self) -> str:
-        """Return a sentence on what is kept, for one that was stopped; empty if nothing is."""
+        """Return a sentence on how to resume a stopped evaluation; empty if no episode is saved."""
         count = sum(len(self.done(part)) for part in self._records)
         if self.path is None or not count:
             return ""
         return f"{count:,} episodes are kept in {self.path}. The same command with --resume plays the rest."
 
     def open(self) -> None:
-        """Open the file for this process alone, until the evaluation ends."""
+        """Open and lock the file; raise ConfigError if it is not writable or another evaluation writes it."""
         assert self.path is not None
         try:
             file = self.path.open("a", encoding="utf-8", errors="backslashreplace")
@@ -148,13 +148,13 @@ class Journal:
 
 
 def other_settings(before: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
-    """Return the settings of an earlier start that are others now, as text; empty if there are none."""
+    """Return, as text, the old values of settings that differ now; empty if none does."""
     others = [name for name in dict.fromkeys((*before, *asked)) if asked.get(name) != before.get(name)]
     return ", ".join(f"{name} {json.dumps(before.get(name), ensure_ascii=False)[:60]}" for name in others)
 
 
 def _episodes_in(path: Path) -> int:
-    """Return how many episodes would be lost with a file: those that need not be played again."""
+    """Return how many episodes would be lost with a file; void ones do not count."""
     entries = whole_lines(path)[1:]
     try:
         return sum(not is_void(json.loads(entry)["record"]) for entry in entries)
@@ -163,8 +163,8 @@ def _episodes_in(path: Path) -> int:
 
 
 def open_journal(json_file: Path | None, asked: Mapping[str, Any], resume: bool) -> Journal:
-    """Return the journal of an evaluation that writes `json_file`; raise ConfigError if it cannot go on, or
-    what an earlier start has played would be lost."""
+    """Return the journal of an evaluation that writes `json_file`; raise ConfigError if it cannot resume, or
+    episodes of a stopped evaluation would be lost."""
     if json_file is None or is_stream(json_file):
         if resume:
             given = "" if json_file is None else f" '{json_file}' keeps nothing to go on with."
@@ -193,12 +193,12 @@ def open_journal(json_file: Path | None, asked: Mapping[str, Any], resume: bool)
 
 
 def _is_left_over(journal: Path, json_file: Path) -> bool:
-    """Return whether the evaluation of a journal has ended, so that only void episodes are left to play."""
+    """Return whether a journal's evaluation has ended, so that only void episodes are left to play."""
     return _is_whole(json_file) and json_file.stat().st_mtime_ns >= journal.stat().st_mtime_ns
 
 
 def _is_whole(json_file: Path) -> bool:
-    """Return whether it is the file of an evaluation that was not stopped."""
+    """Return whether the file belongs to an evaluation that was not stopped."""
     if not json_file.exists():
         return False
     try:
@@ -210,7 +210,7 @@ def _is_whole(json_file: Path) -> bool:
 
 @contextmanager
 def kept(journal: Journal, say: Any) -> Iterator[None]:
-    """If the block is interrupted, give `say` a sentence on how to resume."""
+    """Call `say` with a sentence on how to resume if the block is interrupted."""
     try:
         yield
     except BaseException:

@@ -16,7 +16,7 @@ from trl_dbbench.runs.records import EpisodeRecord, is_scored, is_void, total_re
 
 
 def episode_metrics(episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]:
-    """Return values whose means are logged, over all batches: an evaluation's last batch may be smaller.
+    """Return values whose means over all batches are logged, since an evaluation's last batch may be smaller.
 
     Logged:
 
@@ -39,7 +39,7 @@ def episode_metrics(episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]
         "accuracy_void_wrong": [float(e["right"] and not is_void(e)) for e in episodes],
         "sql/mean_seconds": [turn["sql_seconds"] for turn in turns if turn["sql_seconds"] is not None],
     }
-    return {name: each for name, each in values.items() if each}  # of an empty list TRL would log None
+    return {name: each for name, each in values.items() if each}  # TRL would log None for an empty list
 
 
 def refined_metrics(
@@ -48,7 +48,7 @@ def refined_metrics(
     args: GRPOConfig,
     weights: Sequence[float],
 ) -> dict[str, list[float]]:
-    """Return values for some of TRL's own metrics, without episodes whose environment failed; NaN if none.
+    """Return values for some of TRL's own metrics, without void episodes; NaN if no others are left.
 
     Logged:
 
@@ -57,7 +57,7 @@ def refined_metrics(
     - `frac_reward_zero_std`: as `alarm/groups_without_spread`, unless TRL measures the batch's spread.
     - `reward`, `rewards/.../mean`: in an evaluation, the means over its episodes, not over its batches.
 
-    `episodes` are those of all ranks, `alarms` their `alarm_metrics`, `weights` those of the rewards.
+    `episodes` are from all ranks, `alarms` are their `alarm_metrics`, and `weights` the reward weights.
     """
     played = [episode for episode in episodes if not is_void(episode)]
     lengths = [float(sum(turn["tokens"] for turn in episode["turns"])) for episode in played]
@@ -84,8 +84,8 @@ def refined_metrics(
 def drop_repeated_rows(
     episodes: Sequence[EpisodeRecord], state: GradientState, copies: int
 ) -> Sequence[EpisodeRecord]:
-    """Return the rows of all ranks without the repeated ones with which accelerate fills the last batch. The
-    data loader sets `state`; a prompt has `copies` rows."""
+    """Return the rows of all ranks without those that accelerate repeats to fill the last batch. The data
+    loader sets `state`; each prompt has `copies` rows."""
     if not state.end_of_dataloader:
         return episodes
     loader = state.active_dataloader

@@ -1,4 +1,4 @@
-"""Reads a run's episodes and tasks. Unreadable lines, as of a killed run, are left out with a note."""
+"""Reading of a run's episodes and tasks. Unreadable lines, as after a kill, are skipped with a note."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from trl_dbbench.utils.lookup import some_of
 def read_episodes(
     path: Path, notes: list[str], check: Callable[[EpisodeRecord], None] | None = None
 ) -> Iterator[tuple[int, EpisodeRecord]]:
-    """Yield (line number, episode) of a log, without those for which `check` raises ValueError; `notes` are
-    complete at the end."""
+    """Yield (line number, episode) of a log, without episodes for which `check` raises ValueError; `notes`
+    are complete when the iterator ends."""
     if not path.exists():
         notes.append(f"{path.name} is not there: no transcripts.")
         return
@@ -53,7 +53,7 @@ def read_episodes(
 
 
 def read_tasks(path: Path, notes: list[str]) -> Iterator[Task]:
-    """Yield the tasks of a run; `notes` are complete at the end."""
+    """Yield the tasks of a run; `notes` are complete when the iterator ends."""
     bad: list[str] = []
     if not path.is_file():
         notes.append(f"{path.name} is not there.")

@@ -1,5 +1,5 @@
-"""The record of an episode, as logs, reports, evaluations and replays have it; one per line of
-`episodes.jsonl`. `episode_record` makes it from a played `Episode`; `checked_record` reads it back."""
+"""Records of episodes, as in logs, reports, evaluations and replays; one per line of `episodes.jsonl`.
+`episode_record` makes one from a played `Episode`; `checked_record` checks one that was read back."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ EPISODES_FILE = "episodes.jsonl"
 TASKS_FILE = "tasks.jsonl"
 METRICS_FILE = "metrics.jsonl"
 SHOTS_FILE = "shots.jsonl"
-"""Every earlier episode that prompts showed, each once; it can be used as a memory."""
+"""File of every earlier episode that prompts showed, each once; it can serve as a few-shot memory."""
 
 MAX_REASON_CHARACTERS = 120
-"""Characters of a fault that are compared when void episodes are counted by reason."""
+"""Most characters of a fault that are compared when void episodes are counted by reason."""
 
 FAILING_LIMITS = frozenset({"time", "server", "emulation", "size"})
 """Limits that make a statement fail; the others shorten its result (`QueryResult.limit`)."""
@@ -29,14 +29,14 @@ FAILING_LIMITS = frozenset({"time", "server", "emulation", "size"})
 Phase = Literal["train", "greedy", "eval"]
 
 PHASES: dict[str, str] = {"eval": "held-out", "greedy": "greedy", "train": "sampled"}
-"""Phase in `episodes.jsonl` -> its name for readers."""
+"""Phase in `episodes.jsonl` -> its name in reports and messages."""
 
 OF_TRAINING_TASKS: tuple[Phase, ...] = ("train", "greedy")
 """Phases that play training tasks."""
 
 
 class TurnRecord(TypedDict):
-    """One turn; `sql`, `answer` or `reason` belongs to its action."""
+    """One turn; its action determines which of `sql`, `answer` and `reason` it has."""
 
     text: str
     action: Literal["operation", "answer", "invalid"]
@@ -60,15 +60,15 @@ class TurnRecord(TypedDict):
     state: NotRequired[str]
     """Digest of the tables before the turn, if the advantage uses it."""
     value: NotRequired[float]
-    """Estimated return from before the turn, if the advantage uses it."""
+    """Estimated return at the start of the turn, if the advantage uses it."""
     ids: NotRequired[list[int]]
-    """Sampled ids, in the records of `trl-dbbench sample`."""
+    """Sampled token ids, in the records of `trl-dbbench sample`."""
     logprobs: NotRequired[list[float] | None]
-    """Of `ids`, in nats; `None` if the engine did not know them."""
+    """Log-probabilities of `ids`, in nats; `None` if the engine did not return them."""
     observation_ids: NotRequired[list[int]]
-    """Ids between this turn and the next."""
+    """Token ids between this turn and the next."""
     follows: NotRequired[int]
-    """Place of the token that the turn, or what is read before it, follows, if that is not the last one."""
+    """Index of the token that the turn, or the observation before it, follows; absent if that is the last."""
 
 
 class EpisodeRecord(TypedDict):
@@ -76,9 +76,9 @@ class EpisodeRecord(TypedDict):
 
     phase: Phase
     step: int
-    """Updates before the episode: one for the update from step 3 to 4 has 3."""
+    """Number of updates before the episode: 3 if it is for the update from step 3 to 4."""
     policy_step: NotRequired[int]
-    """Updates of the weights that played it, if played ahead of its training (`rollouts_ahead`)."""
+    """Number of updates of the weights that played it, if played ahead of training (`rollouts_ahead`)."""
     task_id: str
     task_digest: NotRequired[str]
     question: str
@@ -93,7 +93,7 @@ class EpisodeRecord(TypedDict):
     verdict: NotRequired[dict[str, Any] | None]
     fault: NotRequired[str | None]
     output: NotRequired[str]
-    """The end of what the program printed that played it (`harness`)."""
+    """Last part of the output of the program that played it (`harness`)."""
     retries: int
     rewards: dict[str, float | None]
     advantage: NotRequired[float | None]
@@ -107,11 +107,11 @@ class EpisodeRecord(TypedDict):
     shots: NotRequired[list[str]]
     """Ids of the earlier episodes in the prompt, in order; the episodes are in `shots.jsonl`."""
     endpoint: NotRequired[str]
-    """Model and address, if an endpoint played it: then token counts are known, but no tokens."""
+    """Model and address, if an endpoint played it; then only token counts are known, not tokens."""
     shown: NotRequired[Sequence[Any]]
     """The episodes in `shots` (`few_shot.Example`). Not logged; `conversations.saved_episodes` adds them."""
     prompt_ids: NotRequired[list[int]]
-    """In the records of `trl-dbbench sample`, like the ids of turns."""
+    """Token ids of the prompt, in the records of `trl-dbbench sample`."""
     turns: list[TurnRecord]
 
 
@@ -159,7 +159,7 @@ def record_with_ids(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
 
 
 def worth_learning(record: EpisodeRecord) -> bool:
-    """Return whether an episode ended right and was not cut off: it should teach to end a turn."""
+    """Return whether an episode is right and was not cut off: it should teach a model to end its turns."""
     return record["right"] and not record.get("truncated", False)
 
 
@@ -248,7 +248,7 @@ def checked_record(raw: Any) -> EpisodeRecord:
 
 
 def check_turns(record: EpisodeRecord) -> None:
-    """Raise ValueError for a turn without its text or its numbers of tokens."""
+    """Raise ValueError if a turn lacks its text or its numbers of tokens."""
     for turn in record["turns"]:
         for key, kind, least in (("text", str, ""), ("tokens", int, 0), ("observation_tokens", int, 0)):
             value = turn.get(key)
@@ -272,7 +272,7 @@ def is_scored(record: EpisodeRecord) -> bool:
 
 
 def total_reward(record: EpisodeRecord, weights: Sequence[float]) -> float:
-    """Return the weighted sum of the episode's rewards, without those that are not known."""
+    """Return the weighted sum of the episode's rewards, without those that are `None`."""
     parts = zip(record["rewards"].values(), weights, strict=True)
     return sum(value * weight for value, weight in parts if value is not None)
 
@@ -283,17 +283,17 @@ def is_void(record: EpisodeRecord) -> bool:
 
 
 def key_of(record: EpisodeRecord) -> str:
-    """Return what tells the tasks of episodes apart."""
+    """Return a key of the episode's task."""
     return record.get("task_digest") or f"{record['task_id']} {record['question']}"
 
 
 def whole_steps(tasks: Mapping[int, Iterable[str]]) -> list[int]:
-    """Return, in order, the steps whose evaluations are on the tasks of the last one that was not cut short.
+    """Return, in order, the steps of evaluations with the same tasks as the last one that was not cut short.
 
-    One that was cut short has only some of another's tasks. A run may have gone on with other tasks.
+    An evaluation that was cut short has only some of another's tasks. A run may resume with other tasks.
 
     Args:
-        tasks: those of each held-out evaluation, by its step.
+        tasks: the tasks of each held-out evaluation, by step.
     """
     played = {step: {*of} for step, of in sorted(tasks.items())}
     whole = [of for of in played.values() if not any(of < other for other in played.values())]
@@ -308,7 +308,7 @@ def share(episodes: Iterable[EpisodeRecord]) -> Share:
 
 
 def void_reasons(episodes: Iterable[EpisodeRecord], status: str = Status.ENVIRONMENT_FAULT) -> Counter[str]:
-    """Count void episodes, or those of another status, by reason: the first clause of their fault."""
+    """Count void episodes, or episodes of another status, by reason: the first clause of their fault."""
     return Counter(_reason(episode.get("fault")) for episode in episodes if episode["status"] == status)
 
 
@@ -319,7 +319,7 @@ def _reason(fault: Any) -> str:
 
 
 def commonest(reasons: Counter[str]) -> str:
-    """Return for instance `2003: cannot connect (12 of 15)`; empty without reasons."""
+    """Return the most frequent reason, as in `2003: cannot connect (12 of 15)`; empty without reasons."""
     ((reason, count),) = reasons.most_common(1) or [("", 0)]
     return f"{reason} ({count:,} of {reasons.total():,})" if count else ""
 
@@ -340,7 +340,7 @@ class Accuracy:
         self.void: Counter[str] = Counter(void or {})
 
     def add(self, episodes: Iterable[EpisodeRecord]) -> Accuracy:
-        """Count episodes; return itself."""
+        """Count episodes and return this object."""
         for episode in episodes:
             for group in ("overall", *groups_of(episode["operation"], episode["skills"])):
                 if is_void(episode):
@@ -361,7 +361,7 @@ class Accuracy:
         return found.rate if found.judged else None
 
     def describe(self, group: str = "overall") -> str:
-        """Return for instance `31/48 = 64.6 % [50.4, 76.6]`, with the 95 % Wilson interval in brackets.
+        """Return a text such as `31/48 = 64.6 % [50.4, 76.6]`, with the 95 % Wilson interval in brackets.
 
         With void episodes: `5/5 = 100.0 % [56.6, 100.0] (15 void, 25.0 % with those counted wrong)`.
         """

@@ -1,12 +1,12 @@
-"""Plays a run's saved episodes again, without the model, and reports differences.
+"""Replay of a run's saved episodes, without the model, to find differences.
 
 `episode.play` plays each episode on a fresh sandbox; the saved texts replace engine and tokenizer. Then the
-saved record is compared with the new one: how turns were read, the database's replies, the episode's end, the
+saved record is compared with the new one: parsed actions, the database's replies, the episode's status, the
 final tables and the rewards.
 
-Three things are taken as saved: token ids (replaced by the same number of stand-ins), log-probabilities, and
-that an episode ran out of tokens, if that is possible. Of an episode that a program played (`harness`), its
-statements and its answer are played again, not the program.
+Three things are taken from the record unchecked: token ids (as the same number of placeholders),
+log-probabilities, and whether an episode ran out of tokens, if its lengths allow it. If a program played the
+episode (`harness`), its statements and its answer are replayed, not the program.
 """
 
 from __future__ import annotations
@@ -60,18 +60,19 @@ def replay(
     progress: bool = True,
     notes: list[str] | None = None,
 ) -> Iterator[Replayed]:
-    """Play a run's episodes again, in the order of its log.
+    """Replay a run's episodes, in the order of its log.
 
     Rewards are computed again by the run's functions or by `reward_funcs`; they are compared if function and
     values are the run's. A function gets all episodes of a phase and step together.
 
     Args:
-        settings: of its episodes; read from the run if left out.
+        settings: settings of the episodes; default: read from the run.
         reward_funcs, outcome: names for `load_reward_functions`, and the values of the outcome reward,
             instead of the run's.
-        phase, steps: only these; steps from the first number to before the second.
-        workers: episodes played side by side.
-        notes: gets messages about unreadable parts; complete at the end.
+        phase, steps: replay only this phase, and only steps in the range from the first number to the second,
+            which is excluded.
+        workers: episodes played concurrently.
+        notes: receives messages about unreadable parts; complete when the iterator ends.
 
     Raises:
         ConfigError: if the run cannot be read, has nothing to play, or a reward cannot be loaded.
@@ -109,7 +110,7 @@ def _with_progress(path: Path, notes: list[str], progress: bool) -> Iterator[tup
 
 
 def _check(record: EpisodeRecord) -> None:
-    """Raise ValueError for an episode that cannot be played again."""
+    """Raise ValueError for an episode that cannot be replayed."""
     if record["status"] == Status.ENVIRONMENT_FAULT:
         return
     if record["status"] not in tuple(Status):
@@ -123,14 +124,14 @@ def _check(record: EpisodeRecord) -> None:
 
 
 _ID = -1
-"""Stands for an id that is not saved."""
+"""Placeholder for token ids, which are not saved."""
 
 
 class _SavedTurns:
-    """The turns of a saved episode, as long as they were; see `episode.play.Dialogue`.
+    """Turns of a saved episode, with their saved lengths; see `episode.play.Dialogue`.
 
-    An episode that would go on after the last one runs out of tokens, as the saved one must have done. With
-    `cut`, the last turn was cut off where the tokens ended, so that nobody acted on it.
+    An episode that would continue after the last saved turn runs out of tokens, as the saved one must have.
+    With `cut`, the token limit cut off the last turn, so its action was not executed.
     """
 
     full = True  # asked only after a turn that was cut off
@@ -141,7 +142,7 @@ class _SavedTurns:
 
     async def next_turn(self, number: int) -> Turn:
         self._saved, self._is_last = self._turns[number], number + 1 == len(self._turns)
-        ids = [_ID] * max(1, self._saved["tokens"])  # 0 is saved if nobody counted them
+        ids = [_ID] * max(1, self._saved["tokens"])  # 0 is saved if tokens were not counted
         completion, cut_off = Completion(ids, [math.nan] * len(ids)), self._cut and self._is_last
         return Turn(completion, self._saved["text"], self._parse(self._saved), cut_off=cut_off)
 
@@ -160,7 +161,7 @@ class _Replayer:
         self._tasks = tasks
 
     def play_all(self, records: Iterable[tuple[int, EpisodeRecord]], workers: int) -> Iterator[Replayed]:
-        """Yield in order; at most `workers` episodes are playing or waiting to be taken."""
+        """Yield replays in order; at most `workers` are playing or waiting to be consumed."""
         with start_blocking_portal() as portal:
             loop = portal.call(asyncio.get_running_loop)
             playing: deque[Future[Replayed]] = deque()
@@ -176,7 +177,7 @@ class _Replayer:
                     episode.cancel()
 
     async def _play(self, line: int, saved: EpisodeRecord) -> Replayed:
-        # nothing is executed in a reply: a summary, or what the model said to a program
+        # a reply executes nothing: it is a summary, or the model's text for a program
         acts = [turn for turn in saved["turns"] if turn.get("action") != "reply"]
         replayed = Replayed(line, {**saved, "turns": acts}, saved["turns"])
         saved = replayed.saved
@@ -203,20 +204,20 @@ class _Replayer:
             rules=Rules(most),
         )
         if self._settings.harness is not None and saved["status"] != Status.ANSWERED:
-            replayed.episode.status = Status(saved["status"])  # nobody runs the program again
+            replayed.episode.status = Status(saved["status"])  # the program is not run again
         replayed.differences += compare(saved, replayed.episode, self._database.dialect)
         return replayed
 
     def _action(self, turn: TurnRecord) -> Action:
         if self._settings.harness is None:
             return self._protocol.parse(turn["text"])
-        # of a program: a statement, or an answer as JSON
+        # a program's turn is a statement, or an answer as JSON
         is_statement = turn["action"] == "operation"
         return Operation(turn["text"]) if is_statement else given_answer(json.loads(turn["text"]))
 
     def _was_cut(self, saved: EpisodeRecord, turns: Sequence[TurnRecord]) -> bool:
-        """Return whether the saved episode ran out of tokens within its last turn, and can have done so.
-        `turns` has all of them, summaries included."""
+        """Return whether the saved episode ran out of tokens in its last turn, as far as its lengths allow.
+        `turns` are all its turns, including summaries."""
         last = saved["turns"][-1]
         if saved["status"] != Status.OUT_OF_TOKENS or last.get("observation") is not None:
             return False

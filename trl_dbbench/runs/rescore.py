@@ -51,7 +51,7 @@ def rewards_of(
     database: Database,
     notes: list[str],
 ) -> list[Reward]:
-    """Return the named reward functions, or else those of the run's own that can be loaded."""
+    """Return the named reward functions; without names, the run's own functions that can be loaded."""
     values = outcome or outcome_of(settings)
     functions: list[RewardFunction] = []
     if names is not None:
@@ -76,7 +76,7 @@ def rewards_of(
 def loaded_rewards(
     names: Sequence[str], settings: RunSettings, database: Database, outcome: OutcomeReward
 ) -> list[RewardFunction]:
-    """Return the named rewards, made for these settings; raise ConfigError if one cannot be loaded."""
+    """Return the named rewards, prepared for these settings; raise ConfigError if one cannot be loaded."""
     functions = load_reward_functions(names, database=database, outcome=outcome)
     for function in functions:
         if isinstance(function, LearnedReward):
@@ -86,7 +86,7 @@ def loaded_rewards(
 
 
 def outcome_of(settings: RunSettings) -> OutcomeReward:
-    """Return the outcome reward of a run, or the usual one if it had none."""
+    """Return the outcome reward of a run, or the default one if it had none."""
     for made in settings.rewards.values():
         if made is not None and made["function"] == "outcome":
             return OutcomeReward(**{name: value for name, value in made.items() if name != "function"})
@@ -107,14 +107,15 @@ def score(
     dialect: Dialect,
     notes: list[str],
 ) -> None:
-    """Reward the episodes and compare what is to be the same; take a function that fails off the list."""
+    """Reward the episodes, and compare rewards marked as `same`. If such a function fails, remove it from the
+    list with a note; if another one fails, raise ConfigError."""
     for reward in list(rewards):
         scored = [
             (each, each.episode)
             for each in batch
             if each.episode is not None
             and each.episode.status != Status.ENVIRONMENT_FAULT
-            and (not reward.same or reward.name in each.saved["rewards"])  # greedy runs got none
+            and (not reward.same or reward.name in each.saved["rewards"])  # greedy episodes got none
         ]
         if not scored:
             continue
@@ -165,7 +166,7 @@ def values_of(
 
 
 def _same_reward(was: Any, now: float | None, function: Callable) -> bool:
-    """Compare within fp32, which TRL uses; a reward model has its own tolerance."""
+    """Return whether rewards are equal in fp32, which TRL uses, or within a reward model's own tolerance."""
     if was is None or now is None or not isinstance(was, int | float):
         return was is now
     if isinstance(own := plain(function), LearnedReward):

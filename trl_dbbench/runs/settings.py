@@ -1,4 +1,4 @@
-"""`run.json`: the settings by which a run's episodes were played and rewarded.
+"""`run.json`: the settings with which a run's episodes were played and rewarded.
 
 ```
 run.json        this
@@ -42,19 +42,19 @@ CHANGED = (
     *("adapter_name_or_path", "reference_model_name_or_path", "min_tasks_per_skill", "single_skill"),
     *("rollouts_ahead", "critic", "critic_learning_rate", "value_clip", "value_loss_weight"),
 )
-"""Settings that are recorded too if they are not the defaults."""
+"""Training settings that are recorded only if they are not the defaults."""
 
 OF_LORA = (
     *("r", "lora_alpha", "lora_dropout", "target_modules", "target_parameters", "modules_to_save"),
     *("use_dora", "use_rslora"),
 )
-"""The recorded settings of an adapter, as PEFT names them."""
+"""Recorded settings of an adapter, named as in PEFT."""
 
 OF_STREAMS = (
     *("stream", "stream_order", "stage_steps", "stage_tasks", "stage_accuracy", "kl_reference"),
     *("replay", "replay_size", "replay_by", "stage_adapters"),
 )
-"""Settings that are recorded too if the run has a stream."""
+"""Training settings that are recorded only if the run has a stream."""
 
 PACKAGES = ("trl-dbbench", "trl", "transformers", "peft", "accelerate", "torch", "sqlglot")
 
@@ -64,24 +64,24 @@ class RunSettings:
     """The settings of a run's episodes and rewards.
 
     Args:
-        observation_characters: 0 if observations were not cut.
+        observation_characters: length that observations were cut to; 0 if they were not cut.
         max_turns, max_completion_length, context, max_turn_tokens, compaction_tokens: see `Rules`.
         rewards: reward name -> its `rewards.registry.describe_reward`.
-        grader: judged the answers of all tasks, if set.
+        grader: the grader that judged the answers of all tasks, if one was set.
         few_shot: earlier episodes per prompt, drawn by `few_shot_by` with `few_shot_seed` from
-            `few_shot_memory`; with `few_shot_update` the run's own joined it. `None` without any.
-        model: the trained model, or an adapter's base: a folder or a hub id with `model_revision`. This and
-            the next four are `None` in files of early versions.
+            `few_shot_memory`; with `few_shot_update` the run's own episodes joined it. `None` without any.
+        model: the trained model, or an adapter's base model: a folder, or a hub id with `model_revision`. It
+            and the four fields after it are `None` in files of early versions.
         model_config: what the run changed in the config of its base model, such as `rope_parameters`.
-        dtype: type of the weights; `autocast` is the computation's, if another, and `quantized` the
-            `quantization_config` of weights with fewer bits.
-        system_prompt: start of every prompt; a list has all messages before the question.
-        schema: replaces that of each task, if the recipe says so.
+        dtype: dtype of the weights; `autocast` is the dtype of the computation, if another, and `quantized`
+            the `quantization_config` of quantised weights.
+        system_prompt: start of every prompt; a list holds all messages before the question.
+        schema: replaces the `schema` of each task, if the recipe sets one.
         chat_template, chat_template_kwargs, history: see `ChatFormat`.
         harness, harness_seconds: the program that plays the episodes; see `harness.player`.
-        training, sampling, task_files, versions: for readers only; `task_files` has sizes and sha256.
+        training, sampling, task_files, versions: for information only; `task_files` has sizes and SHA-256.
         id: the run's id, as in its checkpoints; `None` without training and in early versions.
-        best_step: updates of the weights in the folder, if `load_best_model_at_end` has chosen them.
+        best_step: number of updates of the weights in the folder, if `load_best_model_at_end` selected them.
     """
 
     protocol: str
@@ -179,7 +179,7 @@ class RunSettings:
 
     @property
     def rewrites(self) -> bool:
-        """Whether an episode may be several sequences."""
+        """Whether an episode may consist of several token sequences."""
         return bool(self.harness or self.history != "kept" or self.compaction_tokens)
 
     @property
@@ -192,8 +192,8 @@ class RunSettings:
 
     @classmethod
     def read(cls, folder: str | Path, **given: Any) -> RunSettings:
-        """Read a run's folder; values in `given` that are not `None` override it. Raise ConfigError if it is
-        not a run's folder, or required settings are missing."""
+        """Read the settings of a run's folder; values in `given` override them, unless `None`. Raise
+        ConfigError if it is not a run's folder, or required settings are missing."""
         for name in (EPISODES_FILE, TASKS_FILE):
             if not (Path(folder) / name).is_file():
                 raise ConfigError(
@@ -225,7 +225,7 @@ class RunSettings:
 
 
 def training_of(args: Any, model: Any) -> dict[str, Any]:
-    """Return the settings of a training that decide what is learned, the adapter's as `lora`."""
+    """Return the training settings that affect what is learned, with the adapter's under `lora`."""
     names = TRAINING + (OF_STREAMS if getattr(args, "stream", None) else ())
     defaults = {each.name: each.default for each in fields(args)}
     names += tuple(name for name in CHANGED if getattr(args, name, None) != defaults.get(name))
@@ -259,7 +259,7 @@ def few_shot_settings(args: Any) -> dict[str, Any]:
 
 
 def opening_of(prompts: Iterable[list[dict[str, str]]]) -> Opening | None:
-    """Return the messages before the question if all prompts share them; a system prompt alone as text."""
+    """Return the messages before the question if all prompts share them; a lone system prompt as text."""
     found = {json.dumps(prompt[:-1]) for prompt in prompts}
     if len(found) != 1:
         return None

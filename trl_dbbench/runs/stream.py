@@ -1,4 +1,4 @@
-"""`stream.json` in a run's folder: the stages of its stream, and what was measured after each."""
+"""`stream.json` in a run's folder: the stages of its task stream, and the accuracies after each."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from trl_dbbench.utils.files import write_atomically
 
 STREAM_FILE = "stream.json"
 STAGES_FOLDER = "stages"
-"""In a run's folder, the folder of the stages' adapters."""
+"""Folder of the stages' adapters, in a run's folder."""
 
 
 @dataclass
 class StageRecord:
-    """A stage, its number of training tasks, and the updates before it and at its end."""
+    """A stage, its number of training tasks, and the number of updates before it and at its end."""
 
     name: str
     tasks: int
@@ -32,14 +32,14 @@ class StageRecord:
 
 @dataclass
 class StreamRecord:
-    """The course of a stream.
+    """Progress of a stream.
 
     Attributes:
-        by, order: what the recipe asks for.
-        stages: in their order.
-        groups: names of the columns of the matrix, which are the stages' where it has one for each.
-        matrix: (measurements, groups), the right and the judged held-out episodes; the first row is from
-            before the training, row i from the end of stage i.
+        by, order: how the recipe divides and orders the tasks.
+        stages: the stages, in order.
+        groups: names of the matrix's columns; the stages' names if each stage has a column.
+        matrix: [right, judged] counts of held-out episodes, shape (measurements, groups); the first row is
+            from before the training, row i from the end of stage i.
     """
 
     by: str
@@ -50,12 +50,12 @@ class StreamRecord:
 
     @property
     def accuracies(self) -> list[list[float | None]]:
-        """R of `grading.continual`."""
+        """Matrix R of `grading.continual`."""
         return [[right / judged if judged else None for right, judged in row] for row in self.matrix]
 
     @property
     def told(self) -> str:
-        """The stages and their numbers of tasks, for a message."""
+        """Text with the stages and their numbers of tasks, for a message."""
         return ", ".join(f"{stage.name} ({stage.tasks})" for stage in self.stages)
 
     @property
@@ -83,15 +83,15 @@ class StreamRecord:
         return None
 
     def prequential(self, episodes: Iterable[EpisodeRecord]) -> list[Share]:
-        """Return, from the run's episodes in their order, the greedy accuracy of each stage's training tasks,
-        each when it came for the first time."""
+        """Return each stage's greedy accuracy on its training tasks, each counted at its first occurrence.
+        `episodes` are the run's, in order."""
         counts = [[0, 0] for _ in self.stages]
         met: set[str] = set()
         for episode in episodes:
             stage = self.stage_at(episode["step"]) if episode["phase"] != "eval" else None
             if stage is None or episode["task_digest"] in met:
                 continue
-            met.add(episode["task_digest"])  # with greedy_eval_every, some are learned from at once
+            met.add(episode["task_digest"])  # with greedy_eval_every, some tasks have no greedy episode first
             if episode["phase"] == "greedy" and not is_void(episode):
                 counts[stage][0] += episode["right"]
                 counts[stage][1] += 1
@@ -127,7 +127,7 @@ def matrix_text(record: StreamRecord) -> str:
 
 
 def measures_text(measures: Continual) -> str:
-    """Return the measures as a line of text, in points of 100."""
+    """Return the measures as a line of text, in percentage points."""
     known = {name: value for name, value in asdict(measures).items() if value is not None}
     said = [f"{name.replace('_', ' ')} {100 * value:.1f}" for name, value in known.items()]
     return ", ".join(said) or "nothing was measured"

@@ -1,8 +1,8 @@
-"""Token ids of saved episodes: the sampled ones if they were kept, else new ones for the texts.
+"""Token ids of saved episodes: the sampled ids if they were saved, else new ids for the texts.
 
-`trl-dbbench sample` keeps ids, a training log does not. Then the rollout's chat format tokenises the texts
-again, turn by turn, so the layout of prompt, observations and masks is the same. Only the agent's turns may
-get other ids; `notes` count the turns whose length is unchanged.
+`trl-dbbench sample` saves ids, a training log does not. Without them, the rollout's chat format tokenises the
+texts again, turn by turn, so the layout of prompt, observations and masks stays the same. Only the agent's
+turns may get other ids; `notes` count the turns whose length is unchanged.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from trl_dbbench.tasks import Task
 
 
 def chat_of(settings: RunSettings, model: str | None = None) -> ChatFormat:
-    """Return the chat format of the run's episodes, or that of another model; raise ConfigError if its
-    tokenizer cannot be loaded."""
+    """Return the chat format of the run's episodes, or the one for another model; raise ConfigError if
+    the tokenizer cannot be loaded."""
     name = model or settings.model
     if name is None:
         raise ConfigError("run.json does not say which model played. Name it by --model.")
@@ -47,7 +47,7 @@ def chat_of(settings: RunSettings, model: str | None = None) -> ChatFormat:
 def chat_with(
     settings: RunSettings, tokenizer: PreTrainedTokenizerBase, eos_token_ids: Sequence[int]
 ) -> ChatFormat:
-    """Return the run's protocol in this tokenizer's chat template."""
+    """Return the chat format of the run's protocol with this tokenizer."""
     kwargs, history = settings.chat_template_kwargs, settings.history
     return ChatFormat(tokenizer, protocol_of(settings), eos_token_ids, kwargs, history)
 
@@ -58,12 +58,12 @@ def with_tokens(
     """Yield saved episodes as `Episode`s with texts and token ids, but without database results.
 
     Args:
-        notes: gets a message about texts that were tokenised again; complete at the end.
-        chat: of the model that learns, if another one played. Ids are not used if they are other text to it,
-            or if its chat template differs.
+        notes: receives a message about texts that were tokenised again, when the iterator ends.
+        chat: format of the model to train, if another one played. Saved ids are not used if its tokenizer
+            decodes them to other text, or its chat template differs.
 
     Raises:
-        ConfigError: if an endpoint played an episode, or texts of several sequences would be tokenised again.
+        ConfigError: if an endpoint played an episode, or one of several token sequences has no usable ids.
     """
     again: Counter[str] = Counter()
     for record, task in played:
@@ -109,8 +109,8 @@ def _kept(record: EpisodeRecord, task: Task) -> Episode | None:
 def episode_of(
     record: EpisodeRecord, task: Task, prompt_ids: list[int], ids: Iterable[tuple[list[int], list[int]]]
 ) -> Episode:
-    """Return a saved episode, its results without rows, which no log has. `ids` are those of each turn, and
-    those between it and the next."""
+    """Return a saved episode; its results have no rows, because logs have none. `ids` has, for each turn, its
+    token ids and those between it and the next turn."""
     episode = Episode(task, prompt_ids, Sampling(), status=Status(record["status"]))
     for turn, (sampled, between) in zip(record["turns"], ids, strict=True):
         completion = Completion(sampled, turn.get("logprobs") or [math.nan] * len(sampled))
@@ -125,17 +125,17 @@ def episode_of(
 
 
 def _reads(chat: ChatFormat, episode: Episode) -> bool:
-    """Return whether the ids mean the same text to this tokenizer."""
+    """Return whether this tokenizer decodes the sampled ids to the saved texts."""
     known = len(chat.tokenizer)
     if any(id >= known for id in (*episode.prompt_ids, *episode.completion_ids)):
         return False
-    sampled = [turn for turn in episode.turns if turn.completion.ids]  # a program's SQL is not
+    sampled = [turn for turn in episode.turns if turn.completion.ids]  # a program's SQL has none
     return all(chat.text(turn.completion.ids) == turn.text for turn in sampled)
 
 
 def _lays_out(chat: ChatFormat, episode: Episode, record: EpisodeRecord, settings: RunSettings) -> bool:
-    """Return whether the ids are laid out as this chat template does it. If the template is another, or not
-    known (`sample` of a model without a run), the prompt tells, except a program's (`harness`)."""
+    """Return whether this chat template lays out the ids in the same way. If the run's template differs or is
+    unknown (`sample` of a model without a run), compare the prompt's ids, except a program's (`harness`)."""
     if settings.harness or settings.chat_template == chat.chat_template:
         return True
     return chat.prompt_ids(prompt_messages(record, episode.task, settings)) == episode.prompt_ids
@@ -147,12 +147,12 @@ def _tokenised(record: EpisodeRecord, task: Task, settings: RunSettings, chat: C
     for number, turn in enumerate(record["turns"], 1):
         ids = chat.ids_of(turn["text"])
         cut = turn["tokens"] >= settings.rules.max_turn_tokens
-        # an episode also runs out of tokens where what the database said no longer fits
+        # an episode also runs out of tokens if an observation no longer fits
         full = record["status"] == Status.OUT_OF_TOKENS and turn.get("observation") is not None
         if number == len(record["turns"]) and not full:
             cut = record.get("truncated", cut)
         if cut:
-            ids.pop()  # nothing ended it
+            ids.pop()  # the turn was not ended
         ended = ids[-1] if ids and ids[-1] in chat.eos_token_ids else None
         read = turn.get("observation") if turn["observation_tokens"] else None
         parts.append((ids, [] if read is None else chat.observation_ids(read, end=ended)))

@@ -4,7 +4,7 @@
 runs/first/                  RUN
   adapter_model.safetensors  an adapter, on the base model that run.json names; or all weights of a model
   run.json                   how its episodes were played (`settings.RunSettings`)
-  checkpoint-20/             weights as they were; RUN/checkpoint-20 may be named in the place of RUN
+  checkpoint-20/             earlier weights; RUN/checkpoint-20 may be named instead of RUN
 ```
 """
 
@@ -32,7 +32,7 @@ from trl_dbbench.utils.files import nearest_path
 logger = logging.getLogger(__name__)
 
 DEFAULTS = RunSettings(protocol="text", observation_characters=800, max_turns=Rules.max_turns)
-"""Settings of episodes that neither a run nor an option gives."""
+"""Default settings of episodes, unless a run or an option gives others."""
 
 TAKEN = (
     *("model", "model_revision", "model_config", "dtype", "protocol", "system_prompt", "chat_template"),
@@ -49,9 +49,9 @@ class Trained:
 
     Args:
         model, adapter: folders or hub ids; a LoRA adapter on that model.
-        settings: of its episodes.
+        settings: settings of its episodes.
         run: folder of the run that trained it, if known.
-        step: updates before these weights, if they are a checkpoint's, or the best of the run's.
+        step: number of updates of the weights, if they are a checkpoint's or the best of the run.
         said: a line for the user: settings taken from the run, and those that options override.
     """
 
@@ -66,7 +66,7 @@ class Trained:
 def find_trained(
     run: Path | None = None, model: str | None = None, adapter: str | None = None, **options: Any
 ) -> Trained:
-    """Return the model that the user names.
+    """Return the model to evaluate, as named by the user.
 
     Args:
         run: a run's folder, or a checkpoint in it.
@@ -81,13 +81,13 @@ def find_trained(
         if not known_run or (Path(model) / ADAPTER_FILE).is_file():
             check_is_model(model, "--model")
         if known_run:
-            run, model = Path(model), None  # a run's, or a merged model, with settings of its own
+            run, model = Path(model), None  # a run or a merged model, with its own settings
     folder = run or (Path(adapter) if adapter is not None and Path(adapter).is_dir() else None)
     weights = None if folder is None else _weights_in(folder)
     home = None if folder is None else _home_of(folder)
     known = DEFAULTS if home is None else RunSettings.of_file(home / SETTINGS_FILE)
     if home is not None and (memory := known.few_shot_memory) and not Path(memory).exists():
-        beside = home / Path(memory).name  # of a merged model whose folder has moved
+        beside = home / Path(memory).name  # a merged model's folder may have moved
         known = replace(known, few_shot_memory=str(beside)) if beside.is_file() else known
     if weights is not None and (weights / ADAPTER_FILE).exists():
         adapter = str(weights)
@@ -110,7 +110,7 @@ def find_trained(
 
 
 def no_adapter(named: str) -> ConfigError:
-    """Return the error for an adapter that is not a folder here."""
+    """Return the error for an adapter that is not a local folder."""
     near = nearest_path(named)
     return ConfigError(
         f"--adapter: '{named}' is not an adapter's folder here{f'; nearest: {near}' if near else ''}. Give a "
@@ -133,7 +133,7 @@ def _overridden(known: RunSettings, given: Mapping[str, Any]) -> RunSettings:
 
 
 def _weights_in(folder: Path) -> Path:
-    """Return the folder, or its last whole checkpoint if the run has not ended."""
+    """Return the folder, or its last whole checkpoint if it has no weights; else raise ConfigError."""
     for place in (folder, *reversed(whole_checkpoints(folder))):
         if any((place / name).exists() for name in (ADAPTER_FILE, MODEL_FILE)):
             return place
@@ -144,7 +144,7 @@ def _weights_in(folder: Path) -> Path:
 
 
 def _home_of(folder: Path) -> Path | None:
-    """Return the run's folder of a run, a checkpoint, or the adapter of a stage."""
+    """Return the run's folder: this one, or the one around a checkpoint or a stage's adapter; else `None`."""
     folder = folder.resolve()
     places = [folder]
     if folder.name.startswith(PREFIX_CHECKPOINT_DIR):
@@ -164,7 +164,7 @@ def _step_of(weights: Path | None, home: Path | None, best_step: int | None) -> 
 def _said(
     weights: Path | None, home: Path, known: RunSettings, settings: RunSettings, given: Mapping[str, Any]
 ) -> str:
-    """Describe the settings taken from the run and those overridden."""
+    """Return a line on the settings taken from the run and those overridden."""
     usual = {field.name: field.default for field in fields(RunSettings)}
     had = {name: value for name in TAKEN if (value := getattr(known, name)) not in (usual[name], None, {})}
     now = {name: getattr(settings, name) for name in (*had, *given)}
@@ -190,8 +190,8 @@ def _short(value: Any) -> str:
 
 
 def evaluated_tasks(run: Path, notes: list[str], *, last: bool = False) -> list[Task]:
-    """Return the tasks of the run's held-out evaluations, in order; with `last`, of the last one that was not
-    cut short. Empty if it had none."""
+    """Return the tasks of the run's held-out evaluations, in order; with `last`, only of the last one that
+    was not cut short. Empty if there was none."""
     played: defaultdict[int, dict[str, None]] = defaultdict(dict)  # step -> digests
     for _, record in read_episodes(run / EPISODES_FILE, notes):
         if record["phase"] == "eval":

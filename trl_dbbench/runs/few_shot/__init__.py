@@ -9,9 +9,9 @@ assistant   Action: Answer ...                         ─┘
 user        the question of this task
 ```
 
-A baseline for reinforcement learning: no weight changes. `memory` has the episodes, `choice` ranks them,
-and `Shots` puts them into prompts, alike on all ranks. Episodes of the task itself, or of one with the same
-question or gold SQL on the same schema, are never shown.
+This is a baseline for reinforcement learning: no weights change. `memory` holds the episodes, `choice` ranks
+them, and `Shots` inserts them into prompts, the same on all ranks. Episodes of the task itself, or of a task
+with the same question or gold SQL on the same schema, are never shown.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Messages = list[dict[str, Any]]
 
 
 def check_few_shot(number: int, memory: str | None, by: str, update: bool) -> None:
-    """Raise ConfigError for settings, named as in the configuration, that cannot work together."""
+    """Raise ConfigError for few-shot settings that are invalid or contradict each other."""
     check_choice("few_shot_by", by, WAYS)
     check_number("few_shot", number, whole=True)
     if number and not (memory or update):
@@ -76,17 +76,17 @@ def check_few_shot(number: int, memory: str | None, by: str, update: bool) -> No
 
 @dataclass(eq=False)
 class Shots:
-    """Puts examples into prompts.
+    """Source of examples for prompts.
 
     Args:
-        player: whose chat format, protocol and limits count.
+        player: its chat format, protocol and limits apply.
         number: most examples per prompt; fewer if not all fit. No text is cut.
         by: a key of `choice.WAYS`.
-        update: right episodes join the memory.
-        folder: where `SHOTS_FILE` is written, if it is.
+        update: whether right episodes join the memory.
+        folder: folder to write `SHOTS_FILE` to; `None` for no file.
 
     Raises:
-        ConfigError: if the chat template cannot show them.
+        ConfigError: if the chat template cannot show examples.
     """
 
     player: Player
@@ -101,14 +101,15 @@ class Shots:
         self._rank = Ranking(self.memory, self.by)
         self._file = None if self.folder is None else Path(self.folder) / SHOTS_FILE
         self._written: set[str] | None = None  # ids
-        self._drawn: dict[str, Example] = {}  # by id, of the last prompts
+        self._drawn: dict[str, Example] = {}  # id -> example in the last prompts
         self._told = False
         self.player.chat.check_shots()
 
     @classmethod
     def of(cls, trainer: Any) -> Shots | None:
-        """Return the shots of a trainer whose settings ask for any; a growing memory joins `stateful`. Raise
-        ConfigError if the memory cannot be read, shows nothing or is the run's own log, or has no room."""
+        """Return the shots of a trainer; `None` if its settings ask for none. A growing memory is added to
+        `trainer.stateful`. Raise ConfigError if the memory cannot be read, has nothing to show or is the
+        run's own log, or if prompts have no room for an example."""
         args, player = trainer.args, trainer.player
         if not args.few_shot:
             return None
@@ -131,7 +132,7 @@ class Shots:
 
     def put(self, rows: Sequence[dict[str, Any]], round: int, further: bool = False) -> list[dict[str, Any]]:
         """Return copies of rows with examples in `prompt` and their ids in `shots`; see `show`. With
-        `further`, the last call's rows are still to be recorded, too."""
+        `further`, the last call's examples are kept too, because its rows are not recorded yet."""
         before = self._drawn if further else {}
         tasks = {row["task"]: task_in(row["task"]) for row in rows}
         prompts = [row["prompt"] for row in rows]
@@ -149,9 +150,9 @@ class Shots:
         All prompts of a task get the same examples.
 
         Args:
-            tasks, prompts: this rank's.
-            round: draws depend on it, the seed, the task and the memory.
-            ranks: if given, all of them must call this, and rank 0 draws for all.
+            tasks, prompts: the tasks and prompts of this rank.
+            round: determines the draw, together with the seed, the task and the memory.
+            ranks: if given, all ranks must call this, and rank 0 draws for all.
         """
         digests = [task.digest for task in tasks]
         queries = {digest: Query.of(task) for digest, task in zip(digests, tasks, strict=True)}
@@ -163,7 +164,7 @@ class Shots:
         if ranks is not None:
             drawn = ranks.from_main(drawn)
         self._drawn = {example.id: example for examples in drawn.values() for example in examples}
-        fitting: dict[tuple[str, str], tuple[Messages, list[str]]] = {}  # copies are made once
+        fitting: dict[tuple[str, str], tuple[Messages, list[str]]] = {}  # each prompt is made once
         for digest, prompt in zip(digests, prompts, strict=True):
             if (digest, str(prompt)) not in fitting:
                 fitting[digest, str(prompt)] = self._with_those_that_fit(prompt, drawn[digest])
@@ -183,7 +184,7 @@ class Shots:
         self, prompt: Messages, examples: Sequence[Example]
     ) -> tuple[Messages, list[str]]:
         for number in range(len(examples), 0, -1):
-            shown = examples[number - 1 :: -1]  # the best one stands beside the question
+            shown = examples[number - 1 :: -1]  # the best one is next to the question
             messages = with_examples(prompt, shown, self.player.chat.protocol)
             if self._fits(messages):
                 return messages, [example.id for example in shown]
@@ -197,13 +198,13 @@ class Shots:
         return prompt, []
 
     def drawn(self) -> dict[str, str]:
-        """Return the lines of the examples that were drawn last, by their ids."""
+        """Return the memory lines of the examples that were drawn last, by id."""
         return {id: example.line for id, example in self._drawn.items()}
 
     # --- room -------------------------------------------------------------------------------------
 
     def _room(self) -> float:
-        """Return the tokens that a prompt may have; examples take nothing from the episode."""
+        """Return the most tokens of a prompt with examples, which leaves room for a whole completion."""
         context = self.player.rules.context
         return math.inf if context is None else context - self.player.rules.max_completion_length
 
@@ -227,18 +228,18 @@ class Shots:
                 "context."
             )
 
-    # --- what was played --------------------------------------------------------------------------
+    # --- played episodes --------------------------------------------------------------------------
 
     def record(
         self, episodes: Sequence[EpisodeRecord], tasks: Iterable[str], train: bool
     ) -> dict[str, list[float]]:
-        """Record what was shown, and let right episodes of the training join the memory.
+        """Record the shown examples, and add right training episodes to the memory.
 
-        All ranks call it with the episodes of all, in the same order.
+        All ranks must call it with the episodes of all ranks, in the same order.
 
         Args:
-            tasks: theirs, by `Task.to_json`.
-            train: they are sampled episodes of training tasks.
+            tasks: the tasks of the episodes, as `Task.to_json` gives them.
+            train: whether these are sampled episodes of training tasks.
 
         Logged:
 
@@ -253,7 +254,7 @@ class Shots:
         return {"few_shot/shown": shown, "few_shot/memory": [float(len(self.memory))]}
 
     def learn_from(self, episodes: Iterable[EpisodeRecord], tasks: Iterable[Task]) -> None:
-        """Add right episodes of these tasks to the memory, in their order, if it is to be updated."""
+        """Add right episodes of these tasks to the memory, in order, if `update` is set."""
         if not self.update:
             return
         of_digest = {task.digest: task for task in tasks}
@@ -264,10 +265,10 @@ class Shots:
                     self.memory.add(example)
 
     def write(self, episodes: Iterable[EpisodeRecord]) -> None:
-        """Record what these episodes were shown, the last ones for which examples were drawn."""
+        """Append new examples in these episodes' prompts, the last ones made, to `SHOTS_FILE`."""
         if self._file is None:
             return
-        if self._written is None or not self._file.exists():  # a new run has set that of another aside
+        if self._written is None or not self._file.exists():  # a new run has moved another run's file
             self._file.parent.mkdir(parents=True, exist_ok=True)
             self._written = {*shown_in(self._file.parent, cut=True)}
         ids = dict.fromkeys(id for episode in episodes for id in episode.get("shots", ()))
@@ -283,7 +284,7 @@ class Shots:
 
 
 def _check_not_its_own(memory: str, output_dir: str) -> None:
-    """Raise ConfigError for a memory that a run would set aside, write anew, and read otherwise on resume."""
+    """Raise ConfigError if the memory is the run's own log, which would change before a resume reads it."""
     if Path(memory).resolve() in (Path(output_dir).resolve(), Path(output_dir, EPISODES_FILE).resolve()):
         raise ConfigError(
             f"few_shot_memory: '{memory}' is output_dir, whose episodes this run replaces by its own. Name "
@@ -292,15 +293,15 @@ def _check_not_its_own(memory: str, output_dir: str) -> None:
 
 
 def with_examples(prompt: Messages, examples: Iterable[Example], protocol: AgentProtocol) -> Messages:
-    """Return a prompt with examples right before its question, the first one first."""
+    """Return a prompt with the examples, in this order, right before its question."""
     return _inserted(prompt, [message for each in examples for message in each.messages(protocol)])
 
 
 def longest_shown(
     number: int, memory: Iterable[Example], protocol: AgentProtocol, own: Iterable[Messages] = ()
 ) -> Messages:
-    """Return the messages of the `number` longest examples, for an estimate of what a prompt can show.
-    Episodes of the prompts `own`, which join the memory, are counted as long as their questions."""
+    """Return the messages of the `number` longest examples, to estimate the longest prompt. Episodes of
+    the prompts `own` will join the memory; each is counted as long as its question."""
     examples = [example.messages(protocol) for example in memory]
     examples += [[each for each in prompt if each["role"] != "system"] for prompt in own]
     longest = sorted(examples, key=_characters, reverse=True)[:number]
@@ -309,7 +310,7 @@ def longest_shown(
 
 def shown_in(run: str | Path, *, cut: bool = False) -> dict[str, Example]:
     """Return the examples that a run has shown, by their ids in `EpisodeRecord.shots`. Unreadable lines are
-    left out; with `cut`, a last line that a kill cut short is also removed from the file."""
+    skipped; with `cut`, an incomplete last line is also removed from the file."""
     found = {}
     for line in whole_lines(Path(run) / SHOTS_FILE, cut=cut):
         with suppress(ValueError, KeyError, TypeError, TaskError):

@@ -16,7 +16,7 @@ class BM25:
     $$ \sum_{t \in q} \ln\left(1 + \frac{N - n_t + 0.5}{n_t + 0.5}\right)
        \frac{f_{t,d} (k_1 + 1)}{f_{t,d} + k_1 (1 - b + b |d| / \overline{|d|})} $$
 
-    with N documents, n_t of them with the word t, which stands f_{t,d} times among the |d| words of d
+    with N documents, n_t of them with the word t, which occurs f_{t,d} times among the |d| words of d
     (Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework: BM25 and Beyond", section 3.4, with
     the logarithm that never falls below 0, as in Lucene).
 
@@ -40,7 +40,7 @@ class BM25:
             self._weights[word] = where, rarity * counts * (k1 + 1) / (counts + saturation)
 
     def scores(self, query: Iterable[str]) -> np.ndarray:
-        """(N,): 0 for a document without any of these words. A word that comes twice counts once."""
+        """Return scores (N,), 0 for documents with none of the words. Repeated words count once."""
         scores = np.zeros(self._size)
         for word in dict.fromkeys(query):
             if word in self._weights:
@@ -50,7 +50,7 @@ class BM25:
 
 
 Scores = Callable[[Query], np.ndarray]
-"""(N,): how well each of N examples fits a task."""
+"""Function from a task to scores (N,): how well each of N examples fits it."""
 
 
 def _by_words(examples: Sequence[Example]) -> Scores:
@@ -75,13 +75,13 @@ WAYS: dict[str, Callable[[Sequence[Example]], Scores]] = {
 
 
 class Ranking:
-    """Ranks the examples of a memory by one of `WAYS`, prepared again when the memory has changed."""
+    """Ranking of a memory's examples by one of `WAYS`, prepared again when the memory has changed."""
 
     def __init__(self, memory: Memory, by: str):
         self._memory, self._way, self._changes = memory, WAYS[by], -1
 
     def __call__(self, query: Query, random: np.random.Generator) -> list[Example]:
-        """Return all examples, the best one first; those that are alike in random order."""
+        """Return all examples, the best one first; ties are in random order."""
         if self._changes != self._memory.changes:
             self._changes, self._examples = self._memory.changes, list(self._memory)
             self._scores = self._way(self._examples)

@@ -1,12 +1,12 @@
-"""A memory of right episodes for prompts: its examples, its files, and which tasks are duplicates.
+"""Memory of right episodes for prompts: its examples, its files, and which tasks are duplicates.
 
 ```json
 {"phase": "train", "step": 0, "task_id": "q1", "status": "answered", "right": true, "task": {...},
  "turns": [{"text": "Action: Operation ...", "observation": "[(2,)]"}, {"text": "Action: Answer ..."}]}
 ```
 
-is a line of a memory: an episode's record, as in `episodes.jsonl`, with its task. A run's folder is a memory
-too, with the tasks beside the episodes.
+This is a line of a memory file: an episode's record, as in `episodes.jsonl`, with its task. A run's folder is
+a memory too, with the tasks in a file beside the episodes.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from trl_dbbench.tasks.sources.base import EXAMPLE_ROWS
 from trl_dbbench.utils.files import write_atomically
 
 CAPACITY = 10_000
-"""Most tasks in a memory; the least recently right are dropped, because each checkpoint holds the memory."""
+"""Most tasks in a memory, since each checkpoint holds it; the least recently right ones are dropped."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """The keys by which a task is looked up.
+    """Keys by which a task is compared with others.
 
-    `terms` are the words of question and schema, in lower case, and its skills. Tasks that share one of the
-    digests `twins` are the same task, or solved by the same statement on the same tables.
+    `terms` are the words of question and schema, in lower case, and the skills. Tasks that share one of the
+    digests `twins` have the same question or the same gold SQL, on the same schema.
     """
 
     digest: str
@@ -72,9 +72,9 @@ class Example:
     """A right episode.
 
     Args:
-        task: with only those rows of its tables that its prompt shows.
-        task_digest: of the whole task.
-        turns: the agent's texts with the observations it then read; none after the last turn.
+        task: the task, with only those rows of its tables that its prompt shows.
+        task_digest: digest of the task with all rows.
+        turns: the agent's texts, each with the observation that it then read; `None` after the last turn.
     """
 
     task: Task
@@ -91,7 +91,7 @@ class Example:
 
     @cached_property
     def id(self) -> str:
-        """16 hex digits, of the task and of what was said."""
+        """Digest of the task and the turns, as 16 hex digits."""
         return _digest([self.task_digest, self.turns])
 
     @cached_property
@@ -100,7 +100,7 @@ class Example:
 
     @cached_property
     def line(self) -> str:
-        """Its line of a memory."""
+        """Line of a memory file."""
         record = {
             "id": self.id,
             "phase": "train",
@@ -116,7 +116,7 @@ class Example:
 
     @classmethod
     def from_line(cls, line: str | bytes) -> Example:
-        """Return the example that `line` was made of."""
+        """Return the example of a line of a memory file."""
         record = json.loads(line)
         return cls.of(record, Task.from_entry(record["task"]))
 
@@ -143,13 +143,13 @@ class Example:
 
 
 class Memory:
-    """The last right episode of each task, in the order in which they were right. Beyond `capacity` tasks,
-    the least recently right ones are dropped."""
+    """The last right episode of each task, the most recent one last. Beyond `capacity` tasks, the least
+    recently right ones are dropped."""
 
     def __init__(self, examples: Iterable[Example] = (), capacity: int = CAPACITY):
         self.capacity = capacity
         self.changes = 0
-        """Number of changes, by which users notice that the memory has changed."""
+        """Number of changes, by which a `Ranking` notices that the memory has changed."""
         self._examples: dict[str, Example] = {}  # by the digest of question and schema
         for example in examples:
             self.add(example)
@@ -185,7 +185,7 @@ class Memory:
 
 
 def good_episodes(episodes: Iterable[Episode]) -> Memory:
-    """Return a memory of the right ones of played episodes, such as `demonstrations.demonstrate` gives."""
+    """Return a memory of the right ones among episodes, such as those of `demonstrations.demonstrate`."""
     return Memory(
         Example.of(episode_record(episode, "train", 0), episode.task) for episode in episodes if episode.right
     )
@@ -202,12 +202,13 @@ def load_memory(
     """Load the right episodes of a run, or of a file of `Memory.write`, that this protocol can show.
 
     Args:
-        path: a run's `output_dir`; or a JSONL file whose lines name their task, or that has a `tasks.jsonl`
+        path: a run's `output_dir`; or a JSONL file whose lines hold their task, or that has a `tasks.jsonl`
             beside it.
-        phases, before: only episodes of these phases, and of earlier steps.
+        phases, before: load only episodes of these phases, and of steps below `before`.
+        may_be_empty: whether to return an empty memory instead of raising.
 
     Raises:
-        ConfigError: if it cannot be read, or holds no right episode and must not be empty.
+        ConfigError: if it cannot be read, or holds no right episode that the protocol can show.
     """
     file = Path(path) / EPISODES_FILE if Path(path).is_dir() else Path(path)
     if not file.is_file():
