@@ -6,8 +6,8 @@ of tables, `statistics` and `calibration` the figures. All are pure functions.
 In: an answer or a result, and the gold. Out: right or wrong, or a score from 0 to 1.
 
 `GRADERS` judge texts, `SQL_GRADERS` the results of SQL. A task, a protocol or a setting such as `validate
---grader` names one. Your own is a function, named by its dotted path in a setting (`docs/extending.md`); one
-for answers that are SQL:
+--grader` names one. Your own grader is a function, named by its dotted path in a setting
+(`docs/extending.md`). This one is for answers that are SQL:
 
 ```python
 def same_number_of_rows(predicted: Result, gold: Result, ordered: bool) -> float:
@@ -44,7 +44,7 @@ from trl_dbbench.utils.lookup import look_up
 from trl_dbbench.utils.sql import sorts_rows
 
 GraderFunction = Callable[[str, Sequence], bool]
-"""Your own grader: returns whether an answer is right.
+"""Your own grader: a function that returns whether an answer is right.
 
 It gets the agent's answer as text (answers from tool calls as `str()` of a list of strings) and the gold
 labels. With the attribute `rows = True` it gets the gold rows instead.
@@ -58,7 +58,8 @@ class Grader:
     Args:
         name: its name in `GRADERS`, or the dotted path of a user's own.
         judge: decides whether an answer is right, given the gold answer in this grader's form.
-        rows: whether that form, also of answers from tools, is rows (tuples) or labels (single values).
+        rows: whether this form, also for answers from tools, is rows (tuples) instead of labels (single
+            values).
     """
 
     name: str
@@ -71,25 +72,25 @@ class Grader:
         return rows if self.rows else [cell for row in rows for cell in row]
 
     def answer(self, rows: Sequence[Sequence[Any]]) -> str:
-        """Return the answer of an agent that passes on the database's rows; dates as MySQL prints them."""
+        """Return the answer text for rows of the database, with dates as MySQL prints them."""
         rows = list(map(without_dates, rows))
         return str(rows) if self.rows else str([str(cell) for row in rows for cell in row])
 
     def can_be_right(self, gold: Sequence) -> bool:
-        """Return whether the gold answer, in this grader's form, is right itself."""
+        """Return whether the grader accepts the gold answer itself, given in this grader's form."""
         return bool(self.judge(str(list(gold)), list(gold)))
 
 
 ScorerFunction = Callable[[Result, Result, bool], float]
-"""Your own grader of SQL answers: returns a score from 0 to 1. It has the attribute `sql = True`.
+"""Your own grader of SQL answers: a function with the attribute `sql = True` that returns a score, 0 to 1.
 
-It gets the answer's result, the gold's, and whether the gold SQL sorts its rows.
+It gets the answer's result, the gold result, and whether the gold SQL sorts its rows.
 """
 
 
 @dataclass(frozen=True)
 class SQLGrader:
-    """A grader of SQL answers: compares their result with the gold SQL's.
+    """A grader of SQL answers, which compares their results with those of the gold SQL.
 
     Args:
         name: its name in `SQL_GRADERS`, or the dotted path of a user's own.
@@ -114,7 +115,7 @@ class SQLGrader:
     def right(self, predicted: Result, golds: Sequence[Result], gold_sql: str | None) -> bool:
         """Return whether rewards and accuracy count an answer as right: a score of 1, and no extra columns.
 
-        Spider 2.0 allows extra columns; as a reward that would pay for selecting everything.
+        Spider 2.0 allows extra columns, but a reward that did so would encourage selecting everything.
         """
         narrow = [gold for gold in golds if len(predicted.columns) <= gold.most_columns]
         return bool(narrow) and self.best(predicted, narrow, gold_sql) >= 1
@@ -167,7 +168,7 @@ GRADERS: dict[str, Grader] = {
 }
 
 DEFAULT_GRADER = "lifelong"
-"""Grader of tasks in our format that name none."""
+"""Grader of tasks in this library's format that name none."""
 
 
 def get_grader(name: str) -> Grader | SQLGrader:
@@ -190,7 +191,7 @@ def grade(answer: str, gold: Sequence, grader: str) -> bool:
 
     Args:
         answer: the text after `Final Answer:`, or `str()` of a list of strings from a tool call.
-        gold: labels; rows for a grader of rows.
+        gold: the gold labels, or rows if the grader compares rows.
         grader: a name that `get_grader` knows.
     """
     found = get_grader(grader)

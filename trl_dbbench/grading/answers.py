@@ -95,7 +95,7 @@ def _fc_values(answer: str) -> list[str] | None:
     anything else                    16,000                  the text
     ```
 
-    Rows are recognised only if the text has no blanks around it.
+    Rows are recognised only if there is no whitespace around the text.
     """
     text = answer.strip()
     if not (text.startswith("[") and text.endswith("]")):
@@ -128,8 +128,8 @@ def _cut(text: str) -> list[str]:
 def _normalise(value: Any) -> str:
     """Return the text that `agentbench_fc` compares, without surrounding blanks and quotes.
 
-    A final `%` is removed. Any other text loses all its commas, unless it has a bracket at an end; then words
-    for nothing become 0.
+    A final `%` is removed. Any other text loses all its commas, unless it has a bracket at an end; then
+    `ZERO_WORDS` become 0.
     """
     try:
         text = str(value)
@@ -186,7 +186,8 @@ def _cells(text: str) -> list[str]:
 
 
 def _lifelong_cell(cell: str, gold: Any) -> bool:
-    """A gold number requires a number (`'10'` in quotes is text); any other cell its own text."""
+    """Return whether a cell is right. A gold number requires a number (`'10'` in quotes is text), any other
+    gold cell its own text."""
     if isinstance(gold, (int, float, Decimal)):
         decimal = re.fullmatch(r"""Decimal\((['"]?)(.*)\1\)""", cell, re.DOTALL)
         try:

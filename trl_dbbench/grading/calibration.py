@@ -17,7 +17,7 @@ Interval = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Calibration:
-    """The calibration of n probabilities about items from a number of tasks.
+    """Calibration of n probabilities for items of a number of tasks.
 
     `accuracy` is the share on the right side of 0.5. `brier` is the mean of (p - y)²; q(1 - q) for a constant
     guess at the base rate q. `error` is the expected calibration error: |mean p - mean y| in each tenth of
@@ -50,10 +50,10 @@ def calibration(
     """Compare probabilities with outcomes; raise ValueError if there are none.
 
     Args:
-        probabilities: length N, that the outcome is true.
+        probabilities: length N, the probability of the outcome 1.
         outcomes: length N, 0 or 1; 0.5 for a tie.
         tasks: length N, the task of each; items of one task are resampled together.
-        base_rate: what one would guess without looking; the mean outcome if left out.
+        base_rate: constant guess to compare with; default: the mean outcome.
     """
     if not len(probabilities):
         raise ValueError("no probabilities to compare")
@@ -80,7 +80,7 @@ def pair_calibration(differences: Sequence[float], tasks: Sequence[str]) -> Cali
     """Return the calibration of pairs, where P(first is better) = 1 / (1 + exp(-d)).
 
     Each of the N differences d is the better one's score minus the other's. The order of a pair is arbitrary,
-    so the outcome is "the preferred one is better", with a probability of at least 0.5.
+    so the outcome is "the one with the higher score is better", with a probability of at least 0.5.
     """
     p = 1 / (1 + np.exp(-np.abs(np.asarray(differences, float))))
     outcomes = [0.5 if each == 0 else float(each > 0) for each in differences]

@@ -4,13 +4,14 @@ R is a matrix of accuracies, 0 to 1. Row 0 is measured before the training and r
 has the held-out tasks of stage j. T is the number of stages.
 
 - Average accuracy: the mean of the last row (ACC of Lopez-Paz and Ranzato, 2017, Gradient Episodic Memory).
-- Forgetting: for each stage but the last, its best accuracy after a stage before the last one, less its last
-  accuracy; the mean (Chaudhry et al., 2018, Riemannian Walk). Negative if later stages helped.
-- Backward transfer: for each stage but the last, its last accuracy less the one right after it was learned;
-  the mean (Lopez-Paz and Ranzato).
-- Forward transfer: for each stage but the first, its accuracy right before it is learned less the one before
-  the training; the mean (Lopez-Paz and Ranzato, whose baseline is a model with random weights; here it is
-  the model that the training starts from).
+- Forgetting: the best accuracy on a stage, measured after any stage before the last one, minus the final
+  accuracy on it; mean over all stages but the last (Chaudhry et al., 2018, Riemannian Walk). It is negative
+  if later stages helped.
+- Backward transfer: the final accuracy on a stage minus the accuracy right after it was learned; mean over
+  all stages but the last (Lopez-Paz and Ranzato).
+- Forward transfer: the accuracy on a stage right before it is learned minus the accuracy before the training;
+  mean over all stages but the first (Lopez-Paz and Ranzato, whose baseline is a model with random weights;
+  here it is the model that the training starts from).
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from dataclasses import dataclass
 from statistics import mean
 
 Matrix = Sequence[Sequence[float | None]]
-"""R; a place is `None` if nothing was judged there."""
+"""Matrix R; an entry is `None` if nothing was judged."""
 
 
 @dataclass(frozen=True)
 class Continual:
-    """The measures of a matrix, each 0 to 1 or a difference of such; `None` where it is not defined."""
+    """Measures of a matrix, as accuracies (0 to 1) or differences between them; `None` if undefined."""
 
     average_accuracy: float | None = None
     forgetting: float | None = None
@@ -34,8 +35,8 @@ class Continual:
 
     @classmethod
     def of(cls, matrix: Matrix) -> Continual:
-        """Return the measures of a matrix (1 + stages learned, stages). Forgetting and backward transfer are
-        of the stages before the last learned one; the average is of all."""
+        """Return the measures of a matrix of shape (1 + stages learned, stages). Forgetting and backward
+        transfer cover the stages before the last learned one; the average covers all."""
         last, learned = matrix[-1], len(matrix) - 1
         forgotten, backward, forward = [], [], []
         for stage in range(min(learned - 1, len(last))):

@@ -14,7 +14,7 @@ Row = Sequence[Any]
 class TableState(NamedTuple):
     """A table's column names, in order, and its rows, in any order.
 
-    `rest` stands for rows that are too many to be held: two tables are the same only if theirs are equal.
+    `rest` represents rows that are too many to hold in memory; two tables are equal only if their `rest` is.
     """
 
     columns: Sequence[str]
@@ -50,10 +50,10 @@ def column_key(table: TableState) -> list[str]:
 
 
 def same_rows(a: Iterable[Row], b: Iterable[Row], ordered: bool = False) -> bool:
-    """Compare rows as a multiset, or one by one with `ordered`; cells as `same_state` does.
+    """Return whether rows are equal, as multisets or, if `ordered`, one by one; cells as in `same_state`.
 
-    Sorts each column with floats instead of comparing all pairs of rows. The price: within a column, values
-    that a chain of steps of 1e-9 connects count as equal.
+    Numbers are sorted per column, instead of comparing all pairs of rows. Therefore values of a column count
+    as equal if a chain of values within 1e-9 of each other connects them.
     """
     keys_a = [tuple(cell_key(cell) for cell in row) for row in a]
     keys_b = [tuple(cell_key(cell) for cell in row) for row in b]
@@ -95,7 +95,7 @@ def _close_rows(a: tuple[Key, ...], b: tuple[Key, ...]) -> bool:
 
 
 def _close_numbers(a: Any, b: Any) -> bool:
-    """Equal, or within 1e-9 if one is a float. Large ids, which are ints, stay distinct."""
+    """Return whether both are equal, or within 1e-9 if one is a float. Large ids, as ints, stay distinct."""
     if a == b:
         return True
     if not (isinstance(a, float) or isinstance(b, float)):
@@ -107,7 +107,7 @@ def _close_numbers(a: Any, b: Any) -> bool:
 
 
 def _clusters(rows: list[tuple[Key, ...]]) -> dict[tuple[int, Any], int]:
-    """Map (column, number) to a group: in sorted order a number joins its predecessor if they are close."""
+    """Return (column, number) -> group: in sorted order, a number joins its predecessor's group if close."""
     columns: dict[int, set] = {}
     for row in rows:
         for column, (kind, value) in enumerate(row):

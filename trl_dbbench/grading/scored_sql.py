@@ -25,17 +25,17 @@ _BLANK_LINES = re.compile(r"\n\s*\n")
 _PUNCTUATION = re.compile(r"[(),]")
 
 MAX_CALLS = 100
-"""Calls of ROUND that are removed; bounds the time."""
+"""Most calls of ROUND that are removed, to bound the time."""
 
 
 def for_spider(sql: str, keep_distinct: bool = False) -> str:
     """Rewrite as the evaluator of Spider's test suites does.
 
-    `> =` becomes `>=`, in texts too, and the current year 2020.
+    `> =` becomes `>=`, in texts too, and the current year becomes 2020.
 
     Args:
-        keep_distinct: otherwise every DISTINCT is removed, even in `COUNT(DISTINCT x)`, and every statement
-            after the first.
+        keep_distinct: if false, remove every DISTINCT, even in `COUNT(DISTINCT x)`, and every statement after
+            the first.
     """
     for operator in ("> =", "< =", "! ="):
         sql = sql.replace(operator, operator.replace(" ", ""))
@@ -70,7 +70,7 @@ def without_distinct(sql: str) -> str:
 
 
 def _without_round(sql: str) -> str:
-    """Replace each call of ROUND by its first argument, in turn, up to one that does not end."""
+    """Replace each call of ROUND by its first argument, in order, up to a call that is not closed."""
     for _ in range(MAX_CALLS):
         call = _ROUND.search(sql)
         if call is None:

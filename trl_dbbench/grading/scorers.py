@@ -39,8 +39,8 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Result:
-    """A query's result: column names, and rows in order. `width` is the number of all columns of a gold of
-    which only some count, as in Spider 2.0; 0 if all count."""
+    """A query's result: column names, and rows in order. `width` is the full number of columns of a gold
+    result of which only some count, as in Spider 2.0; 0 if all count."""
 
     columns: Sequence[str]
     rows: Sequence[Row]
@@ -58,14 +58,14 @@ class Result:
 
 
 def strict(predicted: Result, gold: Result, ordered: bool = False) -> float:
-    """Return 1 if both have as many columns and the same rows, `ordered` or not; see `rows.same_rows`."""
+    """Return 1 if both have the same rows, `ordered` or not, and as many columns; see `rows.same_rows`."""
     if len(predicted.columns) != len(gold.columns) or len(predicted.rows) != len(gold.rows):
         return 0.0
     return float(same_rows(predicted.rows, gold.rows, ordered))
 
 
 def bird_ex(predicted: Result, gold: Result) -> float:
-    """Execution accuracy of BIRD: neither the order of rows nor how often one comes counts."""
+    """Return BIRD's execution accuracy, which ignores the order of rows and repeated rows."""
     try:
         return float({*predicted.rows} == {*gold.rows})
     except TypeError:  # a cell that is a list or an object
@@ -75,8 +75,8 @@ def bird_ex(predicted: Result, gold: Result) -> float:
 def bird_soft_f1(predicted: Result, gold: Result) -> float:
     """Return BIRD's soft F1: rows are paired in order, and cells found in the partner row are counted.
 
-    A gold row without partner counts as one missing cell, a predicted one as one extra cell. The counts of a
-    pair are divided by the gold row's number of cells.
+    A gold row without a partner counts as one missing cell, a predicted row as one extra cell. The counts of
+    a pair are divided by the gold row's number of cells.
     """
     try:
         ours, theirs = list(dict.fromkeys(predicted.rows)), list(dict.fromkeys(gold.rows))
@@ -100,7 +100,7 @@ def bird_soft_f1(predicted: Result, gold: Result) -> float:
 
 
 def spider_ts(predicted: Result, gold: Result, ordered: bool = False) -> float:
-    """Compare as Spider does on one database of a test suite: one order of columns makes all rows equal.
+    """Return 1 if some order of columns makes the rows equal, as on one database of Spider's test suites.
 
     The evaluator first compares rows with cells sorted by text and type, so `(1, 10)` differs from
     `(1.0, 10)`.
@@ -131,14 +131,14 @@ def spider_ts(predicted: Result, gold: Result, ordered: bool = False) -> float:
 
 MAX_BAGS = 20_000
 MAX_BAG_ROWS = 4_000_000
-"""Most bags of rows, and rows in them, compared while searching an order of columns. Many similar columns
-have too many orders; then the results count as different. Two bags per column are always tried."""
+"""Most multisets of rows, and most rows in them, compared to find an order of columns. If many similar
+columns need more, the results count as different. Two multisets per column are always tried."""
 
 
 def _permuted(ours: Sequence[Row], theirs: Sequence[Row]) -> bool:
-    """Return whether some order of columns turns one bag of rows into the other.
+    """Return whether some order of columns turns one multiset of rows into the other.
 
-    Columns are placed one by one, those with the fewest candidates first, while the bags so far are equal.
+    Columns are placed one by one, those with the fewest candidates first, while the multisets are equal.
     """
     columns, wanted = ([*zip(*rows, strict=True)] for rows in (ours, theirs))
     own_bags, bags = ([frozenset(Counter(column).items()) for column in each] for each in (columns, wanted))
@@ -169,13 +169,13 @@ def _permuted(ours: Sequence[Row], theirs: Sequence[Row]) -> bool:
 
 
 def spider2(predicted: Result, gold: Result, ignore_order: bool = True) -> float:
-    """Compare as Spider 2.0 does: every column of the gold equals some column of the prediction.
+    """Return 1 if every gold column equals some predicted column, as Spider 2.0 does.
 
     Numbers are equal within 0.01 or a relative 1e-9, and NULL is 0. Spider 2.0 first writes both results to
     CSV and reads them again; see `csv_cells`.
 
     Args:
-        ignore_order: sorts each column by itself.
+        ignore_order: whether to sort each column by itself first.
     """
     ours, theirs = _columns(predicted), _columns(gold)
     if theirs and len(predicted.rows) != len(gold.rows):
@@ -194,7 +194,7 @@ def _columns(result: Result) -> list[list[Any]]:
     cells: list[list[Any]] = [[row[place] for row in result.rows] for place in range(len(result.columns))]
     kinds = {type(cell) for column in cells for cell in column}
     if float in kinds and kinds <= {int, float, bool}:
-        # Spider 2.0 makes a table of numbers one of floats, which changes their order as texts
+        # Spider 2.0 converts a table of numbers to floats, which changes their order as texts
         cells = [[float(cell) for cell in column] for column in cells]
     return [[0 if _is_null(cell) else cell for cell in column] for column in cells]
 
@@ -217,7 +217,7 @@ def _close_cells(one: Any, other: Any) -> bool:
 
 
 def critic(predicted: Result, gold: Result, ordered: bool = False) -> float:
-    """Compare as BIRD-CRITIC and LiveSQLBench do by default on SQLite.
+    """Return 1 if rows are equal, as BIRD-CRITIC and LiveSQLBench compare by default on SQLite.
 
     Times are cut to days and numbers rounded to two places, also in lists and objects, which become JSON
     text. Nothing is right if the gold is empty.
@@ -229,12 +229,15 @@ def critic(predicted: Result, gold: Result, ordered: bool = False) -> float:
 
 
 def critic_mysql(predicted: Result, gold: Result) -> float:
-    """Compare as BIRD-CRITIC does by default on MySQL and PostgreSQL: times are cut to days."""
+    """Return 1 if rows are equal, as BIRD-CRITIC compares by default on MySQL and PostgreSQL.
+
+    Times are cut to days. Nothing is right if the gold is empty.
+    """
     return _same(_day, predicted, gold, ordered=False)
 
 
 MOST_ROWS = 10_000
-"""Rows that `critic` and `critic_mysql` compare."""
+"""Most rows that `critic` and `critic_mysql` compare."""
 
 
 def _same(of_cell: Callable[[Any], Any], predicted: Result, gold: Result, ordered: bool) -> float:
@@ -273,7 +276,7 @@ def _rounded(cell: Any) -> Any:
 
 
 def csv_cells(result: Result) -> Result:
-    """Return the result after pandas wrote it to CSV and read it again, where the text `NA` becomes NaN."""
+    """Return the result as pandas reads it back after writing it to CSV; the text `NA` becomes NaN."""
     import pandas  # slow to import, and rarely needed
 
     if not result.columns:

@@ -90,7 +90,7 @@ _ARGUMENT = re.compile(r"(?:(\w+)=)?(-?\d{1,12})", re.ASCII)
 
 
 def _mysql_float(number: float) -> str:
-    """`3.0` is `3`, `1e-05` is `0.00001`, `1e+16` is `1e16`: an exponent only outside 1e-15 .. 1e15.
+    """Return a float as MySQL prints it: `3`, `0.00001`, `1e16`; an exponent only outside 1e-15 .. 1e15.
 
     As observed on MariaDB 10.11, whose float printing is MySQL's.
     """
@@ -115,8 +115,8 @@ def _mysql_time(delta: datetime.timedelta) -> str:
 def state_digest(state: State) -> str:
     """Return 24 hex digits: 16 for all tables and rows, in any order, then 8 for their columns.
 
-    Cells compare as in `same_state`, except that floats are rounded to nine digits: the others depend on a
-    server's order of summation. Records of version 0.1 hold only the first 16.
+    Cells compare as in `same_state`, except that floats are rounded to nine digits: further digits depend on
+    a server's order of summation. Records of version 0.1 hold only the first 16.
     """
     rows_digest, columns_digest = hashlib.blake2b(digest_size=8), hashlib.blake2b(digest_size=4)
     for name in sorted(state):

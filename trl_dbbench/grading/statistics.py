@@ -29,7 +29,7 @@ class Share:
 
     @property
     def rate(self) -> float:
-        """0 to 1; 0 if none was judged."""
+        """Share of right episodes, 0 to 1; 0 if none was judged."""
         return self.right / self.judged if self.judged else 0.0
 
     @property
@@ -55,7 +55,7 @@ class Share:
     @property
     def counts(self) -> str:
         """Text such as `5 of 20`, or `5 of 5; 15 void, 25.0 % with those counted wrong`."""
-        four_digits = self.right % 1 and self.right < 1_000  # of larger numbers they would be 1.235e+04
+        four_digits = self.right % 1 and self.right < 1_000  # larger numbers would become 1.235e+04
         counts = f"{self.right:{'.4g' if four_digits else '.0f'}} of {self.judged}"
         return f"{counts}; {self.void_note}" if self.void else counts
 
@@ -65,7 +65,7 @@ class Share:
         return f"{self.void:,} void, {100 * self.void_wrong:.1f} % with those counted wrong"
 
     def __str__(self) -> str:
-        """Return for instance `64.6 % [50.4, 76.6]`, with void episodes in parentheses."""
+        """Return text such as `64.6 % [50.4, 76.6]`, with void episodes in parentheses."""
         share = f"{self.percent} {self.bounds}".rstrip()
         return f"{share} ({self.void_note})" if self.void else share
 
@@ -75,7 +75,7 @@ def wilson_interval(successes: float, n: int, z: float = 1.96) -> tuple[float, f
 
     E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927):
     (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n). Unlike p ± z √(p(1-p)/n) it does not shrink to a point
-    at 0 or 1, where few tasks often lie. With z = 1.96 it is the 95 % interval.
+    at 0 or 1, which are common with few tasks. With z = 1.96 it is the 95 % interval.
     """
     if n == 0:
         return 0.0, 1.0
