@@ -1,10 +1,10 @@
-"""Rewards for fast right SQL: `efficiency` by the clock, `query_cost` by the optimizer's estimate.
+"""Rewards for fast, right SQL: `efficiency` by measured time, `query_cost` by the optimizer's estimate.
 
-Both are 0 for a wrong episode. An answer in words must follow a statement that gives the gold's rows by the
-grader `strict`, or it gets 0 too: the time of a `SELECT 1` says nothing. A right one gets the square root of
-a band of the ratio gold / agent, as in BIRD's R-VES (Li et al., 2023; mini-dev): 1.25 from ratio 2, 1 from
-0.9, 0.75 from 0.5, 0.5 from 0.25, else 0.25. The band of 1 begins at 0.9 because two timings of one statement
-differ by 10 %.
+Both are 0 for a wrong episode, and for an answer in words unless the statement before it gives the gold rows
+by the grader `strict`: the time of a `SELECT 1` would say nothing. Otherwise the reward is the square root of
+a value that depends on the ratio gold / agent, as in BIRD's R-VES (Li et al., 2023; mini-dev): 1.25 from a
+ratio of 2, 1 from 0.9, 0.75 from 0.5, 0.5 from 0.25, else 0.25. The value 1 starts at 0.9 because two timings
+of the same statement differ by 10 %.
 
 ```yaml
 reward_funcs: [outcome, efficiency]
@@ -36,7 +36,7 @@ AS_FAST = 0.9
 """Lowest ratio that counts as equally fast."""
 
 ONE_ROW = 1.0
-"""Lowest cost of a query: for a row found by its key, one format of EXPLAIN says 1 and the other 0."""
+"""Least cost of a query: for a row found by its key, one format of EXPLAIN gives 1 and the other 0."""
 
 BANDS = ((2.0, 1.25), (AS_FAST, 1.0), (0.5, 0.75), (0.25, 0.5), (0.0, 0.25))
 
@@ -48,11 +48,11 @@ def of_ratio(ratio: float) -> float:
 
 @named("efficiency")
 class EfficiencyReward(DatabaseReward):
-    """Times the gold SQL and the SQL of a right answer on the agent's database.
+    """Reward by the execution times of the gold SQL and a right answer's SQL on the agent's database.
 
-    This process times one pair at a time; other users of the server still disturb it. `None` for changes,
-    without gold SQL, and if one of the two fails. 0 for SQL that names what it has seen, such as
-    `SELECT 2857`.
+    This process times one pair at a time; other load on the server still disturbs it. The reward is `None`
+    for changes, without gold SQL, and if one of the statements fails. It is 0 for SQL that contains values
+    seen before instead of computing them, such as `SELECT 2857`.
     """
 
     __name__ = "efficiency"
@@ -88,10 +88,10 @@ class EfficiencyReward(DatabaseReward):
 
 @named("query_cost")
 class QueryCostReward(EfficiencyReward):
-    """Like `efficiency`, with the cost that MySQL's optimizer estimates, which is reproducible.
+    """Reward like `efficiency`, but by the cost that MySQL's optimizer estimates, which is reproducible.
 
-    Also `None` for a plan without costs, such as a bare `SELECT COUNT(*) FROM t`. Raises ConfigError if the
-    database is not MySQL.
+    It is also `None` for a plan without costs, such as a bare `SELECT COUNT(*) FROM t`. Raises ConfigError if
+    the database is not MySQL.
     """
 
     __name__ = "query_cost"

@@ -5,8 +5,8 @@ model:PATH  sequence classifier  the whole conversation -> one score
 prm:PATH    `process`            the conversation       -> one score per turn
 ```
 
-They read the policy's messages (its roles, tools and template settings) in their own tokenizer and template.
-Each rank has the whole model, in eval mode and without gradients.
+They read the policy's messages (its roles, tools and template settings) with their own tokenizer and chat
+template. Each rank has the whole model, in eval mode and without gradients.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Messages = list[dict[str, Any]]
 
 
 class Reader:
-    """Renders and tokenises conversations for a scoring model. `shown` are further arguments of the chat
+    """Renderer and tokeniser of conversations for a scoring model. `shown` has further arguments of the chat
     template: `tools`, and the policy's template settings."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, shown: dict[str, Any] | None = None):
@@ -52,14 +52,14 @@ class Reader:
             tokenizer.pad_token = tokenizer.eos_token
 
     def rendered(self, messages: Messages) -> str:
-        """Return the conversation as text. No message holds a mark that would begin another."""
+        """Return the conversation as text, in which no message contains a token that would start another."""
         return self._render([*map(self._without_marks, messages)])
 
     def _render(self, messages: Messages) -> str:
         return str(self.tokenizer.apply_chat_template(messages, tokenize=False, **self.shown))
 
     def _without_marks(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Put a blank into each control token; in a turn, which may hold calls, those around messages."""
+        """Insert a blank into control tokens; in a turn, which may hold calls, only those around messages."""
         text, turn = message.get("content"), message.get("role") == "assistant"
         if not isinstance(text, str) or message.get("role") == "system" or (turn and has_header(text)):
             return message
@@ -68,7 +68,7 @@ class Reader:
 
     @cached_property
     def _marks(self) -> tuple[list[str], list[str]]:
-        """The control tokens around messages, and the others."""
+        """Control tokens around messages, and the other ones."""
         shown = self._render([{"role": role, "content": "-"} for role in ("user", "assistant", "user")])
         parts: tuple[list[str], list[str]] = ([], [])
         for mark in sorted(control_tokens(self.tokenizer)):
@@ -83,7 +83,7 @@ class Reader:
 
 
 class LearnedReward:
-    """A reward function that is a model; base of both kinds.
+    """Base class of reward functions that are models.
 
     Args:
         path: recorded with the run; its last part is the name in the log.
@@ -111,7 +111,7 @@ class LearnedReward:
         return max(1e-4, 8 * torch.finfo(self.model.dtype).eps)
 
     def read_as(self, protocol: AgentProtocol, template_kwargs: dict[str, Any], device: Any) -> None:
-        """Prepare for a run's episodes, with the policy's protocol and arguments of its chat template; raise
+        """Prepare for a run's episodes, with the policy's protocol and chat template arguments; raise
         ConfigError if the model's own chat template cannot show them."""
         self.reader.shown = {**template_kwargs, "tools": protocol.tools}
         remedy = f"Train it with another one: `chat_template:` in the YAML that made {self.path}."
@@ -127,7 +127,7 @@ class LearnedReward:
         completions: Sequence[Messages],
         **kwargs: object,
     ) -> list[Any]:
-        """Return a value of `score` per episode; `None` if its environment failed."""
+        """Return a value of `score` per episode; `None` if its environment failed or it has no turns."""
         played = [row for row, e in enumerate(episode) if e.status != Status.ENVIRONMENT_FAULT and e.turns]
         scores = self.score([(prompts[row], completions[row]) for row in played])
         by_row = dict(zip(played, scores, strict=True))
@@ -138,7 +138,7 @@ class LearnedReward:
         raise NotImplementedError
 
     def batches(self, rows: Sequence[Sequence[int]]):
-        """Yield batches (row numbers, ids, attention mask), long rows first to save padding; in eval mode."""
+        """Yield batches (row numbers, ids, attention mask) in eval mode, long rows first to save padding."""
         order = sorted(range(len(rows)), key=lambda row: -len(rows[row]))
         training = self.model.training
         self.model.eval()
@@ -207,7 +207,7 @@ def adapter_of(path: str, made: str) -> dict[str, Any] | None:
 def load_scorer(
     kind: str, path: str, auto: Any, adapter: dict[str, Any] | None, made: str
 ) -> tuple[Any, Any]:
-    """Load a scoring model and its tokenizer; `made` is the remedy where it is not one."""
+    """Load a scoring model and its tokenizer; raise ConfigError, with the remedy `made`, if it is not one."""
     named, classifies = f"'{kind}:{path}'", auto is AutoModelForSequenceClassification
     if is_deepspeed_zero3_enabled():
         raise ConfigError(

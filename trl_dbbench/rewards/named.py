@@ -1,4 +1,4 @@
-"""The rewards that a recipe can name. A new one is a function or class in this room, marked with `@named`."""
+"""Rewards that a recipe can name. A new one is a function or class in this package, marked with `@named`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from trl_dbbench.episode.types import Episode
 R = TypeVar("R", bound=Callable)
 
 NAMED: dict[str, Any] = {}
-"""Functions, and classes that are made with a `Database` and a `Judge` and whose `__name__` is the reward's.
-Filled when the modules of this room are imported, which `registry` does."""
+"""Rewards by name: functions, and classes to be created with a `Database` and a `Judge`, whose `__name__` is
+the same name. Filled when the modules of this package are imported, which `registry` does."""
 
 
 def named(name: str, *, steps: bool = False) -> Callable[[R], R]:
-    """Register a reward under a name. Its attribute `steps` says whether it gives a value for each turn."""
+    """Return a decorator that registers a reward by name; `steps` says whether it gives a value per turn."""
 
     def register(reward: R) -> R:
         NAMED[name] = reward
@@ -29,11 +29,11 @@ def named(name: str, *, steps: bool = False) -> Callable[[R], R]:
 
 
 class DatabaseReward:
-    """A reward that executes SQL of each episode. A subclass has a `__name__` and `_value`."""
+    """Base class of rewards that execute SQL for each episode. A subclass defines `__name__` and `_value`."""
 
     __name__: str
     crashed: float | None = None
-    """The value of an episode that ended the server."""
+    """Value of an episode that crashed the database server."""
 
     def __init__(self, database: Database, judge: Judge | None = None):
         self._database, self._judge = database, judge or Judge(database)

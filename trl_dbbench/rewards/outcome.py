@@ -20,11 +20,10 @@ from trl_dbbench.tasks.skills import operation_of
 
 @dataclass(frozen=True)
 class OutcomeReward:
-    """A value for each way an episode can end.
+    """Reward with a value for each way an episode can end.
 
-    Running out of tokens counts as running out of turns. Without `server_crash`, ending the database server
-    is worth as much as a wrong answer; without `harness_fault`, a program that fails (see `harness`) as much
-    as an unreadable turn.
+    Running out of tokens counts as `turn_limit`. By default, a crash of the database server counts as
+    `wrong`, and a failing program (see `harness`) as `invalid_action`.
     """
 
     right: float = 1.0
@@ -63,12 +62,13 @@ OUTCOME_PRESETS = {
 
 @named("execution")
 class ExecutionReward(DatabaseReward):
-    """1 if the agent's last SQL has the effect of the gold SQL, else 0, whatever an answer in words says.
+    """Reward of 1 if the agent's last SQL has the effect of the gold SQL, else 0, whatever an answer in words
+    says.
 
     Both are executed on fresh sandboxes. For a question, the grader `strict` compares the rows of an answer
     in SQL, or else of the last statement; a gold without rows, or with NULLs only, makes every answer wrong.
     For a change, the tables are compared after the last statement that succeeded and may have changed them.
-    `None` without gold SQL, or if it fails on this database.
+    The reward is `None` without gold SQL, or if the gold SQL fails on this database.
     """
 
     __name__ = "execution"
@@ -97,11 +97,11 @@ _NO_CHANGE = re.compile(
     | START\s+TRANSACTION\b[^;]* | (?:COMMIT | END)\b[^;]* | PRAGMA\b[^=;]*)\s*;?\s*""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""Statements that begin or end a transaction and keep its changes, and those by which SQLite shows tables."""
+"""Pattern of statements that begin or commit a transaction, and of those by which SQLite shows tables."""
 
 
 def _last_change(episode: Episode, dialect: Dialect) -> str | None:
-    """Return the last statement that succeeded and does more than show, or `None`."""
+    """Return the last successful statement that may have changed the tables, or `None`."""
     for turn in reversed(episode.turns):
         succeeded = turn.result is not None and turn.result.error is None
         if isinstance(turn.action, Operation) and succeeded:

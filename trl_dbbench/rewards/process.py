@@ -62,12 +62,12 @@ class StepTokens:
         return found[0], found[1], found[2]
 
     def write(self, folder: Path, **more: Any) -> None:
-        """Write them beside the weights, for `prm:`."""
+        """Write the tokens to a file beside the weights, for `prm:PATH`."""
         (folder / PRM_FILE).write_text(json.dumps(asdict(self) | more, indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, path: str) -> StepTokens:
-        """Read them from a process reward model's folder or hub id."""
+        """Read the tokens from a process reward model's folder or hub id."""
         file = file_of(path, PRM_FILE)
         try:
             if file is None:
@@ -84,7 +84,7 @@ class StepTokens:
 
 
 def step_tokens(placeholder_token: Any, reward_tokens: Any) -> StepTokens:
-    """Return the tokens of a YAML or JSON; raise ConfigError if they are not a text and a pair of texts."""
+    """Return the tokens given in YAML or JSON; raise ConfigError unless they are a string and two strings."""
     good_and_bad = reward_tokens if isinstance(reward_tokens, list | tuple) else []
     if not (isinstance(placeholder_token, str) and placeholder_token) or [
         type(token) for token in good_and_bad
@@ -97,7 +97,7 @@ def step_tokens(placeholder_token: Any, reward_tokens: Any) -> StepTokens:
 
 
 class StepReader(Reader):
-    """Tokenises conversations with a placeholder after each turn."""
+    """Reader that tokenises conversations with a placeholder after each turn."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, tokens: StepTokens, shown: dict[str, Any] | None = None
@@ -106,9 +106,9 @@ class StepReader(Reader):
         self.placeholder, self.good, self.bad = tokens.ids(tokenizer)
 
     def encode(self, prompt: Messages, completion: Messages) -> tuple[list[int], list[int]]:
-        """Return ids with a placeholder after each turn of the completion, and the placeholders' places.
+        """Return ids with a placeholder after each turn of the completion, and the placeholders' positions.
 
-        Raise ConfigError if the chat template does not show each turn once.
+        Raise ConfigError if the chat template does not show each turn exactly once.
 
         ```
         <|im_start|>assistant Action: ... PLACEHOLDER <|im_end|> <|im_start|>user [(2,)] <|im_end|> ...
@@ -126,7 +126,7 @@ class StepReader(Reader):
         return self.spliced([self.ids_of(part) for part in parts])
 
     def spliced(self, parts: Sequence[list[int]]) -> tuple[list[int], list[int]]:
-        """Join the parts with placeholders; return the ids and the placeholders' places. A token always
+        """Join the parts with placeholders; return the ids and the placeholders' positions. A token always
         follows a placeholder, because training puts the label there."""
         ids, places = list(parts[0]), []
         for part in parts[1:]:
@@ -140,7 +140,7 @@ class StepReader(Reader):
         self, ids: list[int], places: Sequence[int], labels: Sequence[bool | None]
     ) -> dict[str, list[int]]:
         """Return a row for TRL's SFTTrainer: `input_ids`, and `labels`, -100 except for answers. Logits
-        predict the next place, so a label stands one place after its placeholder."""
+        predict the next token, so a label is one position after its placeholder."""
         wanted = [-100] * len(ids)
         for place, label in zip(places, labels, strict=True):
             if label is not None:
@@ -148,7 +148,7 @@ class StepReader(Reader):
         return {"input_ids": ids, "labels": wanted}
 
     def labelled_steps(self, row: dict[str, list[int]]) -> tuple[list[int], list[bool]]:
-        """Return the `places` of a training row's labels, and whether each is good."""
+        """Return the positions of a training row's labelled placeholders, and whether each label is good."""
         places = [place - 1 for place, label in enumerate(row["labels"]) if label != -100]
         return places, [row["labels"][place + 1] == self.good for place in places]
 
@@ -179,7 +179,7 @@ class ProcessRewardModel(LearnedReward):
         return cls(path, model, StepReader(tokenizer, tokens))
 
     def __call__(self, episode: Sequence[Episode], *args: Any, **kwargs: Any) -> list[Any]:
-        """Return a value per turn; `None` for the turns of a program, which the model does not read."""
+        """Return a value for each turn; `None` for a program's turns, which the model does not read."""
         values = super().__call__(episode, *args, **kwargs)
         return [
             None if scores is None else _for_turns(e, scores)
@@ -192,7 +192,7 @@ class ProcessRewardModel(LearnedReward):
 
     @torch.no_grad()
     def score_ids(self, rows: Sequence[tuple[list[int], list[int]]]) -> list[list[float]]:
-        """Return the probability of good at each place of each (ids, places)."""
+        """Return, for each (ids, places), the probability of "good" at each place."""
         scores: list[list[float]] = [[]] * len(rows)
         for numbers, ids, mask in self.batches([ids for ids, _ in rows]):
             kept = sorted({place for number in numbers for place in rows[number][1]})

@@ -1,14 +1,15 @@
 """Reward functions in TRL's form: keyword arguments in, one float or `None` per row out.
 
-Each gets `episode`, a list of `Episode`, so your own needs no parsing of text (`docs/rewards.md` shows one).
+Each gets `episode`, a list of `Episode`, so that your own need not parse text (`docs/rewards.md` shows one).
 
 It may also return a list for an episode: one value per turn (*step rewards*), or `None` for a turn. Their sum
-is the episode's reward; the parts are recorded with the turns and seen by advantages. See `rewards/steps.py`.
+is the episode's reward; the parts are recorded with the turns and used by advantages. See `rewards/steps.py`.
 
 It may be a coroutine function (`async def`).
 
-For an episode whose environment failed ours return `None`: TRL then gives it no advantage, and the update
-leaves it out. A reward function whose environment fails calls `Episode.fail`, which cancels all rewards.
+The library's functions return `None` for an episode whose environment failed: TRL then gives it no advantage,
+and the update leaves it out. If the environment of a reward function fails, it should call `Episode.fail`,
+which cancels all rewards of the episode.
 """
 
 from __future__ import annotations
@@ -84,13 +85,13 @@ def _reward_function(name: str, ours: dict[str, Any]) -> RewardFunction:
 
 
 class StepRewards:
-    """Wraps a reward function: a list of step rewards becomes its sum, and is recorded in `Turn.rewards`.
+    """Wrapper of a reward function that records a list of step rewards in `Turn.rewards` and returns its sum.
 
-    NumPy's and PyTorch's numbers and arrays are read as Python's. Infinity and NaN count as `None`.
+    Numbers and arrays of NumPy and PyTorch count as Python's, infinity and NaN as `None`.
 
     Raises:
-        ConfigError: if there is not one value per episode, a list has not one value per turn, or one is no
-            number.
+        ConfigError: unless there is one value per episode, each list has one value per turn, and every value
+            is a number or `None`.
     """
 
     def __init__(self, function: RewardFunction):
@@ -104,7 +105,7 @@ class StepRewards:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Note the function's name in an exception of its own."""
+        """Add the function's name as a note to its exceptions."""
         try:
             yield
         except Exception as error:
@@ -147,7 +148,7 @@ class StepRewards:
 
 
 class AsyncStepRewards(StepRewards):
-    """Wraps a coroutine function, which TRL awaits side by side with others; elsewhere `call_reward` does."""
+    """Wrapper of a coroutine function, which TRL awaits concurrently; elsewhere `call_reward` awaits it."""
 
     async def __call__(self, episode: Sequence[Episode], **kwargs: Any) -> Any:
         with self._named():
@@ -156,13 +157,13 @@ class AsyncStepRewards(StepRewards):
 
 
 def _listed(value: Any) -> Any:
-    """Return arrays, tensors and their numbers as Python's lists and numbers, tuples as lists."""
+    """Return arrays, tensors and their elements as Python lists and numbers, and tuples as lists."""
     value = value.tolist() if hasattr(value, "tolist") else value
     return list(value) if isinstance(value, tuple) else value
 
 
 def call_reward(function: Callable[..., Any], **given: Any) -> Any:
-    """Return what a reward function gives; await a coroutine function, also under a running event loop."""
+    """Call a reward function; await a coroutine function, even if an event loop is already running."""
     values = function(**given)
     if not inspect.iscoroutine(values):
         return values
@@ -171,19 +172,19 @@ def call_reward(function: Callable[..., Any], **given: Any) -> Any:
 
 @cache
 def _event_loop() -> asyncio.AbstractEventLoop:
-    """Return one loop for all calls: clients that a function keeps open belong to a loop."""
+    """Return the event loop for all calls, because clients that a function keeps open belong to one loop."""
     _, loop, ready = start_event_loop_in_daemon("rewards")
     ready.wait()
     return loop
 
 
 GIVEN = ("episode", "prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
-"""Keyword arguments that a training passes to each reward function, besides the dataset's columns."""
+"""Keyword arguments that training passes to each reward function, besides the dataset's columns."""
 
 
 def with_step_rewards(function: Any) -> Any:
-    """Wrap a reward function in `StepRewards`; return models unchanged. Raise ConfigError if it cannot take
-    all that a training gives."""
+    """Wrap a reward function in `StepRewards`; return models unchanged. Raise ConfigError if it does
+    not accept the arguments `GIVEN`."""
     if not callable(function) or isinstance(function, nn.Module | StepRewards):
         return function
     try:
@@ -203,12 +204,12 @@ def plain(function: Any) -> Any:
 
 
 def gives_no_steps(functions: Sequence[Any]) -> bool:
-    """Return whether certainly none gives step rewards: all are the library's own."""
+    """Return whether no function can give step rewards; a user's own function can."""
     return not any(getattr(plain(each), "steps", True) for each in functions)
 
 
 def _name_of(function: Any) -> str | None:
-    """Return the name in `NAMED` of a function, or of an object of a class in it."""
+    """Return the name of a function in `NAMED`, or of an instance of a class in it, or `None`."""
     own = getattr(function, "__name__", None)
     for name, made in NAMED.items():
         if function is made or (isinstance(made, type) and isinstance(function, made) and own == name):
@@ -217,8 +218,8 @@ def _name_of(function: Any) -> str | None:
 
 
 def describe_reward(function: Any) -> dict[str, Any] | None:
-    """Return what `load_reward_functions` needs to make the function again, its name and the values of an
-    outcome reward; `None` if it cannot, as for a module that TRL calls itself."""
+    """Return what `load_reward_functions` needs to load the function again: its name, and the values of an
+    outcome reward. Return `None` if it cannot be loaded again, such as a module that TRL calls itself."""
     function = plain(function)
     if isinstance(function, LearnedReward):
         return {"function": function.name}
@@ -229,12 +230,12 @@ def describe_reward(function: Any) -> dict[str, Any] | None:
 
 
 def prepare_reward_models(trainer: GRPOTrainer, protocol: AgentProtocol) -> None:
-    """Let reward models read what the policy reads: the same roles, tools and template settings. Modules that
-    TRL calls itself get the conversation from TRL, without the tools.
+    """Give reward models the policy's roles, tools and template settings. Modules that TRL calls itself get
+    the conversation from TRL, without the tools.
 
     Raises:
-        ConfigError: if the chat template of a reward model cannot show an episode, or two functions have one
-            name.
+        ConfigError: if the chat template of a reward model cannot show an episode, or two functions have the
+            same name.
     """
     names = trainer.reward_func_names
     if repeated := [name for name in names if names.count(name) > 1]:

@@ -5,7 +5,7 @@ reward_funcs: [outcome, state_progress, answer_seen]
 reward_weights: [1.0, 0.5, 0.5]
 ```
 
-Each gives a list per episode, with a value or `None` for each turn; `None` in place of the list if it does
+Each returns a list per episode, with a value or `None` for each turn, or `None` instead of a list if it does
 not apply to the episode.
 """
 
@@ -33,7 +33,7 @@ StepValues = list[list[float | None] | None]
 def executes(episode: Sequence[Episode], **kwargs: object) -> StepValues:
     """Return 1 for a statement that ran, 0 for one that failed or a turn that could not be read.
 
-    Answers get `None`. Useless statements are paid too, so weigh this reward lightly.
+    Answers get `None`. Useless statements are rewarded too, so give it a small weight.
     """
     return [
         None if e.status == Status.ENVIRONMENT_FAULT else [_executed(turn) for turn in e.turns]
@@ -51,7 +51,7 @@ def _executed(turn: Turn) -> float | None:
 def answer_seen(episode: Sequence[Episode], **kwargs: object) -> StepValues:
     """Return, for a question, the share of the gold answer's cells that a statement was the first to show.
 
-    Cells are compared as numbers if both are, else as text. What the observation cut off does not count.
+    Cells are compared as numbers if both are, else as text. Cells that the observation cuts off do not count.
     An episode's shares add up to at most 1.
     """
     return [_seen(e) for e in episode]
@@ -65,7 +65,7 @@ def _seen(episode: Episode) -> list[float | None] | None:
         return None
     missing, values = set(wanted), list[float | None]()
     for turn, said in zip(episode.turns, episode.said, strict=True):
-        # a program reads what the observation leaves out
+        # a program also reads the cells that the observation cuts off
         seen = _shown(turn if said else replace(turn, observation=None))
         found = missing & {_comparable(cell) for cell in without_dates([*seen])}
         missing -= found
@@ -92,17 +92,17 @@ def _comparable(cell: Any) -> float | str:
     with suppress(TypeError, ValueError, OverflowError):
         if math.isfinite(number := float(cell)):
             return number
-    return str(cell).strip()  # so is Nan, a name
+    return str(cell).strip()  # also Nan, which may be a name
 
 
 @named("state_progress", steps=True)
 class StateProgress(DatabaseReward):
-    """How much closer a turn of a change brought the tables to the gold's.
+    """Reward for how much closer to the gold state a turn brings the tables, for tasks that change them.
 
     The potential of a state is the number of rows it shares with the gold state, over the number of rows in
     either. A turn's reward is the potential after it minus the potential before it, as in potential-based
     shaping (Ng et al., 1999, "Policy invariance under reward transformations"). The potential at the end is
-    not taken back, so an episode is paid for a change that is partly right. Statements are executed again on
+    not subtracted, so a change that is partly right is rewarded. Statements are executed again on
     a fresh sandbox.
     """
 
@@ -121,7 +121,7 @@ class StateProgress(DatabaseReward):
 
 
 def potential(state: State, gold: State) -> float:
-    """Return the rows that both states have over the rows of either, 0 to 1; 1 if both are empty."""
+    """Return the share of rows in both states among the rows in either, 0 to 1; 1 if both are empty."""
     now, wanted = _rows(state), _rows(gold)
     together = (now | wanted).total()
     return (now & wanted).total() / together if together else 1.0
