@@ -84,10 +84,10 @@ def test_what_a_run_changed_in_its_models_config_reaches_vllm(asked, tiny_model,
 )
 def test_adapters_that_vllm_does_not_take(config: dict[str, Any], message: str):
     with pytest.raises(ConfigError, match=message):
-        lora_options([LoraConfig(**config)], ["the adapter"])
+        lora_options({"the adapter": LoraConfig(**config)})
 
 
 def test_the_rank_is_the_least_that_vllm_has_room_for():
-    assert lora_options([LoraConfig(r=8), LoraConfig(r=20)], ["a", "b"])["max_lora_rank"] == 32
+    assert lora_options({"a": LoraConfig(r=8), "b": LoraConfig(r=20)})["max_lora_rank"] == 32
     wider = LoraConfig(r=8, rank_pattern={"v_proj": 33}, alpha_pattern={"o_proj": 20})
-    assert lora_options([wider], ["a"])["max_lora_rank"] == 64
+    assert lora_options({"a": wider})["max_lora_rank"] == 64

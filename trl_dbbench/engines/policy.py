@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -151,7 +151,7 @@ class Policy:
     """Another value whenever the weights have changed."""
     any_rank: Callable[[bool], bool] | None = None
     """Where a forward pass is a collective of all ranks: tells all of them whether one has said `True`."""
-    config_changes: Mapping[str, Any] = MappingProxyType({})
+    config_changes: Mapping[str, Any] | None = None
     """Changes that a run made to its model's config, as the function `config_changes` finds them."""
 
     def __init__(
@@ -160,9 +160,7 @@ class Policy:
         tokenizer: PreTrainedTokenizerBase,
         precision: torch.dtype | None = None,
     ):
-        self.model = model
-        self.tokenizer = tokenizer
-        self.precision = precision
+        self.model, self.tokenizer, self.precision = model, tokenizer, precision
 
     @property
     def name_or_path(self) -> str:
@@ -210,6 +208,7 @@ class Policy:
         return torch.autocast(self.device.type, self.precision) if self.precision else nullcontext()
 
 
+@dataclass(eq=False)
 class ServedPolicy:
     """Weights that vLLM has or loads itself; here are the tokenizer and the settings of the model.
 
@@ -217,32 +216,21 @@ class ServedPolicy:
         name_or_path: the model's folder or hub id.
         adapter: a LoRA adapter's folder, which the servers see under the same path, or its hub id. In
             process it may be set to another of `adapters`, or to `None`, between rollouts.
-        adapters: those that it may be set to.
+        adapters: those that it may be set to; by default `adapter`.
         computes_in: of the training that the adapter comes from; "auto" is what the model's config says.
         revision: of the model, for vLLM in process.
         config_changes: of the model's config, for the same.
     """
 
-    context: int | None = None  # vLLM says
-
-    def __init__(
-        self,
-        name_or_path: str,
-        tokenizer: PreTrainedTokenizerBase,
-        adapter: str | Path | None = None,
-        *,
-        adapters: Sequence[str | Path] = (),
-        computes_in: Precision = AUTO,
-        revision: str | None = None,
-        config_changes: Mapping[str, Any] | None = None,
-    ):
-        self.name_or_path = name_or_path
-        self.tokenizer = tokenizer
-        self.adapter = adapter
-        self.adapters = list(adapters) or ([] if adapter is None else [adapter])
-        self.computes_in = computes_in
-        self.revision = revision
-        self.config_changes = dict(config_changes or {})
+    name_or_path: str
+    tokenizer: PreTrainedTokenizerBase
+    adapter: str | Path | None = None
+    _: KW_ONLY
+    adapters: Sequence[str | Path] = ()
+    computes_in: Precision = AUTO
+    revision: str | None = None
+    config_changes: Mapping[str, Any] | None = None
+    context: ClassVar[int | None] = None  # vLLM says
 
     @property
     def longrope_context(self) -> int | None:

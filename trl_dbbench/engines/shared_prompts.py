@@ -136,6 +136,29 @@ class Layout:
     rows: torch.Tensor  # (M,), the target's place in the batch's completions
     columns: torch.Tensor  # (M,)
 
+    @classmethod
+    def of(
+        cls,
+        tokens: Tokens,
+        groups: Sequence[Group | Tree],
+        places: torch.Tensor,
+        positions: torch.Tensor,
+        predicts: torch.Tensor,
+        targets: torch.Tensor,
+    ) -> Layout:
+        """Take the tokens of a batch at `places` (2, S), and `targets` (2, M) of its completions."""
+        ids = tokens.input_ids
+        (from_rows, from_columns), (rows, columns) = places.to(ids.device), targets.to(ids.device)
+        return cls(
+            groups=tuple(groups),
+            input_ids=ids[from_rows, from_columns][None],
+            position_ids=positions[None].to(ids.device),
+            predicts=predicts.to(ids.device),
+            targets=ids[rows, tokens.width + columns][None],
+            rows=rows,
+            columns=columns,
+        )
+
 
 FOLLOWS = "follows"
 """The key of `Tokens.follows` in a scored batch."""
@@ -153,11 +176,7 @@ class Tokens(NamedTuple):
 
     @classmethod
     def of(cls, batch: dict[str, Any], shares_prompts: bool = True) -> Tokens:
-        """Take them from a scored batch.
-
-        Args:
-            shares_prompts: whether the model computes what sequences share once.
-        """
+        """Take them from a scored batch, for a model that shares prompts or computes sequences `apart`."""
         ids, mask = (
             torch.cat([batch[f"prompt_{of}"], batch[f"completion_{of}"]], dim=1) for of in ("ids", "mask")
         )
@@ -182,7 +201,7 @@ def same_prompt(tokens: Tokens) -> list[list[int]]:
 
 def lay_out(tokens: Tokens, prompts: Iterable[Sequence[int]]) -> Layout:
     """Put some rows of a batch into one: the wanted rows of each prompt."""
-    input_ids, width, device = tokens.input_ids, tokens.width, tokens.input_ids.device
+    width, device = tokens.width, tokens.input_ids.device
     shown = tokens.attention_mask[:, :width].sum(dim=1).tolist()
     lengths = tokens.attention_mask[:, width:].sum(dim=1).tolist()
     groups: list[Group] = []
@@ -199,17 +218,8 @@ def lay_out(tokens: Tokens, prompts: Iterable[Sequence[int]]) -> Layout:
             targets.append(_places(row, 0, lengths[row]))
         groups.append(Group(start, prefix, len(rows), suffix, device))
         start = groups[-1].end
-    from_rows, from_columns = torch.cat(pieces, dim=1).to(device)
-    of_rows, of_columns = torch.cat(targets, dim=1).to(device)
-    return Layout(
-        groups=tuple(groups),
-        input_ids=input_ids[from_rows, from_columns][None],
-        position_ids=from_columns[None],
-        predicts=torch.cat(predicts).to(device),
-        targets=input_ids[of_rows, width + of_columns][None],
-        rows=of_rows,
-        columns=of_columns,
-    )
+    places = torch.cat(pieces, dim=1)
+    return Layout.of(tokens, groups, places, places[1], torch.cat(predicts), torch.cat(targets, dim=1))
 
 
 def _places(row: int, first: int, count: int) -> torch.Tensor:
@@ -345,15 +355,12 @@ class SharedPrompts:
         batch_size: int | None = None,
         compute_entropy: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None] | None:
-        """Return the log-probabilities and entropies of the completions' tokens, by a model whose forward can
-        share prompts.
+        """Return the log-probabilities and entropies of the completions' tokens, (B, T) both, 0 on padding;
+        `None` if sharing is not worth it.
 
         Args:
             batch_size: rows of a forward pass; all if left out. Ranks that share the weights go through as
                 many passes as in the usual forward.
-
-        Returns:
-            (B, T) both, 0 on padding. `None` if sharing is not worth it.
         """
         layouts = layouts_of(tokens, batch_size)
         if not layouts:

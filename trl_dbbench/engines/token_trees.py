@@ -44,20 +44,17 @@ def places_of(tokens: Tokens) -> list[tuple[list[int], list[int]]]:
         columns = [column for column, shown in enumerate(mask) if shown]
         prompt = sum(mask[:width])
         before = [
-            place - 1 if place < prompt else _place(after[column - width], prompt)
+            # `NOTHING_BEFORE` is less than any column
+            place - 1 if place < prompt else max(NOTHING, prompt + after[column - width])
             for place, column in enumerate(columns)
         ]
         rows.append((columns, before))
     return rows
 
 
-def _place(after: int, prompt: int) -> int:
-    return NOTHING if after == NOTHING_BEFORE else prompt + after
-
-
 def lay_out_trees(tokens: Tokens, rows: Sequence[int]) -> Layout:
     """Put some rows of a batch into one, each a tree."""
-    input_ids, width, device = tokens.input_ids, tokens.width, tokens.input_ids.device
+    width, device = tokens.width, tokens.input_ids.device
     trees, ids, positions, predicts, targets = [], [], [], [], []
     assert tokens.follows is not None
     start, chosen = 0, [*rows]
@@ -79,17 +76,8 @@ def lay_out_trees(tokens: Tokens, rows: Sequence[int]) -> Layout:
         predicts += [place for place, *_ in scored]
         targets += [target for _, *target in scored]
         start += len(columns)
-    from_rows, from_columns = torch.tensor(ids, device=device).T
-    of_rows, of_columns = torch.tensor(targets, device=device).T
-    return Layout(
-        groups=tuple(trees),
-        input_ids=input_ids[from_rows, from_columns][None],
-        position_ids=torch.cat(positions)[None].to(device),
-        predicts=torch.tensor(predicts, device=device),
-        targets=input_ids[of_rows, width + of_columns][None],
-        rows=of_rows,
-        columns=of_columns,
-    )
+    places, targeted = (torch.tensor(each).T for each in (ids, targets))
+    return Layout.of(tokens, trees, places, torch.cat(positions), torch.tensor(predicts), targeted)
 
 
 Usual = Callable[[torch.Tensor, torch.Tensor, int, int | None], tuple[torch.Tensor, torch.Tensor | None]]
@@ -111,7 +99,6 @@ def score_sequences(
     for number, (row, columns) in enumerate(sequences):
         ids[number, longest - len(columns) :] = input_ids[row, columns]
         mask[number, longest - len(columns) :] = 1
-    values = usual(ids, mask, longest - 1, batch_size)
     # a token's value is taken from the first sequence that has it
     first: dict[tuple[int, int], tuple[int, int]] = {}
     for number, (row, columns) in enumerate(sequences):
@@ -120,13 +107,9 @@ def score_sequences(
                 first.setdefault((row, column - width), (number, longest - len(columns) + place - 1))
     to, source = (torch.tensor(list(each), device=ids.device).T for each in (first.keys(), first.values()))
 
-    def placed(computed: torch.Tensor | None) -> torch.Tensor | None:
-        if computed is None:
-            return None
-        return computed.new_zeros(len(input_ids), tokens.completion).index_put(
-            tuple(to), computed[tuple(source)]
-        )
+    def placed(computed: torch.Tensor) -> torch.Tensor:
+        values = computed.new_zeros(len(input_ids), tokens.completion)
+        return values.index_put(tuple(to), computed[tuple(source)])
 
-    logps = placed(values[0])
-    assert logps is not None
-    return logps, placed(values[1])
+    logps, entropies = usual(ids, mask, longest - 1, batch_size)
+    return placed(logps), None if entropies is None else placed(entropies)

@@ -39,7 +39,6 @@ from trl_dbbench.engines.vllm.servers import (
 )
 from trl_dbbench.engines.vllm.weights import AdapterWeights, FullWeights, ServedWeights, way_of
 from trl_dbbench.episode.types import Completion, Request
-from trl_dbbench.errors import ConfigError
 from trl_dbbench.utils.ranks import Ranks
 
 logger = logging.getLogger(__name__)
@@ -142,12 +141,8 @@ class VLLMEngine:
         if home is None or not home.up:
             servers = self.servers.servers
             prompts = Counter(server.url for server in self._homes.values())
-            order = [servers[(self._first + place) % len(servers)] for place in range(len(servers))]
-            home = min(
-                (server for server in order if server.up),
-                key=lambda server: prompts[server.url],
-                default=None,
-            )
+            up = [server for server in (*servers[self._first :], *servers[: self._first]) if server.up]
+            home = min(up, key=lambda server: prompts[server.url], default=None)
             if home is not None:
                 self._homes[prompt] = home
         return home
@@ -183,11 +178,6 @@ class VLLMBackend:
         return not self._weights.full
 
     def __init__(self, args: Any, policy: Policy | ServedPolicy):
-        if not args.vllm_server_urls:
-            raise ConfigError(
-                "engine: vllm needs vllm_server_urls, the addresses of running servers such as "
-                "http://10.0.0.7:8000."
-            )
         self._policy = policy
         way = way_of(policy, "vllm_server_urls", ServedWeights, FullWeights, AdapterWeights)
         self._weights = way(policy, args)

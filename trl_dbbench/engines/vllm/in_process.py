@@ -85,7 +85,9 @@ class InProcessEngine(AskedEngine):
         try:
             while self._take(episodes):
                 if self._engine.has_unfinished_requests():
-                    for output in self._step():
+                    with _reporting("in the rollout"):
+                        outputs = self._engine.step()
+                    for output in outputs:
                         self._answer(output)
         except BaseException:
             with suppress(Exception):  # an engine that has failed may refuse
@@ -139,12 +141,6 @@ class InProcessEngine(AskedEngine):
             ) from error
         return id
 
-    def _step(self) -> list[Any]:
-        try:
-            return self._engine.step()
-        except Exception as error:
-            raise _failed("in the rollout", error) from error
-
     def _answer(self, output: Any) -> None:
         asked = self._asked.pop(output.request_id, None)
         if asked is None:  # another rank's
@@ -159,13 +155,19 @@ class InProcessEngine(AskedEngine):
         asked.answer(Completion(ids, logprobs))
 
 
-def _failed(when: str, error: Exception) -> EngineError:
-    """Return the error for vLLM's, PyTorch's or CUDA's own."""
-    return EngineError(
-        f"vLLM failed {when}: {type(error).__name__}: {one_line(error)} Continue the training with "
-        "resume_from_checkpoint; if memory was short, with a smaller vllm_gpu_memory_utilization or "
-        "per_device_train_batch_size."
-    )
+@contextmanager
+def _reporting(when: str) -> Iterator[None]:
+    """Raise EngineError where vLLM, PyTorch or CUDA raise their own."""
+    try:
+        yield
+    except DBBenchError:
+        raise
+    except Exception as error:
+        raise EngineError(
+            f"vLLM failed {when}: {type(error).__name__}: {one_line(error)} Continue the training with "
+            "resume_from_checkpoint; if memory was short, with a smaller vllm_gpu_memory_utilization or "
+            "per_device_train_batch_size."
+        ) from error
 
 
 class InProcessBackend:
@@ -196,8 +198,7 @@ class InProcessBackend:
         with together(), _random_state_kept():
             self._llm: Any = self._load(args)
         self._weights.open(self._llm)
-        if self._sleeps:
-            self._llm.sleep(level=self._weights.sleep_level)
+        self._sleep()
 
     def _load(self, args: Any) -> Any:
         # in this process; without a bound thread to each core, which the training's threads would keep
@@ -249,7 +250,8 @@ class InProcessBackend:
     @contextmanager
     def engine(self) -> Iterator[InProcessEngine]:
         """The engine, awake and with the weights as they are now. EngineError if memory is short for it."""
-        adapter = self._wake()
+        with _reporting("before the rollout"):
+            adapter = self._wake()
         try:
             yield InProcessEngine(
                 self._llm,
@@ -266,17 +268,12 @@ class InProcessBackend:
 
     def _wake(self) -> Any:
         """Give vLLM its memory and the weights as they are now; return its request of the adapter."""
-        try:
-            if self._sleeps:
-                torch.cuda.empty_cache()  # what the update has freed
-                self._llm.wake_up(tags=["weights"])
-            adapter = self._weights.bring(self._llm)
-            if self._sleeps:
-                self._llm.wake_up(tags=["kv_cache"])
-        except DBBenchError:
-            raise
-        except Exception as error:
-            raise _failed("before the rollout", error) from error
+        if self._sleeps:
+            torch.cuda.empty_cache()  # what the update has freed
+            self._llm.wake_up(tags=["weights"])
+        adapter = self._weights.bring(self._llm)
+        if self._sleeps:
+            self._llm.wake_up(tags=["kv_cache"])
         return adapter
 
     def _sleep(self) -> None:

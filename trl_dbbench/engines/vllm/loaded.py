@@ -39,8 +39,8 @@ class AdapterWeights(TrainedWeights):
 
     def __init__(self, policy: TrainedPolicy, args: Any):
         super().__init__(policy, args)
-        self.options = lora_options([policy.model.active_peft_config], ["the adapter that is trained"])
-        self.options |= loading_options(policy)
+        adapters = {"the adapter that is trained": policy.model.active_peft_config}
+        self.options = lora_options(adapters) | loading_options(policy)
         if getattr(policy.model, "is_loaded_in_8bit", False):
             raise ConfigError("vLLM cannot load a model in 8 bits: set load_in_4bit, or leave use_vllm out.")
         self._request: Any = None
@@ -97,13 +97,11 @@ class WeightsOfDisk(Weights):
     """A model that vLLM loads itself, with an adapter or without; see `ServedPolicy`."""
 
     def __init__(self, policy: ServedPolicy, args: Any):
-        self.options = loading_options(policy)
-        self._adapters = [str(adapter) for adapter in policy.adapters]
-        if self._adapters:
-            self.options |= lora_options(
-                [PeftConfig.from_pretrained(adapter) for adapter in self._adapters], self._adapters
-            )
         self._policy = policy
+        self._adapters = [str(adapter) for adapter in policy.adapters or (policy.adapter,) if adapter]
+        self.options = loading_options(policy)
+        if self._adapters:
+            self.options |= lora_options({each: PeftConfig.from_pretrained(each) for each in self._adapters})
 
     def bring(self, llm: Any) -> Any:
         if self._policy.adapter is None:
@@ -113,11 +111,12 @@ class WeightsOfDisk(Weights):
         return _loaded(llm, f"adapter-{number}", number, path)
 
 
-def lora_options(configs: list[PeftConfig], names: list[str]) -> dict[str, Any]:
-    """Return vLLM's options for these adapters. Only one of them is in use at a time."""
-    for config, name in zip(configs, names, strict=True):
+def lora_options(adapters: dict[str, PeftConfig]) -> dict[str, Any]:
+    """Return vLLM's options for these adapters, by name. Only one of them is in use at a time."""
+    for name, config in adapters.items():
         check_lora(config, name, "use_vllm")
-    rank = max(rank for config in configs for rank in (config.r, *(config.rank_pattern or {}).values()))
+    ranks = [(config.r, *(config.rank_pattern or {}).values()) for config in adapters.values()]
+    rank = max(map(max, ranks))
     allowed = [each for each in RANKS_OF_VLLM if each >= rank]
     if not allowed:
         raise ConfigError(f"vLLM takes adapters up to rank {RANKS_OF_VLLM[-1]}; the rank here is {rank}.")
@@ -126,10 +125,14 @@ def lora_options(configs: list[PeftConfig], names: list[str]) -> dict[str, Any]:
 
 def loading_options(policy: TrainedPolicy | ServedPolicy) -> dict[str, Any]:
     """Return vLLM's options to load the policy's own model as the policy has it."""
-    options: dict[str, Any] = {"revision": policy.revision, "hf_overrides": policy.config_changes}
-    options["dtype"] = policy.computes_in.dtype
-    if policy.computes_in.quantization == "bitsandbytes":  # of others the model's own config.json says it
-        options["quantization"] = "bitsandbytes"
+    dtype, quantization = policy.computes_in
+    options = {
+        "revision": policy.revision,
+        "hf_overrides": policy.config_changes,
+        "dtype": dtype,
+        # of others the model's own config.json says it
+        "quantization": quantization if quantization == "bitsandbytes" else None,
+    }
     return {name: value for name, value in options.items() if value}
 
 
