@@ -166,8 +166,7 @@ class TransformersEngine(AskedEngine):
             with evaluating(self.model), laid_out, torch.compiler.set_stance("force_eager"):
                 while True:
                     batch = self._next_batch(episodes)
-                    busy = bool(batch)
-                    if not self._any_rank(busy):
+                    if not self._any_rank(bool(batch)):
                         return
                     self._asked = {asked.request.row: asked for asked in batch}
                     self.complete([asked.request for asked in batch] or [_DUMMY], self._answer)
@@ -306,28 +305,21 @@ class TransformersEngine(AskedEngine):
         """
         self._decide(requests)
         asked = {request.row: request for request in requests}
-        held = {  # with the place of each in the cache
-            row.request.row: (row, place)
-            for place, row in enumerate(self._rows)
-            if row.request.row in asked and row.is_continued_by(asked[row.request.row])
-        }
+        held, at = dict[int, _Row](), dict[int, Piece]()  # at: where the ids of a row lie that are not shared
+        for place, row in enumerate(self._rows):
+            number = row.request.row
+            if number in asked and row.is_continued_by(asked[number]):
+                held[number], at[number] = row, Piece(self._cache, place, row.start, 0)
         new = {request.row: self._begun(request) for request in requests if request.row not in held}
         if self._shares:
-            self._share([*dict.fromkeys([*(row.prompt for row, _ in held.values()), *new.values()])])
-            prompts = dict[tuple[int, ...], Piece]()
+            self._share([*dict.fromkeys([*(row.prompt for row in held.values()), *new.values()])])
         else:
             prompts = self._prefill([*dict.fromkeys(new.values())])
-        rows, at = [], {}
+            at |= {number: prompts[ids] for number, ids in new.items()}
+        rows = []
         for number, request in asked.items():
-            if number in held:
-                row, place = held[number]
-                at[number] = Piece(self._cache, place, row.start, 0)
-            else:
-                row = _Row(request, cached=new[number])
-                if self._shares:
-                    row.prompt = new[number]
-                else:
-                    at[number] = prompts[new[number]]
+            ids = new.get(number, ())
+            row = held.get(number) or _Row(request, cached=ids, prompt=ids if self._shares else ())
             row.begin(request)
             rows.append(row)
         if self._prompts is not None:  # those of a prompt side by side
