@@ -80,14 +80,10 @@ HISTORIES = ("kept", "template")
 """Ways to show earlier turns: as they were written, or as the template shows them."""
 
 _REMEDY_SHOTS = f"{_REMEDY} Or leave few_shot out."
-
 _REMEDY_THOUGHTS = (
     f"{_REMEDY} Or set `history: template`, which trains each turn after what the template shows of earlier "
-    "ones. "
-    "Or switch thoughts off where the template can: "
-    "`chat_template_kwargs: {enable_thinking: false}`."
+    "ones. Or switch thoughts off where the template can: `chat_template_kwargs: {enable_thinking: false}`."
 )
-
 _REMEDY_END = "Add the token that ends its turns to eos_token_id in the model's generation_config.json."
 
 
@@ -196,9 +192,8 @@ class ChatFormat:
         ]
         try:
             text = self._render(shown, tools=tools)
-            if all(f"{_PLACEHOLDER}-{place}." in text for place in turns) and not self._left_out(
-                shown, tools
-            ):
+            all_shown = all(f"{_PLACEHOLDER}-{place}." in text for place in turns)
+            if all_shown and not self._left_out(shown, tools):
                 return self._with_turns(text, turns)
         except TEMPLATE_ERRORS:
             pass  # it reads the calls of a turn, which `_shown` leaves in the text
@@ -211,26 +206,18 @@ class ChatFormat:
 
     def _left_out(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str | None:
         """Return what the template does not show of these messages and tools; replies may lose their text."""
-        marked = {
-            place: f"MESSAGE-{place}."
-            for place, message in enumerate(messages)
-            if message.get("content") and message.get("role") != "assistant"
-        }
-        text = self._render(
-            [
-                message | {"content": marked.get(n, message.get("content"))}
-                for n, message in enumerate(messages)
-            ],
-            tools=tools,
-        )
-        for place, mark in marked.items():
-            if mark not in text:
-                return f"message {place + 1}, of the role {messages[place].get('role')!r}"
+        marked = list(messages)
+        for place, message in enumerate(messages):
+            if message.get("content") and message.get("role") != "assistant":
+                marked[place] = message | {"content": f"MESSAGE-{place}."}
+        text = self._render(marked, tools=tools)
+        for place, message in enumerate(marked):
+            if message is not messages[place] and message["content"] not in text:
+                return f"message {place + 1}, of the role {message.get('role')!r}"
         told = " ".join([text, *(message["content"] for message in messages if message.get("content"))])
         names = (tool.get("function", {}).get("name", "") for tool in tools or ())
-        return next(
-            (f"the tool {name!r}; describe it in a message" for name in names if name not in told), None
-        )
+        missing = next((name for name in names if name not in told), None)
+        return None if missing is None else f"the tool {missing!r}; describe it in a message"
 
     def _client_message(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return a message as templates read it: arguments of calls as objects, content as one text.
@@ -290,7 +277,7 @@ class ChatFormat:
         """
         if ids and ids[-1] in self.eos_token_ids:
             ids = ids[:-1]
-        return self._begun + self.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+        return self._begun + self._decode(ids)
 
     # --- rendering --------------------------------------------------------------------------------
 
@@ -351,14 +338,10 @@ class ChatFormat:
     def _content_ids(self, turn: Turn) -> list[int]:
         """Return the sampled ids after the turn's thought; tokenise its text if none begins there."""
         ids, content = self._unended_ids(turn), after_thoughts(turn.text).strip()
-
-        def text(start: int) -> str:
-            return self.tokenizer.decode(ids[start:], clean_up_tokenization_spaces=False)
-
         # the text gets shorter token by token
-        first = bisect_left(range(len(ids)), -len(content), key=lambda start: -len(text(start)))
+        first = bisect_left(range(len(ids)), -len(content), key=lambda start: -len(self._decode(ids[start:])))
         for start in range(max(0, first - 2), min(len(ids), first + 3)):
-            if text(start) == content:
+            if self._decode(ids[start:]) == content:
                 return ids[start:]
         return self._encode(content)
 
@@ -399,6 +382,9 @@ class ChatFormat:
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
 
     # --- data -------------------------------------------------------------------------------------
 
@@ -447,8 +433,7 @@ class ChatFormat:
             # with the thought, which is empty here, in the text or in a field
             forms += [sent | {"content": text}, sent | dict.fromkeys(THOUGHT_FIELDS, _THOUGHT)]
         with suppress(*TEMPLATE_ERRORS):
-            context = self.context_ids(self._encode(self._render([_QUESTION])), [turn, turn])
-            read = self.tokenizer.decode(context, clean_up_tokenization_spaces=False)
+            read = self._decode(self.context_ids(self._encode(self._render([_QUESTION])), [turn, turn]))
             observed = self._observed("OBSERVATION")
             if any(read == self._render([_QUESTION, *[form, observed] * 2]) for form in forms):
                 return

@@ -141,15 +141,20 @@ class Judge:
             grader = self._grader or grader_of(task, protocol_grader)
             if isinstance(grader, SQLGrader):
                 return Verdict(self._sql_right(task, answer.text or "".join(statements[-1:]), grader))
-            return Verdict(self._answer_right(task, answer, grader))
+            if task.gold.answer is None:
+                raise EnvironmentFault(
+                    f"the grader {grader.name} needs a gold answer, and the task has only SQL"
+                )
+            gold = list(task.gold.answer) if self._grader is None else grader.gold(task.gold.answer)
+            return Verdict(bool(grader.judge(answer.for_grader(grader.name), gold)))
         state = sandbox.state()
         published, digest = published_right(task, state), state_digest(state)
-        gold = self.gold_state(task)
-        if gold.state is None:
+        gold_tables = self.gold_state(task)
+        if gold_tables.state is None:
             if published is None:
-                raise EnvironmentFault(f"the gold SQL fails on this database: {gold.error}")
+                raise EnvironmentFault(f"the gold SQL fails on this database: {gold_tables.error}")
             return Verdict(published, published, digest)
-        return Verdict(same_state(state, gold.state), published, digest)
+        return Verdict(same_state(state, gold_tables.state), published, digest)
 
     def check_task(self, task: Task, protocol: AgentProtocol) -> None:
         """Raise for a task whose episodes could not be judged in this protocol.
@@ -181,12 +186,6 @@ class Judge:
                 f"{protocol.name} needs. Add 'sql', or set protocol: text or tools."
             )
 
-    def _answer_right(self, task: Task, answer: Answer, grader: Grader) -> bool:
-        if task.gold.answer is None:
-            raise EnvironmentFault(f"the grader {grader.name} needs a gold answer, and the task has only SQL")
-        gold = list(task.gold.answer) if self._grader is None else grader.gold(task.gold.answer)
-        return bool(grader.judge(answer.for_grader(grader.name), gold))
-
     def _sql_right(self, task: Task, sql: str, grader: SQLGrader) -> bool:
         """Judge on each database of a suite. The gold may give nothing on some, but not on all."""
         told = False
@@ -208,16 +207,15 @@ class Judge:
             return task.gold.results
         if task.gold.sql is None:
             raise EnvironmentFault(f"the grader {grader.name} needs gold SQL, which the task has not")
-        return [self._gold_result(task, grader.rewrite(task.gold.sql))]
+        sql = grader.rewrite(task.gold.sql)
 
-    def _gold_result(self, task: Task, sql: str) -> Result:
         def make() -> Result:
             gold, problem = execute_untruncated(self._database, task, sql)
             if gold is None:
                 raise EnvironmentFault(f"the gold SQL cannot be judged by: {problem}")
             return gold
 
-        return self._results.get((task.tables_key, sql), make, _is_small)
+        return [self._results.get((task.tables_key, sql), make, _is_small)]
 
     def gold_state(self, task: Task) -> GoldState:
         """Return the tables after the gold SQL; remembered unless it ran out of time, or reads the clock."""

@@ -273,19 +273,17 @@ def _tool(name: str, does: str, argument: str, schema: dict[str, Any]) -> dict[s
     return {"type": "function", "function": {"name": name, "description": does, "parameters": parameters}}
 
 
-_STATEMENT = {"type": "string", "description": "The SQL statement."}
+def _execute_sql(database: str) -> dict[str, Any]:
+    does = f"Runs one SQL statement on the {database} and returns its rows or its error."
+    return _tool("execute_sql", does, "query", {"type": "string", "description": "The SQL statement."})
+
+
 _VALUES = {
     "type": "array",
     "items": {"type": "string"},
     "description": "The answer, each value or row as a string.",
 }
-
-EXECUTE_SQL = _tool(
-    "execute_sql",
-    "Runs one SQL statement on the MySQL database and returns its rows or its error.",
-    "query",
-    _STATEMENT,
-)
+EXECUTE_SQL = _execute_sql("MySQL database")
 COMMIT_FINAL_ANSWER = _tool(
     "commit_final_answer",
     "Ends the session with the answer. After a change of the tables, any answer will do.",
@@ -377,12 +375,6 @@ class TextSQLProtocol(TextProtocol):
         return f"Action: Answer\nFinal Answer:\n```sql\n{action.text}\n```"
 
 
-_LOOK = _tool(
-    "execute_sql",
-    "Runs one SQL statement on the database and returns its rows or its error.",
-    "query",
-    _STATEMENT,
-)
 SUBMIT_SQL = _tool(
     "submit_sql",
     "Ends the session with the query whose rows are the answer.",
@@ -398,7 +390,7 @@ class ToolsSQLProtocol(ToolsProtocol):
     system_prompt: ClassVar[str] = TOOLS_SQL_SYSTEM_PROMPT
     name: ClassVar[str] = "tools_sql"
     grader: ClassVar[str] = "strict"
-    tools: ClassVar[list[dict[str, Any]] | None] = [_LOOK, SUBMIT_SQL]
+    tools: ClassVar[list[dict[str, Any]] | None] = [_execute_sql("database"), SUBMIT_SQL]
 
     def _answer(self, arguments: dict[str, Any]) -> Action:
         query = arguments.get("query")

@@ -47,24 +47,17 @@ THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
 _MESSAGE_START = "<|start|>"
 
-_TAIL = re.compile(
-    "(?:"
-    + "|".join(rf"{re.escape(opened)}\s*(?:{re.escape(closed)}\s*)?" for opened, closed in THOUGHTS)
-    + rf"|{re.escape(_MESSAGE_START)}assistant)\Z"
-)
-_OWN_THOUGHTS = re.compile(
-    r"(?:\s*+(?:"
-    + "|".join(rf"{re.escape(opened)}.*?(?:{re.escape(closed)}|\Z)" for opened, closed in THOUGHTS)
-    + "))+",
-    re.DOTALL,
-)
+
+def _thought(form: str) -> str:
+    """Return the pattern of any family's thought, given its form with `{0}` and `{1}` for the marks."""
+    return "|".join(form.format(*map(re.escape, marks)) for marks in THOUGHTS)
+
+
+_TAIL = re.compile("(?:" + _thought(r"{0}\s*(?:{1}\s*)?") + rf"|{re.escape(_MESSAGE_START)}assistant)\Z")
+_OWN_THOUGHTS = re.compile(r"(?:\s*+(?:" + _thought(r"{0}.*?(?:{1}|\Z)") + "))+", re.DOTALL)
 """The thoughts that a turn begins with."""
 
-_EMPTY_THOUGHT = re.compile(
-    r"\s*(?:"
-    + "|".join(rf"{re.escape(opened)}\s*{re.escape(closed)}" for opened, closed in THOUGHTS)
-    + r")\s*"
-)
+_EMPTY_THOUGHT = re.compile(r"\s*(?:" + _thought(r"{0}\s*{1}") + r")\s*")
 
 Call = tuple[str, dict[str, Any]]
 """A function's name and its arguments."""
