@@ -28,7 +28,7 @@ from trl_dbbench.episode.protocol import (
     get_protocol,
 )
 from trl_dbbench.episode.templates import keeping_variants, knows_thoughts, load_chat_template
-from trl_dbbench.episode.tool_calls import THOUGHT_FIELDS, THOUGHTS, after_thoughts, tool_call
+from trl_dbbench.episode.tool_calls import THOUGHT_FIELDS, THOUGHTS, after_thoughts, thought_of, tool_call
 from trl_dbbench.episode.types import Completion, Turn
 from trl_dbbench.errors import ConfigError
 
@@ -228,6 +228,13 @@ def test_a_thought_that_the_prompt_opens(tokenizer: PreTrainedTokenizerBase, fam
 
     assert isinstance(read(DRAFT), Invalid)
     assert read(f"{DRAFT}\n</think>\n\n{SAID}") == Operation("SELECT 1")
+
+
+@pytest.mark.parametrize(("opened", "closed"), THOUGHTS)
+def test_a_mark_after_the_thought_is_text(opened: str, closed: str) -> None:
+    sql = f"SELECT '{closed}' FROM t"
+    turn = f"{opened}\nI look.\n{closed}\n\n{sql}"
+    assert (thought_of(turn), after_thoughts(turn).strip()) == ("I look.", sql)
 
 
 def test_thoughts_switched_off(tokenizer: PreTrainedTokenizerBase) -> None:
