@@ -66,10 +66,7 @@ class Backend(Protocol):
 
 
 def engine_of(args: Any) -> str:
-    """Return the name of the engine that `EngineSettings` or a `DBBenchGRPOConfig` choose.
-
-    If `engine` names none: vLLM where it is asked for or servers are named, else transformers.
-    """
+    """Return the name of the engine that `EngineSettings` or a `DBBenchGRPOConfig` choose."""
     return args.engine or ("vllm" if args.use_vllm or args.vllm_server_urls else "transformers")
 
 

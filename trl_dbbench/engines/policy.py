@@ -143,8 +143,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 class Policy:
     """A model in this process, with an adapter or without, whose weights stay as they are.
 
-    Args:
-        precision: what the model computes in, where that is not the type of its weights.
+    It computes in `precision`, by default in the type of its weights.
     """
 
     version: Hashable = None
@@ -174,7 +173,6 @@ class Policy:
 
     @property
     def eos_token_ids(self) -> list[int]:
-        """Every id that ends a turn."""
         return eos_token_ids(self.model.generation_config, self.tokenizer)
 
     @property
@@ -242,7 +240,6 @@ class ServedPolicy:
 
     @property
     def eos_token_ids(self) -> list[int]:
-        """Every id that ends a turn."""
         try:
             declared = GenerationConfig.from_pretrained(self.name_or_path, revision=self.revision or "main")
         except OSError:  # not every model has one

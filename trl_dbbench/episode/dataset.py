@@ -23,8 +23,9 @@ DRAW = "draw"
 FRESH_ROWS = 1_000_000
 """Rows in an epoch of fresh tasks; more than any run has steps."""
 
-_FRESH_CHECKED = 32
-"""Generated tasks sampled for the checks before a run."""
+CHECKED_TASKS = 32
+"""Tasks checked before a run: the first fresh ones, or some spread over the dataset, since reading 100,000
+would take a minute."""
 
 _CHUNK = 1_000
 """Tasks held as Python objects at once, to bound memory."""
@@ -99,7 +100,6 @@ def to_fresh_dataset(
 
     Args:
         task: gives the task of a draw, counted from 0; always the same one for the same number.
-        protocol, system_prompt: as in `to_dataset`.
     """
     source = get_protocol(protocol) if isinstance(protocol, str) else protocol
     draws = Dataset.from_dict({DRAW: range(FRESH_ROWS)})
@@ -109,10 +109,6 @@ def to_fresh_dataset(
 def is_fresh(dataset: Dataset) -> bool:
     """Return whether rows are made when they are read, so that they cannot all be checked."""
     return dataset.column_names == [DRAW]
-
-
-CHECKED_TASKS = 32
-"""Tasks checked before a run, spread over the dataset; reading 100,000 would take a minute."""
 
 
 def tasks_to_check(*datasets: Dataset | None) -> Iterator[Task]:
@@ -125,7 +121,7 @@ def tasks_to_check(*datasets: Dataset | None) -> Iterator[Task]:
 
 def rows_to_check(dataset: Dataset) -> Dataset:
     """Return the rows that are checked before a run: all, or a sample of fresh ones."""
-    return Dataset.from_dict(dataset[:_FRESH_CHECKED]) if is_fresh(dataset) else dataset
+    return Dataset.from_dict(dataset[:CHECKED_TASKS]) if is_fresh(dataset) else dataset
 
 
 def sft_rows(episode: Episode) -> list[dict[str, Any]]:

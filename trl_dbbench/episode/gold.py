@@ -16,8 +16,6 @@ from trl_dbbench.grading.scorers import Result
 from trl_dbbench.tasks import Task
 from trl_dbbench.tasks.skills import operation_of
 
-_A_SECOND_LATER = 1.1
-
 JUDGED = Limits(rows=100_000, characters=16_000_000, cells=2_000_000)
 """Bounds on a judged result, in rows, characters and cells; an agent sees less."""
 
@@ -48,11 +46,8 @@ def execute_alone(database: Database, task: Task, sql: str) -> QueryResult:
 def execute_untruncated(
     database: Database, task: Task, sql: str, limits: Limits = JUDGED
 ) -> tuple[Result | None, str]:
-    """Return the whole result of a query on the task's initial tables; else `None`, and the reason.
-
-    Args:
-        limits: bounds on the result; a larger one is `None`.
-    """
+    """Return the whole result of a query on the task's initial tables; else, also beyond the limits, `None`
+    and the reason."""
     with database.sandbox(task) as sandbox:
         return execute_untruncated_in(sandbox, task, sql, limits)
 
@@ -117,7 +112,7 @@ def changes_with_time(database: Database, task: Task, state: State) -> bool:
     """Return whether a change's gold SQL leaves other tables than `state` a second later."""
     if not reads_clock(database, task):
         return False
-    time.sleep(_A_SECOND_LATER)
+    time.sleep(1.1)
     later = gold_state(database, task).state
     return later is None or not same_state(state, later)
 

@@ -242,12 +242,8 @@ def grader_of(task: Task, protocol_grader: str) -> Grader | SQLGrader:
     return protocols if isinstance(protocols, SQLGrader) and not isinstance(found, SQLGrader) else found
 
 
-def answer_graders(task: Task, override: Grader | None = None) -> list[tuple[Grader, list]]:
-    """Return the graders of a question with answers in words, each with its gold answer.
-
-    Args:
-        override: replaces the task's own grader.
-    """
+def answer_graders(task: Task, override: Grader | None) -> list[tuple[Grader, list]]:
+    """Return the graders of a question answered in words, or their override, each with its gold answer."""
     answer = task.gold.answer or ()
     if override is not None:
         return [(override, override.gold(answer))]

@@ -13,8 +13,6 @@ from trl_dbbench.tasks import Task
 from trl_dbbench.utils.lookup import check_choice
 from trl_dbbench.utils.settings import check_numbers
 
-KEEP = ("right", "all")
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -39,7 +37,7 @@ class Plan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_choice("keep", self.keep, KEEP)
+        check_choice("keep", self.keep, ("right", "all"))
         check_numbers(self, Plan)
 
     def starts(self, tasks: Iterable[Task], player: Player, system_prompt: Opening | None) -> list[Start]:

@@ -109,15 +109,11 @@ def knows_thoughts(template: str) -> bool:
 def check_shows_episodes(
     name: str, tokenizer: Any, observation_role: str, template_kwargs: dict[str, Any], *, remedy: str
 ) -> None:
-    """Raise for a reward model whose chat template cannot show an episode.
+    """Raise ConfigError for a reward model that has no tokenizer, or no chat template that shows an episode.
 
     Args:
-        name: the model's, for the error's text.
         template_kwargs: arguments of the template, including `tools`.
         remedy: advice for the user.
-
-    Raises:
-        ConfigError: if it has no tokenizer, or its template refuses a role or leaves a message out.
     """
     turns = [
         ("system", "RULES"),

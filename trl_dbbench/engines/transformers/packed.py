@@ -29,11 +29,13 @@ Weights = tuple[torch.Tensor, torch.Tensor | None]
 
 @contextmanager
 def packed(model: nn.Module) -> Iterator[None]:
-    """The model computes without gradients, with copies of its weights as they are now.
+    """Compute without gradients, with copies of the weights that lie on a CPU, as they are now.
 
-    Only layers on a CPU are concerned, and where PyTorch has no oneDNN or would not ask MKL, none.
+    Where PyTorch has no oneDNN or would not ask MKL, nothing changes.
     """
-    layers = list(_layers(model)) if _available() else []
+    # how Inductor calls oneDNN; there is no public name for it
+    available = torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    layers = list(_layers(model)) if available else []
     for layer in layers:
         layer.forward = partial(_forward, layer, {})  # type: ignore[method-assign]
     try:
@@ -41,11 +43,6 @@ def packed(model: nn.Module) -> Iterator[None]:
     finally:
         for layer in layers:
             del layer.forward
-
-
-def _available() -> bool:
-    # how Inductor calls oneDNN; there is no public name for it
-    return torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 
 
 def _packs(layer: nn.Linear, dtype: torch.dtype) -> bool:

@@ -228,10 +228,9 @@ class VLLMServers:
         return result
 
     def load_adapter(self, save: Callable[[Path], Path]) -> None:
-        """Save an adapter and bring it to the servers in place of the last one; raises as `connect` does.
+        """Bring an adapter to the servers in place of the last one; raises as `connect` does.
 
-        Args:
-            save: writes it into a folder, and returns which folder in there holds it.
+        `save` writes it into a folder, and returns the folder in there that holds it.
         """
         assert self._adapters is not None
         if not self._loads:  # what a killed run left

@@ -76,8 +76,7 @@ Way = Callable[[Any, Any], Weights]
 def way_of(policy: Policy | ServedPolicy, setting: str, served: Way, full: Way, adapter: Way) -> Way:
     """Return the class for this policy's weights: those that vLLM has, full ones, or a LoRA adapter.
 
-    Args:
-        setting: the one that asks for vLLM, for an error.
+    Raises ConfigError, which names the `setting` that asks for vLLM, if it takes none of them.
     """
     if isinstance(policy, ServedPolicy):
         return served
@@ -111,11 +110,9 @@ NOT_ON_SERVERS = (*NOT_IN_VLLM, "rank_pattern", "alpha_pattern")
 
 
 def check_lora(config: PeftConfig, name: str, setting: str, unread: Sequence[str] = NOT_IN_VLLM) -> None:
-    """Raise ConfigError for an adapter that vLLM does not take, or would compute otherwise.
+    """Raise ConfigError for an adapter that vLLM does not take, or with settings that it leaves `unread`.
 
-    Args:
-        name, setting: the adapter's, and the one that asks for vLLM, for the error.
-        unread: settings that this vLLM does not know.
+    The error names the adapter and the setting that asks for vLLM.
     """
     if config.peft_type != PeftType.LORA:
         raise ConfigError(f"vLLM takes LoRA adapters; {name} is one of {config.peft_type.value}.")
