@@ -91,7 +91,6 @@ class ChatFormat:
     """A tokenizer's chat template, as one protocol uses it.
 
     Args:
-        tokenizer: has a chat template.
         protocol: sets the tools of the prompt and the role of observations.
         eos_token_ids: ids that end a turn; the tokenizer's own if left out. Models with several
             (`<|eot_id|>`, `<|eom_id|>`) list them in their generation config.

@@ -98,10 +98,6 @@ class _Remembered(Generic[T]):
                     self._making.pop(key, None)
 
 
-def _rows_of(gold: GoldState) -> int:
-    return sum(len(table.rows) for table in (gold.state or {}).values())
-
-
 class Judge:
     """Judges episodes on one database. Thread-safe.
 
@@ -109,14 +105,15 @@ class Judge:
     published hash decides; without one, the episode cannot be judged.
 
     Args:
-        database: executes gold SQL.
         grader: replaces the graders of all questions: a name of `grading.GRADERS` or your own dotted path.
     """
 
     def __init__(self, database: Database, grader: str | None = None):
         self._database = database
         self._grader = None if grader is None else get_grader(grader)
-        self._states: _Remembered[GoldState] = _Remembered(_rows_of)
+        self._states: _Remembered[GoldState] = _Remembered(
+            lambda gold: sum(len(table.rows) for table in (gold.state or {}).values())
+        )
         self._results: _Remembered[Result] = _Remembered()
 
     def __call__(

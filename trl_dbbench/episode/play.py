@@ -59,7 +59,6 @@ async def play(
 
     Args:
         dialogue: starts the agent's side of an episode, after the turns in `start.past`.
-        protocol: turns text into actions and results into text.
     """
     role = protocol.observation_role
     episode = Episode(start.task, start.prompt_ids, start.sampling, observation_role=role, shots=start.shots)
@@ -137,8 +136,7 @@ async def _play_turns(
 def noting_faults(episode: Episode, asked_by: str = "") -> Iterator[None]:
     """End an episode whose server crashes or whose database fails in this block, with a warning.
 
-    Args:
-        asked_by: the reward or advantage that uses the database after the episode's end.
+    `asked_by` is the reward or advantage that uses the database after the episode's end.
     """
     prefix = f"{asked_by}: " if asked_by else ""
     where = f"{asked_by} of task" if asked_by else "task"

@@ -167,14 +167,7 @@ class RewrittenDialogue(TokenDialogue):
 
 @dataclass(frozen=True)
 class Player:
-    """Everything that playing needs but the model.
-
-    Args:
-        chat: turns text into token ids, and names the protocol.
-        database: executes the statements. The caller closes it.
-        judge: decides whether an episode ended right.
-        rules: the limits of an episode.
-    """
+    """Everything that playing needs but the model. The caller closes the database."""
 
     chat: ChatFormat
     database: Database
@@ -218,10 +211,7 @@ class Player:
     def start(
         self, task: Task, sampling: Sampling = DEFAULT_SAMPLING, system_prompt: Opening | None = None
     ) -> Start:
-        """Return the start of an episode of a task that `Judge.check_task` accepts.
-
-        Args:
-            system_prompt: replaces the protocol's own.
+        """Return the start of an episode; `system_prompt` replaces the protocol's own.
 
         Raises:
             ConfigError: if the prompt leaves the model no room for a turn; also see `Judge.check_task`.

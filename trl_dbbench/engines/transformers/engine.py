@@ -101,7 +101,6 @@ class TransformersEngine(AskedEngine):
     """An engine around a causal language model, which is in eval mode while it generates.
 
     Args:
-        eos_token_ids: ids that end a turn.
         autocast: makes the context that the model computes in. PEFT's forward is not covered by
             accelerate's own wrapping, so without it LoRA rollouts run in another precision than training.
         device: that the model computes on, which is not where parameters lie that are offloaded. By default
