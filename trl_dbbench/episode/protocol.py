@@ -425,8 +425,7 @@ def get_protocol(
     protocol = look_up("protocol", name, PROTOCOLS)(observation_characters or None)
     if isinstance(protocol, _BuiltIn):
         protocol = replace(protocol, judged_by=grader)
-    members = ["name", "grader", "tools", "invalid_ends_episode", "observation_role"]
-    members += ["messages", "parse", "write", "observe"]
+    members = [member for member in vars(AgentProtocol) if not member.startswith("_")]
     if missing := [member for member in members if not hasattr(protocol, member)]:
         raise ConfigError(
             f"the protocol {name!r} lacks {', '.join(missing)}; see trl_dbbench.protocol.AgentProtocol."

@@ -69,7 +69,7 @@ class Server:
         return bool(self.base_model) and not self.up
 
 
-def check(server: Server, response: httpx2.Response) -> None:
+def check(server: Server, response: httpx2.Response) -> httpx2.Response:
     if response.status_code >= 500 or response.status_code in (408, 429):  # timeout, too many requests
         raise ServerFailure(f"status {response.status_code}, {message_of(response)}")
     if not response.is_success:
@@ -77,6 +77,7 @@ def check(server: Server, response: httpx2.Response) -> None:
             f"the vLLM server {server.url} refuses a request (status {response.status_code}): "
             f"{message_of(response)}. Compare how it was started with what the recipe asks."
         )
+    return response
 
 
 def read_turn(server: Server, response: httpx2.Response) -> tuple[list[int], list[float]]:
@@ -301,7 +302,7 @@ class VLLMServers:
             if not server.up:
                 self._greet(server)
             elif self._adapters is None:
-                self._call(server, "GET", "/health")
+                check(server, self._send(server, "GET", "/health"))
             for adapter in self._used:
                 if adapter.name not in server.adapters:
                     self._load(server, adapter)
@@ -312,7 +313,7 @@ class VLLMServers:
 
     def _greet(self, server: Server) -> None:
         """Find out what a server serves, and what its log-probabilities are of."""
-        response = self._call(server, "GET", "/v1/models")
+        response = check(server, self._send(server, "GET", "/v1/models"))
         try:
             card = next(card for card in response.json()["data"] if not card["parent"])  # an adapter has one
             server.base_model, server.root, server.context = card["id"], card["root"], card["max_model_len"]
@@ -322,7 +323,8 @@ class VLLMServers:
             ) from None
         server.adapters = set()  # it may be another process than the one that was there before
         probe = Request((self._eos_token_ids[0],), 1, Sampling(top_k=1), row=0, turn=0)
-        response = self._call(server, "POST", "/v1/completions", self.body(server.base_model, probe))
+        body = self.body(server.base_model, probe)
+        response = check(server, self._send(server, "POST", "/v1/completions", body))
         # the likeliest token is the only one that top_k 1 leaves: of probability 1, if that is what is told
         server.processed = read_turn(server, response)[1] == [0.0]
         sampling = self._logprobs_of
@@ -364,13 +366,6 @@ class VLLMServers:
             "started with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, --enable-lora and a --max-lora-rank of at "
             "least the adapter's, and see that folder under the same path."
         )
-
-    def _call(
-        self, server: Server, method: str, path: str, body: dict[str, Any] | None = None
-    ) -> httpx2.Response:
-        response = self._send(server, method, path, body)
-        check(server, response)
-        return response
 
     def _send(
         self, server: Server, method: str, path: str, body: dict[str, Any] | None = None
