@@ -1,4 +1,4 @@
-"""An engine whose episodes ask in another thread than the one that answers them."""
+"""Base class of engines that answer requests in another thread than the episodes' own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trl_dbbench.episode.types import Completion, Request
 
 
 class Asked(NamedTuple):
-    """A request, and what its episode waits for."""
+    """A request, and the future that its episode awaits."""
 
     request: Request
     turn: Future[Completion]
@@ -24,12 +24,12 @@ class Asked(NamedTuple):
 
 
 class AskedEngine:
-    """The requests of a rollout that are not answered yet."""
+    """Queue of a rollout's unanswered requests; subclasses answer them."""
 
     def __init__(self) -> None:
         self._waiting: list[Asked] = []
         self._changed = threading.Condition()
-        """Notified when an episode asks, or is done; held while `_waiting` is read or changed."""
+        """Notified when an episode sends a request or ends; held while `_waiting` is read or changed."""
 
     async def generate(self, request: Request) -> Completion:
         asked = Asked(request, Future())
@@ -39,7 +39,7 @@ class AskedEngine:
         return await asyncio.wrap_future(asked.turn)
 
     def _watch(self, episodes: Sequence[Future]) -> None:
-        """Have it noticed when an episode is done."""
+        """Notify `_changed` whenever an episode ends."""
         for episode in episodes:
             episode.add_done_callback(self._notify)
 
@@ -49,5 +49,5 @@ class AskedEngine:
 
 
 def bug_in(episodes: Sequence[Future]) -> BaseException | None:
-    """Return what an episode has raised: a bug, which ends the rollout."""
+    """Return an exception that an episode raised, if any: a bug, which ends the rollout."""
     return next((bug for each in episodes if each.done() and (bug := each.exception())), None)

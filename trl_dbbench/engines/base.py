@@ -1,13 +1,13 @@
-"""Backends give engines: they bring the current weights to where the tokens are made.
+"""Backends bring the current weights to where tokens are generated, and create engines there.
 
 ```
 Policy         the weights, as a trainer or an evaluation knows them (`policy.py`)
   -> Backend   brings them to an engine in this process (transformers, vllm) or to servers (vllm)
-    -> Engine  answers the episodes' requests for turns, with the weights as they are now
+    -> Engine  answers the episodes' requests for turns with those weights
 ```
 
 `engine:` in a YAML names one of our backends, or the dotted path of your own: a function or class that takes
-(args, policy) and gives a `Backend`.
+(args, policy) and returns a `Backend`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trl_dbbench.utils.lookup import look_up
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Choice of an evaluation's backend; see `DBBenchGRPOConfig` for the meaning."""
+    """Settings of an evaluation's backend; `DBBenchGRPOConfig` explains each."""
 
     engine: str | None = None
     vllm_server_urls: list[str] | None = None
@@ -42,31 +42,32 @@ class EngineSettings:
 
 
 class Backend(Protocol):
-    """Gives engines of the current weights."""
+    """Source of engines that generate with the current weights."""
 
     @property
     def contexts(self) -> Sequence[int]:
-        """Tokens of prompt and completion that the model takes, wherever it runs and as far as known."""
+        """Return the known limits on prompt and completion together, in tokens: the model's own, and those of
+        the engines or servers that run it."""
 
     @property
     def collective(self) -> bool:
         """Return whether a forward pass is a collective operation of all ranks (FSDP, ZeRO-3), so that
-        they cannot synchronise outside it while they play."""
+        they cannot synchronise outside it during a rollout."""
 
     @property
     def detached(self) -> bool:
-        """Return whether an engine goes on with the weights that it began with, in other threads too,
-        while the model here is trained and further engines are made."""
+        """Return whether an engine keeps the weights it started with, also in other threads, while the model
+        here is trained and further engines are created."""
 
     def engine(self) -> AbstractContextManager[Engine]:
-        """An engine with the weights as they are now. All ranks enter it together."""
+        """Return a context manager that yields an engine with the current weights; all ranks enter it."""
 
     def close(self) -> None:
-        """Free what it holds outside this process. May be called again."""
+        """Release the backend's own resources, such as adapters on servers. Safe to call more than once."""
 
 
 def engine_of(args: Any) -> str:
-    """Return the name of the engine that `EngineSettings` or a `DBBenchGRPOConfig` choose."""
+    """Return the name of the engine chosen by an `EngineSettings` or a `DBBenchGRPOConfig`."""
     return args.engine or ("vllm" if args.use_vllm or args.vllm_server_urls else "transformers")
 
 
@@ -75,7 +76,7 @@ def in_process_vllm(args: Any) -> bool:
 
 
 def servers_asked(get: Callable[[str], Any]) -> list[str] | None:
-    """Return the servers of settings: `vllm_server_urls`, or the one of TRL's `vllm_mode: server`."""
+    """Return the servers that settings name: `vllm_server_urls`, or the one of TRL's `vllm_mode: server`."""
     urls, base = get("vllm_server_urls"), get("vllm_server_base_url")
     if urls and base and [each.rstrip("/") for each in urls] != [base.rstrip("/")]:
         raise ConfigError(
@@ -91,7 +92,7 @@ def servers_asked(get: Callable[[str], Any]) -> list[str] | None:
 
 
 def settings_asked(get: Callable[[str], Any]) -> EngineSettings:
-    """Return the choice of an engine in settings that are not checked yet."""
+    """Return the engine settings of a config that has not been checked yet."""
     return EngineSettings(
         engine=get("engine"), use_vllm=bool(get("use_vllm")), vllm_server_urls=servers_asked(get)
     )
@@ -101,13 +102,14 @@ def open_backend(args: Any, policy: Policy | ServedPolicy) -> Backend:
     """Return the backend of the engine that `engine_of` names.
 
     Raises:
-        ConfigError, EngineError: if there is none, it cannot serve this policy, or no server answers.
+        ConfigError, EngineError: if there is no such backend, it cannot serve this policy, or no server
+            answers.
     """
     return look_up("engine", engine_of(args), BACKENDS)(args, policy)
 
 
 def server_addresses(urls: Sequence[str]) -> list[str]:
-    """Return the checked addresses of `vllm_server_urls`, without a slash at their end."""
+    """Return the addresses in `vllm_server_urls`, checked and without trailing slashes."""
     if not urls:
         raise ConfigError("vllm_server_urls is empty; name at least one server, or leave it out.")
     addresses = [str(url).rstrip("/") for url in urls]
@@ -125,7 +127,7 @@ def server_addresses(urls: Sequence[str]) -> list[str]:
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port  # reading a wrong port is an error
+        host, _ = parts.hostname, parts.port  # reading an invalid port raises ValueError
     except ValueError:
         return False
     named = parts.scheme in ("http", "https") and host and not re.search(r"\s", url)
@@ -148,5 +150,5 @@ def _vllm(args: Any, policy: Policy | ServedPolicy) -> Backend:
     return VLLMBackend(args, policy)
 
 
-# imported when they are chosen: each brings libraries that the other does not need
+# imported on demand: each needs libraries that the other does not
 BACKENDS: dict[str, Callable[[Any, Any], Backend]] = {"transformers": _transformers, "vllm": _vllm}

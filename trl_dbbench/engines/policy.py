@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Precision(NamedTuple):
-    """The type that a model computes in, such as bfloat16, and the method that quantized its weights."""
+    """Data type that a model computes in, such as bfloat16, and the quantization method of its weights."""
 
     dtype: str
     quantization: str | None = None
@@ -33,7 +33,7 @@ class Precision(NamedTuple):
         return f"{self.dtype} on {weights}"
 
     def agrees_with(self, other: Precision) -> bool:
-        """Return whether two models compute alike; vLLM has names of its own, such as awq_marlin for awq."""
+        """Return whether two precisions agree. vLLM has its own names, such as awq_marlin for awq."""
         short, long = sorted((self.quantization or "", other.quantization or ""), key=len)
         return self.dtype == other.dtype and short in long and bool(short) == bool(long)
 
@@ -43,7 +43,7 @@ AUTO = Precision("auto")
 
 
 def quantization_of(config: Any) -> dict[str, Any] | None:
-    """Return a model's `quantization_config` as a config.json has it; `None` if it is not quantized."""
+    """Return a model's `quantization_config` as in config.json; `None` if it is not quantized."""
     rounded = getattr(config, "quantization_config", None)
     if rounded is None or isinstance(rounded, dict):
         return rounded
@@ -53,7 +53,7 @@ def quantization_of(config: Any) -> dict[str, Any] | None:
 
 
 NOT_OF_THE_MODEL = ("dtype", "torch_dtype", "attn_implementation", "quantization_config", "trust_remote_code")
-"""Arguments of `from_pretrained` that a config has too, and that are not the model's own."""
+"""Arguments of `from_pretrained` that are also config attributes but do not change the model itself."""
 
 
 def config_changes(given: Mapping[str, Any] | None, config: Any) -> dict[str, Any]:
@@ -63,12 +63,12 @@ def config_changes(given: Mapping[str, Any] | None, config: Any) -> dict[str, An
 
 
 INTO_THE_BASE = ("pissa", "olora", "corda", "loftq")
-"""Beginnings of LoRA (`init_lora_weights`) that take what the adapter starts with out of the base."""
+"""Prefixes of `init_lora_weights` values that move a part of the base weights into the adapter."""
 
 
 def changes_base(config: PeftConfig) -> str | None:
-    """Return the setting by which an adapter changes the base's own weights, so that switched off it does not
-    leave the base model; `None` if it does not."""
+    """Return the setting by which an adapter changes the base weights, so that switching the adapter off does
+    not restore the base model; `None` if there is none."""
     begun, bias = getattr(config, "init_lora_weights", None), getattr(config, "bias", "none")
     if isinstance(begun, str) and begun.lower().startswith(INTO_THE_BASE):
         return f"init_lora_weights: {begun}"
@@ -76,9 +76,10 @@ def changes_base(config: PeftConfig) -> str | None:
 
 
 def keep_one_hook(model: nn.Module) -> None:
-    """Keep transformers from adding a hook to the embeddings each time that checkpointing is switched on.
+    """Keep transformers from adding another hook to the embeddings whenever checkpointing is switched on.
 
-    TRL switches it off and on around each rollout and each scoring, and hooks are called at every token.
+    TRL switches it off and on around each rollout and each scoring pass, and every hook is called at every
+    token.
     """
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     add = base.enable_input_require_grads
@@ -91,18 +92,18 @@ def keep_one_hook(model: nn.Module) -> None:
 
 
 def longrope_context(config: Any) -> int | None:
-    """Return the tokens up to which a model with longrope (Phi-3, Phi-4-mini) uses its short factors, if any.
+    """Return the length up to which longrope (Phi-3, Phi-4-mini) uses its short factors, in tokens, if any.
 
-    A longer pass computes all positions by the long ones.
+    A longer forward pass uses the long factors for all its positions.
     """
     rope = getattr(config, "rope_parameters", None) or {}
     return rope.get("original_max_position_embeddings") if rope.get("rope_type") == "longrope" else None
 
 
 def count_positions_by_row(model: nn.Module) -> None:
-    """Have positions counted from a row's first token where the longest one decides on a rope's factors.
+    """Count positions from each row's first token, if the largest position decides on the rope's factors.
 
-    TRL pads prompts on the left, so that a batch is wider than its longest row, and counts columns.
+    TRL pads prompts on the left, so a batch can be wider than its longest row, and counts columns.
     """
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     rope = getattr(base.config.get_text_config(), "rope_parameters", None) or {}
@@ -125,13 +126,13 @@ def _with_positions_of_rows(
 
 
 def autocast_of(accelerator: Accelerator) -> str | None:
-    """Return the type that a trainer's forward passes compute in, if it is not that of the weights."""
+    """Return the autocast dtype of a trainer's forward passes; `None` if they compute in the weights' own."""
     return {"bf16": "bfloat16", "fp16": "float16"}.get(accelerator.mixed_precision)
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch off a model's dropout, as long as its training does not go on."""
+    """Keep a model in eval mode, without dropout, inside the block."""
     training = model.training
     model.eval()
     try:
@@ -141,17 +142,18 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 class Policy:
-    """A model in this process, with an adapter or without, whose weights stay as they are.
+    """A model in this process, with or without an adapter, whose weights do not change.
 
-    It computes in `precision`, by default in the type of its weights.
+    It computes in `precision`, by default the dtype of its weights.
     """
 
     version: Hashable = None
-    """Another value whenever the weights have changed."""
+    """Value that differs whenever the weights have changed."""
     any_rank: Callable[[bool], bool] | None = None
-    """Where a forward pass is a collective of all ranks: tells all of them whether one has said `True`."""
+    """Function that tells all ranks whether any of them passed `True`; `None` unless a forward pass is a
+    collective operation."""
     config_changes: Mapping[str, Any] | None = None
-    """Changes that a run made to its model's config, as the function `config_changes` finds them."""
+    """Changes that a run made to its model's config; see the function `config_changes`."""
 
     def __init__(
         self,
@@ -167,7 +169,7 @@ class Policy:
 
     @property
     def computes_in(self) -> Precision:
-        """The precision for an engine that generates for it."""
+        """The precision that an engine needs to generate as this policy."""
         dtype = str(self.precision or self.model.dtype).removeprefix("torch.")
         return Precision(dtype, (quantization_of(self.model.config) or {}).get("quant_method"))
 
@@ -182,9 +184,9 @@ class Policy:
 
     @property
     def context(self) -> int | None:
-        """Tokens that the model can attend to, prompt and completion together; `None` if it does not say.
+        """Context length in tokens, prompt and completion together; `None` if the config does not say.
 
-        With longrope those of `longrope_context`: a longer pass would disagree with what was computed before.
+        With longrope it is `longrope_context`: a longer pass would disagree with what was computed before.
         """
         config = self.model.config.get_text_config()
         return self.longrope_context or getattr(config, "max_position_embeddings", None)
@@ -198,26 +200,28 @@ class Policy:
         return next(self.model.parameters()).device
 
     def ready_to_generate(self) -> AbstractContextManager[PreTrainedModel]:
-        """The model, with all weights in this process that its forward pass does not gather itself."""
+        """Return a context manager that yields the model, with all weights here that its forward pass does
+        not gather itself."""
         return nullcontext(self.model)
 
     def autocast(self) -> AbstractContextManager:
-        """The precision that the model computes in."""
+        """Return the autocast context that the model computes in."""
         return torch.autocast(self.device.type, self.precision) if self.precision else nullcontext()
 
 
 @dataclass(eq=False)
 class ServedPolicy:
-    """Weights that vLLM has or loads itself; here are the tokenizer and the settings of the model.
+    """Weights that vLLM has already or loads itself; this process holds the tokenizer and settings only.
 
     Args:
         name_or_path: the model's folder or hub id.
-        adapter: a LoRA adapter's folder, which the servers see under the same path, or its hub id. In
-            process it may be set to another of `adapters`, or to `None`, between rollouts.
-        adapters: those that it may be set to; by default `adapter`.
-        computes_in: of the training that the adapter comes from; "auto" is what the model's config says.
-        revision: of the model, for vLLM in process.
-        config_changes: of the model's config, for the same.
+        adapter: a LoRA adapter's folder, which the servers see under the same path, or its hub id. With vLLM
+            in process, it may be set to another of `adapters`, or to `None`, between rollouts.
+        adapters: the adapters that `adapter` may be set to; by default only itself.
+        computes_in: precision of the training that made the adapter; "auto" is what the model's config says.
+        revision: the model's, for vLLM in process.
+        config_changes: changes to the model's config. vLLM in process applies them; servers must be started
+            with them.
     """
 
     name_or_path: str
@@ -228,13 +232,13 @@ class ServedPolicy:
     computes_in: Precision = AUTO
     revision: str | None = None
     config_changes: Mapping[str, Any] | None = None
-    context: ClassVar[int | None] = None  # vLLM says
+    context: ClassVar[int | None] = None  # vLLM reports it
 
     @property
     def longrope_context(self) -> int | None:
         try:
             config = AutoConfig.from_pretrained(self.name_or_path, revision=self.revision or "main")
-        except (OSError, ValueError):  # servers may have a model that is not here
+        except (OSError, ValueError):  # the model may exist on the servers only
             return None
         return longrope_context(config.get_text_config())
 
@@ -248,7 +252,7 @@ class ServedPolicy:
 
 
 class TrainedPolicy(Policy):
-    """The model of a TRL trainer, which may lie on many ranks and changes with every update."""
+    """The model of a TRL trainer, which may be sharded over ranks and changes with every update."""
 
     def __init__(self, trainer: GRPOTrainer):
         autocast = autocast_of(trainer.accelerator)
@@ -261,7 +265,7 @@ class TrainedPolicy(Policy):
 
     @property
     def version(self) -> Hashable:  # type: ignore[override]
-        # the tensors' counts tell when weights change within a step, as when the best checkpoint is loaded
+        # the tensors' version counters show changes within a step, as when the best checkpoint is loaded
         weights = (weight for weight in self.model.parameters() if weight.requires_grad)
         return self.trainer.state.global_step, tuple(weight._version for weight in weights)
 
@@ -271,7 +275,7 @@ class TrainedPolicy(Policy):
 
     @property
     def device(self) -> torch.device:
-        return self.trainer.accelerator.device  # not where offloaded parameters lie
+        return self.trainer.accelerator.device  # offloaded parameters are elsewhere
 
     @contextmanager
     def ready_to_generate(self) -> Iterator[PreTrainedModel]:
@@ -292,33 +296,33 @@ class TrainedPolicy(Policy):
 
     @property
     def adapter_type(self) -> str | None:
-        """PEFT's name of the adapter that is trained; `None` where full weights are."""
+        """PEFT's type of the adapter being trained; `None` if the full weights are."""
         config = getattr(self.model, "active_peft_config", None)
         return None if config is None else config.peft_type.value
 
     @property
     def sharded(self) -> bool:
-        """Return whether no rank has all weights."""
+        """Return whether the weights are sharded, so that no rank has all of them."""
         return self.trainer._dist.is_fsdp or self.trainer._dist.is_zero3
 
     def save_adapter(self, folder: Path) -> Path:
-        """Save the adapter; return the folder, in there, that holds it."""
+        """Save the adapter; return `folder` or the subfolder that holds it."""
         model = self.trainer.accelerator.unwrap_model(self.trainer.model_wrapped)
         name = model.active_adapter
-        # False: "auto" asks the hub each time, and vLLM takes no embeddings from an adapter
+        # the default, "auto", asks the hub each time, and vLLM takes no embeddings from an adapter
         model.save_pretrained(folder, selected_adapters=[name], save_embedding_layers=False)
         return folder if name == "default" else folder / name
 
 
 def forward_is_collective(accelerator: Accelerator) -> bool:
-    """Return whether the ranks gather weights in every forward pass: under FSDP and ZeRO-3."""
+    """Return whether every forward pass gathers weights from all ranks, as under FSDP and ZeRO-3."""
     plugin = accelerator.state.deepspeed_plugin
     zero3 = plugin is not None and plugin.zero_stage == 3
     return accelerator.num_processes > 1 and (zero3 or accelerator.distributed_type == DistributedType.FSDP)
 
 
 def eos_token_ids(settings: GenerationConfig | None, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Every id that ends a turn: the tokenizer's eos token and those that the model's settings declare."""
+    """Return every id that ends a turn: the tokenizer's eos token and those of the generation config."""
     declared = settings.eos_token_id if settings else None
     ids = [tokenizer.eos_token_id, *([declared] if isinstance(declared, int) else declared or [])]
     return sorted({id for id in ids if id is not None})

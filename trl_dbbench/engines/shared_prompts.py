@@ -1,19 +1,19 @@
-"""Training forwards that compute a prompt once for all its episodes.
+"""Training forward passes that compute a prompt once for all its episodes.
 
 TRL scores each completion in its own row, after its prompt: with eight samples, a prompt is computed eight
-times. Here the tokens of a batch lie in one row,
+times. Here the tokens of a batch are laid out in one row:
 
 ```
 prompt A less its last token | its last token, completion 1 | its last token, completion 2 | prompt B less ...
 ```
 
-and go through all layers but attention unchanged, since those look at one token at a time. Attention takes
-two calls for each prompt: the prompt sees itself; each suffix sees the prompt and itself. A suffix starts
-with the prompt's last token, which predicts the first token of the completion. The output layer is computed
-only for the tokens that are scored.
+All layers except attention take that row as usual, since they look at one token at a time. Attention takes
+two calls per prompt: the prompt attends to itself; each suffix attends to the prompt and itself. A suffix
+starts with the prompt's last token, which predicts the first token of the completion. The output layer is
+computed only for the tokens that are scored.
 
-Log-probabilities and gradients are those of the usual forward up to rounding. Dropout, such as
-`lora_dropout`, is drawn once for a prompt, not once for each of its episodes.
+Log-probabilities and gradients equal those of the usual forward pass up to rounding. Dropout, such as
+`lora_dropout`, is drawn once per prompt, not once per episode.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from trl_dbbench.utils.attention import PLAIN, fused, fused_backward, sees_all
 logger = logging.getLogger(__name__)
 
 ATTENTION = "dbbench_shared_prompts"
-"""Name of an attention that is transformers' `sdpa`, but for rows that share prompts."""
+"""Name of the attention implementation: transformers' `sdpa`, except in rows that share prompts."""
 
 FAMILIES = PLAIN | {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"}
-"""Model types; experts look at one token at a time, too."""
+"""Model types that can share prompts. Experts, too, look at one token at a time."""
 
 WORTH = 0.9
-"""Largest share of the usual forward's tokens at which sharing is worth it."""
+"""Largest share of the usual forward pass's tokens at which sharing prompts is worth it."""
 
 
 def reason_against(config: PreTrainedConfig, *, compiled: bool = False) -> str | None:
@@ -63,12 +63,12 @@ def reason_against(config: PreTrainedConfig, *, compiled: bool = False) -> str |
 
 @dataclass(frozen=True)
 class Group:
-    """Where a prompt and the suffixes of its episodes lie in the row."""
+    """Location in the row of a prompt and the suffixes of its episodes."""
 
     start: int
-    prefix: int  # tokens of the prompt less its last
+    prefix: int  # tokens of the prompt without its last
     rows: int
-    suffix: int  # tokens of the longest; shorter ones are padded
+    suffix: int  # tokens of the longest suffix; shorter ones are padded
     device: torch.device
 
     @property
@@ -77,14 +77,14 @@ class Group:
 
     @cached_property
     def seen(self) -> torch.Tensor:
-        """(suffix, prefix + suffix): the tokens of prompt and suffix that a suffix's token sees."""
+        """Mask (suffix, prefix + suffix) of the tokens of prompt and suffix that each suffix token sees."""
         places = torch.ones(self.suffix, self.prefix + self.suffix, dtype=torch.bool, device=self.device)
         return places.tril(self.prefix)
 
     def attend(
         self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
     ) -> list[torch.Tensor]:
-        """Attend from the queries (1, H, S, D) of this part of the row; return (1, S, H, D), in parts."""
+        """Attend from this group's queries (1, H, S, D); return (1, S, H, D), in parts along S."""
         lengths, outputs = (self.prefix, self.rows * self.suffix), []
         (q, own_q), (k, own_k), (v, own_v) = (each.split(lengths, dim=2) for each in (query, key, value))
         if self.prefix:
@@ -108,7 +108,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Tree:
-    """Where an episode of several sequences lies in the row (see `token_trees`)."""
+    """Location in the row of an episode that is several sequences (see `token_trees`)."""
 
     start: int
     seen: torch.Tensor  # (tokens, tokens), the tokens that each sees
@@ -120,21 +120,21 @@ class Tree:
     def attend(
         self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
     ) -> list[torch.Tensor]:
-        """Attend from this row's queries (1, H, tokens, D)."""
+        """Attend from this tree's queries (1, H, tokens, D); return (1, tokens, H, D), in a list."""
         return [sdpa_attention_forward(module, query, key, value, self.seen[None, None], **options)[0]]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Rows of a batch in one row of S tokens; M of them predict a completion's token."""
+    """A batch's rows laid out in one row of S tokens, M of which predict a completion token."""
 
-    groups: tuple[Group | Tree, ...]  # parts of the row; none sees the others
+    groups: tuple[Group | Tree, ...]  # parts of the row, which do not see one another
     input_ids: torch.Tensor  # (1, S)
     position_ids: torch.Tensor  # (1, S)
     predicts: torch.Tensor  # (M,), places in the row
-    targets: torch.Tensor  # (1, M), what is predicted there
-    rows: torch.Tensor  # (M,), the target's place in the batch's completions
-    columns: torch.Tensor  # (M,)
+    targets: torch.Tensor  # (1, M), the ids predicted there
+    rows: torch.Tensor  # (M,), the targets' rows in the batch's completions
+    columns: torch.Tensor  # (M,), their columns there
 
     @classmethod
     def of(
@@ -146,7 +146,12 @@ class Layout:
         predicts: torch.Tensor,
         targets: torch.Tensor,
     ) -> Layout:
-        """Take the tokens of a batch at `places` (2, S), and `targets` (2, M) of its completions."""
+        """Build a layout from the tokens of a batch.
+
+        Args:
+            places: (2, S), the row and column in the batch of each token.
+            targets: (2, M), the row and column in its completions of each predicted token.
+        """
         ids = tokens.input_ids
         (from_rows, from_columns), (rows, columns) = places.to(ids.device), targets.to(ids.device)
         return cls(
@@ -161,22 +166,22 @@ class Layout:
 
 
 FOLLOWS = "follows"
-"""The key of `Tokens.follows` in a scored batch."""
+"""Key of `Tokens.follows` in a scored batch."""
 
 
 class Tokens(NamedTuple):
-    """Rows of a batch: prompts, padded on the left, and completions, padded on the right."""
+    """A batch's rows: left-padded prompts and right-padded completions."""
 
     input_ids: torch.Tensor  # (B, L)
     attention_mask: torch.Tensor  # (B, L)
     completion: int  # T, columns of the completions
-    follows: torch.Tensor | None = None  # (B, T), where a row is a tree; see `token_trees`
+    follows: torch.Tensor | None = None  # (B, T), if a row is a tree; see `token_trees`
     apart: bool = False
     """True if the model computes each sequence of a tree as a separate row."""
 
     @classmethod
     def of(cls, batch: dict[str, Any], shares_prompts: bool = True) -> Tokens:
-        """Take them from a scored batch, for a model that shares prompts or computes sequences `apart`."""
+        """Return the tokens of a scored batch; a model that shares no prompts computes sequences `apart`."""
         ids, mask = (
             torch.cat([batch[f"prompt_{of}"], batch[f"completion_{of}"]], dim=1) for of in ("ids", "mask")
         )
@@ -189,7 +194,7 @@ class Tokens(NamedTuple):
 
 
 def same_prompt(tokens: Tokens) -> list[list[int]]:
-    """Return the rows of each prompt, in the order of their first ones."""
+    """Return the row numbers of each prompt, in order of first appearance."""
     width = tokens.width
     ids = tokens.input_ids[:, :width].cpu().numpy()
     starts = (width - tokens.attention_mask[:, :width].sum(dim=1)).tolist()
@@ -200,14 +205,14 @@ def same_prompt(tokens: Tokens) -> list[list[int]]:
 
 
 def lay_out(tokens: Tokens, prompts: Iterable[Sequence[int]]) -> Layout:
-    """Put some rows of a batch into one: the wanted rows of each prompt."""
+    """Lay out some rows of a batch in one row; `prompts` holds the wanted row numbers of each prompt."""
     width, device = tokens.width, tokens.input_ids.device
     shown = tokens.attention_mask[:, :width].sum(dim=1).tolist()
     lengths = tokens.attention_mask[:, width:].sum(dim=1).tolist()
     groups: list[Group] = []
-    pieces: list[torch.Tensor] = []  # (2, tokens): the rows and columns of the batch that the row is made of
+    pieces: list[torch.Tensor] = []  # (2, tokens): the row and column in the batch of each token
     predicts: list[torch.Tensor] = []
-    targets: list[torch.Tensor] = []  # (2, tokens): what is predicted there, as rows and columns
+    targets: list[torch.Tensor] = []  # (2, tokens): the row and column of each predicted token
     start = 0
     for rows in prompts:
         prefix, suffix = shown[rows[0]] - 1, 1 + max(lengths[row] for row in rows)
@@ -228,10 +233,10 @@ def _places(row: int, first: int, count: int) -> torch.Tensor:
 
 @contextmanager
 def sharing(backbone: PreTrainedModel, layout: Layout) -> Iterator[dict[str, Any]]:
-    """Yield the arguments to call the model with; its hidden states are then the M predicting tokens'.
+    """Yield the arguments for the model's call, which then returns hidden states of the M predicting tokens.
 
-    The model's attention stays `ATTENTION`, since gradient checkpointing computes it again in the backward
-    pass.
+    The model's attention stays `ATTENTION` afterwards, since gradient checkpointing computes it again in the
+    backward pass.
     """
     backbone.config._attn_implementation = ATTENTION
 
@@ -243,7 +248,7 @@ def sharing(backbone: PreTrainedModel, layout: Layout) -> Iterator[dict[str, Any
     try:
         yield {
             "input_ids": layout.input_ids,
-            # of four dimensions: transformers hands it on as it is, and `_attention` has its own
+            # transformers passes on a mask of four dimensions unchanged, and `_attention` uses its own
             "attention_mask": layout.input_ids.new_ones(1, 1, 1, 1, dtype=torch.bool),
             "position_ids": layout.position_ids,
             "shift_labels": layout.targets,
@@ -262,7 +267,7 @@ def _attention(
     shared_prompts: Layout | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend from queries (1, H, S, D) to keys, values (1, K, S, D) of a layout; without one, as `sdpa`."""
+    """Attend from queries (1, H, S, D) to a layout's keys, values (1, K, S, D); without one, as `sdpa`."""
     if shared_prompts is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     outputs = []  # (1, tokens, H, D)
@@ -275,8 +280,8 @@ def _attention(
 class _InTwo(torch.autograd.Function):
     """Attention of suffixes to their prompt and themselves, without copies of the prompt.
 
-    Given the mean and the mass of both parts (see `utils/attention.py`), the derivative of each is the
-    kernel's own, as in Ring Attention (Liu et al., 2023).
+    Given the output and the mass of both parts together (see `utils/attention.py`), the kernel's own backward
+    gives the gradients of each part, as in Ring Attention (Liu et al., 2023).
     """
 
     @staticmethod
@@ -315,12 +320,12 @@ class _InTwo(torch.autograd.Function):
 
 
 def _by_row(states: torch.Tensor, rows: int) -> torch.Tensor:
-    """(1, H, rows * suffix, ...) as (rows, H, suffix, ...)."""
+    """Reshape (1, H, rows * suffix, ...) to (rows, H, suffix, ...)."""
     return states[0].unflatten(1, (rows, -1)).transpose(0, 1)
 
 
 def _in_one(states: torch.Tensor) -> torch.Tensor:
-    """(rows, H, suffix, ...) as (1, H, rows * suffix, ...)."""
+    """Reshape (rows, H, suffix, ...) to (1, H, rows * suffix, ...)."""
     return states.transpose(0, 1).flatten(1, 2)[None]
 
 
@@ -329,14 +334,14 @@ AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 
 class SharedPrompts:
-    """Scores the completions of a batch with each prompt computed once."""
+    """Scorer of a batch's completions that computes each prompt once."""
 
     def __init__(self, accelerator: Accelerator, *, compiled: bool = False):
         self._accelerator, self._compiled = accelerator, compiled
         self._told = False
 
     def _backbone(self, model: nn.Module) -> PreTrainedModel:
-        """Return the layers without output layer, adapter and accelerate's wrappers."""
+        """Return the model's layers without the output layer and the wrappers of PEFT and accelerate."""
         whole = self._accelerator.unwrap_model(model)
         return (whole.get_base_model() if hasattr(whole, "get_base_model") else whole).base_model
 
@@ -355,12 +360,12 @@ class SharedPrompts:
         batch_size: int | None = None,
         compute_entropy: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None] | None:
-        """Return the log-probabilities and entropies of the completions' tokens, (B, T) both, 0 on padding;
+        """Return the log-probabilities and entropies of the completion tokens, both (B, T) with 0 on padding;
         `None` if sharing is not worth it.
 
         Args:
-            batch_size: rows of a forward pass; all if left out. Ranks that share the weights go through as
-                many passes as in the usual forward.
+            batch_size: rows per forward pass; by default all. There are as many passes as usual, so ranks
+                that shard the weights stay in step.
         """
         layouts = layouts_of(tokens, batch_size)
         if not layouts:
@@ -371,7 +376,7 @@ class SharedPrompts:
     def forward(
         self, model: nn.Module, layouts: Sequence[Layout], shape: tuple[int, int], compute_entropy: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Compute layouts, one after the other; return values as `score`, of this shape (B, T)."""
+        """Compute layouts one after another; return the same as `score`, with this shape (B, T)."""
         outputs = []
         backbone = self._backbone(model)
         for layout in layouts:
@@ -380,7 +385,7 @@ class SharedPrompts:
         places = tuple(torch.cat([getattr(each, of) for each in layouts]) for of in ("rows", "columns"))
 
         def in_place(values: list[torch.Tensor]) -> torch.Tensor:
-            """(M,) of all layouts as (B, T)."""
+            """Scatter the values (M,) of all layouts into (B, T)."""
             together = torch.cat(values)
             return together.new_zeros(shape).index_put(places, together)
 
@@ -389,7 +394,7 @@ class SharedPrompts:
 
 
 def layouts_of(tokens: Tokens, batch_size: int | None) -> list[Layout]:
-    """Return the rows of each forward pass; none if the usual forward computes hardly more."""
+    """Return the layout of each forward pass; none if one predicts nothing or sharing saves too little."""
     rows = [(number, row) for number, rows in enumerate(same_prompt(tokens)) for row in rows]
     layouts = []
     for start in range(0, len(rows), batch_size or len(rows)):

@@ -1,13 +1,13 @@
-"""Training forwards of episodes that are several sequences (see `episode.token_tree`).
+"""Training forward passes of episodes that are several sequences (see `episode.token_tree`).
 
-A row of the batch holds each token once, however many sequences it is in. It goes through the model as it
-is: a token sees those before it in its sequences, by a mask, and its position is its place in them.
-Log-probabilities and gradients are those of one forward a sequence up to rounding. Models whose forward
-cannot share prompts get just that: one forward a sequence.
+A row of the batch holds each token once, however many sequences contain it, and is computed in one pass. A
+mask lets each token see only the tokens before it in its sequences, and its position is its place in them.
+Log-probabilities and gradients equal those of one forward pass per sequence up to rounding. Models that
+cannot share prompts compute each sequence separately instead.
 
 Shapes: B rows of L columns; the last T columns are completions. For each of their tokens, `follows` (B, T)
-has the column of the token before it. Columns are counted from the first completion's: -1 is the last token
-of the prompt. `NOTHING_BEFORE` stands for none.
+has the column of the token before it, counted from the first completion column: -1 is the last token of the
+prompt. `NOTHING_BEFORE` means that there is no such token.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOTHING_BEFORE = torch.iinfo(torch.long).min
 
 
 def follows_of(episodes: Sequence[Episode], columns: int) -> torch.Tensor | None:
-    """Return (B, T) of a batch's episodes; `None` if all are plain."""
+    """Return `follows` (B, T) of a batch's episodes; `None` if each is a single sequence."""
     known = [episode.follows for episode in episodes]
     if all(places is None for places in known):
         return None
@@ -37,7 +37,8 @@ def follows_of(episodes: Sequence[Episode], columns: int) -> torch.Tensor | None
 
 
 def places_of(tokens: Tokens) -> list[tuple[list[int], list[int]]]:
-    """Return the columns that each row's tokens lie in, and the place, among them, of the one before each."""
+    """Return, for each row, the columns of its tokens and, for each token, the index in that list of the
+    token before it."""
     assert tokens.follows is not None
     width, rows = tokens.width, []
     for mask, after in zip(tokens.attention_mask.tolist(), tokens.follows.tolist(), strict=True):
@@ -53,7 +54,7 @@ def places_of(tokens: Tokens) -> list[tuple[list[int], list[int]]]:
 
 
 def lay_out_trees(tokens: Tokens, rows: Sequence[int]) -> Layout:
-    """Put some rows of a batch into one, each a tree."""
+    """Lay out some rows of a batch, each a tree, in one row."""
     width, device = tokens.width, tokens.input_ids.device
     trees, ids, positions, predicts, targets = [], [], [], [], []
     assert tokens.follows is not None
@@ -81,13 +82,14 @@ def lay_out_trees(tokens: Tokens, rows: Sequence[int]) -> Layout:
 
 
 Usual = Callable[[torch.Tensor, torch.Tensor, int, int | None], tuple[torch.Tensor, torch.Tensor | None]]
-"""The usual forward: values (B, T) of completions' tokens, given ids, mask, T and the rows of a pass."""
+"""The usual forward pass: log-probabilities and entropies (B, T) of the completion tokens, given ids, mask, T
+and the rows per pass."""
 
 
 def score_sequences(
     usual: Usual, tokens: Tokens, batch_size: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the values (B, T) of the completions' tokens, by one forward a sequence."""
+    """Return log-probabilities and entropies (B, T) of the completion tokens; each sequence gets a row."""
     input_ids, width = tokens.input_ids, tokens.width
     sequences = [
         (row, [columns[place] for place in path])

@@ -1,1 +1,1 @@
-"""Turns from a transformers model in this process."""
+"""Generation of turns with a transformers model in this process."""

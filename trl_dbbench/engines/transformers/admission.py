@@ -1,16 +1,16 @@
-"""Which episodes of a rollout have a row of the cache, and which wait for one.
+"""Admission of a rollout's episodes to rows of the cache, as far as memory allows.
 
-The memory of a rollout, for R episodes of U prompts that have a row:
+The memory of a rollout in which R episodes of U prompts have a row:
 
 ```
-cache     keys and values of a token * (R * tokens of the longest episode + U * tokens of the longest prompt)
-logits    R * vocabulary * 5 numbers: the model's own, scaled, as weights, and copies
-feeding   the tokens of all rows, FED_TOKENS at most * what a layer computes on the way
+cache     bytes of a token's keys and values * (R * longest episode + U * longest prompt, in tokens)
+logits    R * vocabulary * 5 numbers: the model's own, scaled, their softmax, and copies
+feeding   tokens of all rows (FED_TOKENS at most) * a layer's intermediate results per token
 ```
 
-Where prompts are not shared, U is 0 and an episode's tokens include its prompt. Each episode counts at its
-full length from the start, so one that has a row is never stopped. Episodes of one prompt come one after the
-other, so that few prompts are kept at a time.
+Without shared prompts, U is 0 and an episode's tokens include its prompt. Each episode counts at its full
+length from the start, so one that has a row is never stopped. Episodes of the same prompt are admitted one
+after another, so that few prompts are kept at a time.
 """
 
 from __future__ import annotations
@@ -34,58 +34,58 @@ from trl_dbbench.episode.types import Request
 logger = logging.getLogger(__name__)
 
 FED_TOKENS = 8_192
-"""Tokens that go through the model together at most: a layer's intermediate results take memory for each."""
+"""Most tokens fed through the model at once: each takes memory for a layer's intermediate results."""
 
 FED_VALUES, FED_VALUES_OF_MLP = 8, 3
-"""Numbers that a layer computes on the way for a token, in hidden sizes and in sizes of its MLP."""
+"""A layer's intermediate numbers per token, in multiples of the hidden size and of the MLP's size."""
 
 LOGITS = 5
-"""Numbers per token of the vocabulary while a row's next token is chosen."""
+"""Numbers held per entry of the vocabulary while a row's next token is chosen."""
 
 TAKEN_SHARE = 0.75
-"""Largest share of the free memory that a rollout takes: libraries and other processes need some too."""
+"""Largest share of free memory that a rollout takes: libraries and other processes need some too."""
 
 
 def _largest(text: PreTrainedConfig, name: str) -> int | None:
-    """Return a size; the largest where layers differ: Gemma 3n lists sizes, Gemma 4 has a config a layer."""
+    """Return a size, the largest if layers differ: Gemma 3n lists sizes, Gemma 4 has a config per layer."""
     found = (getattr(layer, name, None) for layer in getattr(text, "per_layer_config", None) or [text])
     sizes = (size for each in found for size in (each if isinstance(each, list | tuple) else [each]))
     return max((size for size in sizes if size is not None), default=None)
 
 
 def key_value_heads(text: PreTrainedConfig) -> int:
-    """Return the number of heads of keys and values; a config without it has as many as of queries."""
+    """Return the number of key-value heads; by default the number of query heads."""
     return _largest(text, "num_key_value_heads") or text.num_attention_heads
 
 
 def head_size(text: PreTrainedConfig) -> int:
-    """Return the values of a head."""
+    """Return the dimension of an attention head."""
     return _largest(text, "head_dim") or text.hidden_size // text.num_attention_heads
 
 
 def mlp_size(text: PreTrainedConfig) -> int:
-    """Return the values between the two layers of an MLP; 4 times the hidden size where a config has none."""
+    """Return the intermediate size of the MLP; 4 times the hidden size if the config has none."""
     return _largest(text, "intermediate_size") or 4 * text.hidden_size
 
 
 def cache_bytes_per_token(config: PreTrainedConfig, value_bytes: int) -> int:
-    """Return the bytes of the keys and values of one token, in all layers; a number has `value_bytes`."""
+    """Return the bytes of one token's keys and values in all layers, at `value_bytes` per number."""
     text = config.get_text_config()
     size = head_size(text)
-    # multi-head latent attention has keys and values of its own sizes
+    # in multi-head latent attention, keys and values differ in size
     sizes = (getattr(text, "qk_head_dim", None) or size) + (getattr(text, "v_head_dim", None) or size)
     return text.num_hidden_layers * key_value_heads(text) * sizes * value_bytes
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Bytes that a rollout takes.
+    """Memory costs of a rollout.
 
     Args:
-        token: for each token in the cache.
-        row: for each row.
-        fed: for each token that goes through the model.
-        at_once: tokens that go through it together at most.
+        token: bytes per token in the cache.
+        row: bytes per row.
+        fed: bytes per token that is fed through the model.
+        at_once: most tokens that are fed through it at once.
         shares: whether the episodes of a prompt share its tokens in the cache.
     """
 
@@ -97,9 +97,9 @@ class Costs:
 
     @classmethod
     def of(cls, config: PreTrainedConfig, dtype: torch.dtype, *, shares: bool, keeps: bool = True) -> Costs:
-        """Return those of a model that computes with numbers of this type.
+        """Return the costs of a model that computes in this dtype.
 
-        Unless it `keeps` its past from turn to turn, all of a turn's tokens are fed at once.
+        Unless the model `keeps` its past from turn to turn, all tokens of a turn are fed at once.
         """
         # the keys and values of a layer are repeated for the heads that share them
         groups = config.num_attention_heads / key_value_heads(config)
@@ -114,11 +114,11 @@ class Costs:
         )
 
     def taken(self, rows: int, longest: int, prompts: int = 0, longest_prompt: int = 0) -> float:
-        """Return what rows take.
+        """Return the bytes that this many rows take.
 
         Args:
-            longest: tokens of the longest row; without its prompt, if they share prompts.
-            prompts, longest_prompt: different prompts, and tokens of the longest, if they share them.
+            longest: tokens of the longest row, without its prompt if prompts are shared.
+            prompts, longest_prompt: number of distinct prompts and tokens of the longest, if they are shared.
         """
         room = OWN_SPARE_COLUMNS if self.shares else GROW_BY_COLUMNS
         cached = rows * (longest + room) + prompts * longest_prompt
@@ -126,7 +126,7 @@ class Costs:
         return cached * self.token + rows * self.row + fed * self.fed
 
     def together(self, firsts: Iterable[Request]) -> Iterator[float]:
-        """Yield what the first episode takes, the first two, and so on, given their first requests."""
+        """Yield the bytes that one, two, three, ... of these episodes take, given their first requests."""
         prompts = set[Sequence[int]]()
         longest_prompt = longest = 0
         for rows, first in enumerate(firsts, 1):
@@ -140,21 +140,22 @@ class Costs:
 
 
 class Admission:
-    """The episodes of a rollout that have a row.
+    """The episodes of a rollout that have a row of the cache.
 
     Args:
-        most: of them at a time; by default what fits into `free` bytes, if these are known.
+        most: most episodes at a time; by default as many as fit into `free` bytes, or all if those are
+            unknown.
     """
 
     def __init__(self, costs: Costs, most: int | None, free: int | None):
         self._costs = costs
         self._most = most or sys.maxsize
         self._memory = math.inf if most or free is None else TAKEN_SHARE * free
-        self._held: dict[int, Request] = {}  # by row, the first request of each
-        self._first_row: dict[tuple[int, ...], int] = {}  # of each prompt
+        self._held: dict[int, Request] = {}  # row -> its episode's first request
+        self._first_row: dict[tuple[int, ...], int] = {}  # prompt -> its first row
 
     def admit(self, waiting: Sequence[Request]) -> Collection[int]:
-        """Return the rows that are answered next: all that were before, and others where there is room."""
+        """Return the rows to answer next: those that were admitted before, and new ones if there is room."""
         asked = {request.row for request in waiting}
         held = [first for row, first in self._held.items() if row in asked]
         new = sorted((each for each in waiting if each.row not in self._held), key=attrgetter("row"))

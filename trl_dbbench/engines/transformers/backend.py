@@ -1,4 +1,4 @@
-"""The policy's own model as the engine: nothing has to be sent anywhere."""
+"""Backend that generates with the policy's own model, so no weights have to be sent."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from trl_dbbench.engines.transformers.models import check_model
 
 
 class TransformersBackend:
-    """Generates with the model in this process. See `engines.base.Backend` and `TransformersEngine`."""
+    """Backend that uses the model in this process. See `engines.base.Backend` and `TransformersEngine`."""
 
-    detached = False  # it is the model that is trained
+    detached = False  # it generates with the model that is trained
 
     def __init__(self, policy: Policy, max_concurrent_episodes: int | None = None):
         check_model(policy.model)
@@ -43,4 +43,4 @@ class TransformersBackend:
             )
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing: the backend holds no resources of its own."""

@@ -1,11 +1,11 @@
 """A KV cache for episodes: it grows in place, and its rows stay aligned from turn to turn.
 
-transformers' own dynamic cache is concatenated anew at every token, which copies all of it each time. Here a
-token is written into a buffer with room to spare.
+transformers' own dynamic cache is concatenated at every token, which copies all of it each time. Here a token
+is written into a buffer with spare columns.
 
-Between turns rows come and go, and every row is pushed against one right edge, so that what follows is fed to
-all rows in the same columns. That is the layout of a left-padded prefill, with which positions, causal masks
-and sliding windows come out as if nothing had been cached.
+Between turns rows come and go, and all rows are right-aligned, so that new tokens are fed to all of them in
+the same columns. That is the layout of a left-padded prefill, so positions, causal masks and sliding windows
+come out as if nothing had been cached.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ GROW_BY_COLUMNS = 256
 
 
 def can_keep(config: PreTrainedConfig) -> bool:
-    """Return whether a model's past is keys and values only, by which rows can be moved and cut.
+    """Return whether a model's past is keys and values only, so that its rows can be moved and cut.
 
-    A linear-attention layer's state is a sum over all the past, pads included: it can be neither.
+    A linear-attention layer's state is a sum over the whole past, padding included, and allows neither.
     """
     layers = DynamicCache(config=config).layers
-    # last layers that read the keys and values of another have none of their own: Gemma 3n, Gemma 4 E2B;
-    # transformers before 5.24 has no such class and does not list them
+    # the last layers of Gemma 3n and Gemma 4 E2B reuse another layer's keys and values and have none of their
+    # own; transformers before 5.24 has no such class and does not list them
     while layers and type(layers[-1]).__name__ == "DummyLayer":
         layers.pop()
     return bool(layers) and all(type(each) in (DynamicLayer, DynamicSlidingWindowLayer) for each in layers)
@@ -38,7 +38,7 @@ def can_keep(config: PreTrainedConfig) -> bool:
 class RowLayer(DynamicLayer):
     """One layer's keys and values, each (rows, heads, columns, head size) and filled up to `length`.
 
-    The columns beyond, `room` at most, hold numbers that mean nothing.
+    The spare columns beyond it, at most `room`, hold arbitrary numbers.
     """
 
     def __init__(self, room: int = GROW_BY_COLUMNS) -> None:
@@ -74,7 +74,7 @@ class RowLayer(DynamicLayer):
 
 
 class Piece(NamedTuple):
-    """Columns of a row that is moved to another cache."""
+    """Columns of a row, to be moved to another cache."""
 
     cache: RowCache
     row: int
@@ -83,7 +83,7 @@ class Piece(NamedTuple):
 
 
 class RowCache(Cache):
-    """All layers of some rows, whose full buffers grow by `room` columns. `len()` is the number of layers."""
+    """Cache of some rows in all layers. A full buffer grows by `room` columns; `len()` counts layers."""
 
     layers: list[RowLayer]
 
@@ -92,9 +92,9 @@ class RowCache(Cache):
 
     @classmethod
     def of(cls, pieces: Sequence[Piece | None], edge: int, room: int = GROW_BY_COLUMNS) -> RowCache:
-        """Return a cache with a row for each piece, pushed against the column `edge`; `None` is an empty row.
+        """Return a cache with a row for each piece, right-aligned at column `edge`; `None` is an empty row.
 
-        The caches of the pieces are used up, a layer at a time, so that no second copy of all of it is made.
+        The pieces' caches are used up layer by layer, so that there is never a second copy of the whole.
         """
         new = cls(room)
         sources = list({id(piece.cache): piece.cache for piece in pieces if piece is not None}.values())
@@ -125,7 +125,7 @@ class RowCache(Cache):
 
 
 def _buffer(like: torch.Tensor, rows: int, length: int, room: int) -> torch.Tensor:
-    """`length` columns to be written, and `room` more of zeros: a NaN would pass any mask."""
+    """Return a buffer of `length` columns to be written and `room` of zeros: NaN would pass any mask."""
     _, heads, _, size = like.shape
     new = like.new_empty(rows, heads, length + room, size)
     new[:, :, length:] = 0

@@ -1,13 +1,13 @@
-"""Turns from a transformers model in this process.
+"""Generation of turns with a transformers model in this process.
 
-All episodes that have a row of the cache are answered as one batch, begun when no episode could join it any
-more: every one that is still playing is waiting. That keeps the make-up of each batch, and with it the
-numbers, the same from run to run however long the statements took. How many rows there are is bounded by the
-memory that is free (`admission.py`); an episode that ends makes room for the next.
+All episodes that have a row of the cache are answered as one batch. A batch starts once every unfinished
+episode is waiting, so its composition, and with it every number, is the same from run to run, however long
+the SQL statements took. Free memory bounds the number of rows (`admission.py`); an episode that ends makes
+room for the next.
 
-What has been computed is not computed again: each distinct prompt goes through the model once, for all its
-episodes, and a later turn feeds only what is new, the last token and the observation. Rows leave the batch as
-they finish, and their statements run while the others go on.
+Nothing is computed twice: each distinct prompt goes through the model once for all its episodes, and a later
+turn feeds only what is new, the last token and the observation. Rows leave the batch as they finish, and
+their statements run while the others continue.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from trl_dbbench.utils.memory import free_memory
 logger = logging.getLogger(__name__)
 
 COMPACT_BELOW_SHARE = 0.5
-"""Finished rows are dropped from the batch when at most this share of its rows still generates."""
+"""Share of rows still generating at which, or below, finished rows are dropped from the batch."""
 
 PREFILL_TOKENS_ON_CPU = 1_024
-"""Prefill chunk size, in tokens, on a CPU; elsewhere it is `FED_TOKENS`. A layer's intermediate results take
-time once they no longer fit into the CPU's caches."""
+"""Prefill chunk size, in tokens, on a CPU; elsewhere it is `FED_TOKENS`. Larger chunks are slower there: a
+layer's intermediate results no longer fit into the CPU's caches."""
 
 NO_NUMBERS = (
     "the model's log-probabilities are NaN: its weights are broken, as by a learning rate that is too high, "
@@ -63,18 +63,18 @@ class _Row:
 
     request: Request
     cached: tuple[int, ...] = ()
-    """Ids whose keys and values are known: those of `prompt`, which other rows share, if it is not empty, and
-    the others in the cache, from the column `start` on."""
+    """Ids whose keys and values are known. They begin with the shared `prompt`, if any; those of the rest
+    are in the row's cache, from column `start` on."""
     start: int = 0
     prompt: tuple[int, ...] = ()
     ids: list[int] = field(default_factory=list)
-    """Sampled in this turn, with their `logprobs`."""
+    """Ids sampled in this turn; `logprobs` has their log-probabilities."""
     logprobs: list[float] = field(default_factory=list)
     done: bool = False
 
     @property
     def own(self) -> Sequence[int]:
-        """The ids that are not shared."""
+        """The request's ids after the shared prompt."""
         return self.request.ids[len(self.prompt) :]
 
     def begin(self, request: Request) -> None:
@@ -101,15 +101,15 @@ class TransformersEngine(AskedEngine):
     """An engine around a causal language model, which is in eval mode while it generates.
 
     Args:
-        autocast: makes the context that the model computes in. PEFT's forward is not covered by
-            accelerate's own wrapping, so without it LoRA rollouts run in another precision than training.
-        device: that the model computes on, which is not where parameters lie that are offloaded. By default
-            the first parameter's.
-        any_rank: says whether any rank has work, given whether this one has. For models whose forward is
-            a collective (FSDP, ZeRO-3): ranks that are done keep feeding a token along with the others,
-            which would hang otherwise. `None` where ranks are independent.
-        max_concurrent_episodes: episodes that have a row of the cache at a time; by default what fits into
-            the memory that is free.
+        autocast: returns the autocast context that the model computes in. accelerate's own wrapping does not
+            cover PEFT's forward, so without it LoRA rollouts run in another precision than training.
+        device: the device that the model computes on, by default the first parameter's. Offloaded parameters
+            are on another.
+        any_rank: returns whether any rank has work, given whether this one has. For models whose forward pass
+            is a collective operation (FSDP, ZeRO-3): ranks that are done keep feeding a token, or the others
+            would hang. `None` if ranks are independent.
+        max_concurrent_episodes: most episodes that have a row of the cache at a time; by default as many as
+            fit into free memory.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class TransformersEngine(AskedEngine):
         self._device = device or next(model.parameters()).device
         self._any_rank = any_rank or bool
         self._in_step = any_rank is not None
-        # inference mode is the faster one, but what FSDP2 gathers in it cannot be trained with afterwards
+        # inference mode is faster, but weights that FSDP2 gathers in it cannot be trained afterwards
         self._without_gradients = torch.inference_mode if any_rank is None else torch.no_grad
         self._config = model.config.get_text_config()
         self._keeps_cache = can_keep(self._config)
@@ -140,13 +140,13 @@ class TransformersEngine(AskedEngine):
                 "%s has layers whose past cannot be kept from turn to turn; each turn is prefilled again.",
                 type(self._config).__name__.removesuffix("Config"),
             )
-        # the vocabulary's logits of a whole prompt are not needed; a few models cannot leave them out
+        # only the last token's logits are needed; a few models cannot leave out the others
         accepted = inspect.signature(getattr(model, "get_base_model", lambda: model)().forward).parameters
-        # an index copies the last hidden states; of a slice, a CPU would multiply each row by its own copy of
-        # the vocabulary's weights if they are frozen (7 GB for 128 rows of SmolLM2 in bf16)
+        # an index, since it copies the last hidden states; given a slice, a CPU multiplies each row by a
+        # separate copy of frozen vocabulary weights (7 GB for 128 rows of SmolLM2 in bf16)
         last = torch.tensor([-1], device=self._device)
         self._last_only = {"logits_to_keep": last} if "logits_to_keep" in accepted else {}
-        # a wrapper, such as FSDP's, does not say what it passes on
+        # a wrapper such as FSDP's hides the arguments that it passes on
         self._cache_argument = cache_argument(model) or CACHE_ARGUMENT
         self._cache = RowCache()
         self._rows: list[_Row] = []  # in the order of the cache
@@ -159,9 +159,9 @@ class TransformersEngine(AskedEngine):
     def serve(self, episodes: Sequence[Future]) -> None:
         self._watch(episodes)
         try:
-            # what ranks gather at each layer cannot be laid out beforehand
+            # weights that ranks gather layer by layer cannot be packed beforehand
             laid_out = nullcontext() if self._in_step else packed(self.model)
-            # a model that is compiled would be compiled again and again for a cache that grows
+            # a compiled model would be compiled again and again as the cache grows
             with evaluating(self.model), laid_out, torch.compiler.set_stance("force_eager"):
                 while True:
                     batch = self._next_batch(episodes)
@@ -178,7 +178,7 @@ class TransformersEngine(AskedEngine):
             self._asked[request.row].answer(completion)
 
     def _next_batch(self, episodes: Sequence[Future]) -> list[Asked]:
-        """Requests of episodes that have a row, once every unfinished one waits; none when all are done."""
+        """Return the requests of admitted episodes once all unfinished ones wait; none if all are done."""
         with self._changed:
             while (bug := bug_in(episodes)) is None and len(self._waiting) < sum(
                 not episode.done() for episode in episodes
@@ -208,12 +208,12 @@ class TransformersEngine(AskedEngine):
         requests: Sequence[Request],
         finished: Callable[[Request, Completion], None] = lambda request, completion: None,
     ) -> list[Completion]:
-        """Generate a turn for each request, the distinct `row`s of a rollout; tell `finished` of each."""
-        # no generator: leaving inference mode at a yield and entering it again would end autocast
+        """Generate a turn for each request (their `row`s differ); call `finished` as each turn ends."""
+        # not a generator: leaving inference mode at a yield and entering it again would end autocast
         with self._without_gradients(), self._autocast():
             rows, cache, width = self._continue(requests) if self._keeps_cache else self._begin(requests)
-            # a row's own ids lie in the columns from `start` to `width`, the last `fed` of them are not in
-            # the cache
+            # a row's own ids are in the columns from `start` to `width`; the last `fed` of them are not in
+            # the cache yet
             fed = width - cache.get_seq_length()
             ids = self._padded([row.own[-fed:] for row in rows], fed).to(self._device)  # (B, fed)
             start = torch.tensor([[row.start] for row in rows], device=self._device)  # (B, 1)
@@ -221,13 +221,13 @@ class TransformersEngine(AskedEngine):
             ragged = any(row.start for row in rows)
             chooser = TokenChooser([row.request for row in rows], self._device)
             asked = {row.request.row: row for row in rows}
-            # tokens are fed that go on from shared prompts, if there are any
+            # the tokens fed continue shared prompts, if there are any
             shared_past = None if self._prompts is None else self._prompts.active(self._config, self._cache)
             with shared_past or nullcontext():
                 while True:
                     chosen, logprobs = chooser(self._feed(ids, start, width, cache, shared, ragged))
                     live = []
-                    # a GPU is waited for once a token; fp64 holds both kinds of numbers exactly
+                    # waits for a GPU once per token; fp64 holds both ids and log-probabilities exactly
                     tokens = torch.stack((chosen.double(), logprobs.double()), dim=1).tolist()
                     for place, (row, (id, logprob)) in enumerate(zip(rows, tokens, strict=True)):
                         if row.done:
@@ -240,7 +240,7 @@ class TransformersEngine(AskedEngine):
                             live.append(place)
                     if not self._any_rank(bool(live)):
                         return [asked[request.row].completion for request in requests]
-                    live = live or [0]  # a row that is done keeps the other ranks company
+                    live = live or [0]  # a finished row, to stay in step with the other ranks
                     if self._keeps_cache and len(live) <= COMPACT_BELOW_SHARE * len(rows):
                         order = torch.tensor(self._to_front(live), device=self._device)
                         rows = self._rows[: len(live)]
@@ -258,13 +258,13 @@ class TransformersEngine(AskedEngine):
         shared: torch.Tensor | None = None,
         ragged: bool = True,
     ) -> torch.Tensor:
-        """Feed ids (B, fed) in the columns before `width`; the logits (B, V) after the last one.
+        """Feed ids (B, fed) in the columns before `width`; return the logits (B, V) after the last one.
 
-        `start` (B, 1) is a row's first column, `shared` (B, 1) how many ids lie before it in a shared prompt.
-        Unless they are `ragged`, all rows start in the first column.
+        `start` (B, 1) is each row's first column, `shared` (B, 1) the number of ids in its shared prompt. All
+        rows start in the first column unless they are `ragged`.
         """
         end = width - ids.shape[1]
-        # ranks would have different numbers of parts, and a linear-attention layer's past cannot be added to
+        # the number of parts would differ between ranks; a linear-attention layer's past cannot be extended
         whole = self._in_step or not self._keeps_cache
         for part in ids.split(ids.shape[1] if whole else max(1, FED_TOKENS // len(ids)), dim=1):
             end += part.shape[1]
@@ -292,19 +292,20 @@ class TransformersEngine(AskedEngine):
         return torch.tensor([[self._pad_token_id] * (width - len(ids)) + list(ids) for ids in rows])
 
     def _begin(self, requests: Sequence[Request]) -> tuple[list[_Row], Cache, int]:
-        """Return rows without cached ids, an empty cache, and the column after their ids."""
+        """Return new rows, an empty cache, and the column after the rows' ids."""
         width = max(len(request.ids) for request in requests)
         rows = [_Row(request, start=width - len(request.ids)) for request in requests]
         return rows, DynamicCache(config=self._config), width
 
     def _continue(self, requests: Sequence[Request]) -> tuple[list[_Row], Cache, int]:
-        """Rows that hold what is known of the requests' ids, their cache, and the column after their ids.
+        """Return a row for each request, the rows' cache, and the column after their ids.
 
-        Other rows are done for good.
+        Keys and values computed in earlier turns are kept. Rows without a request are dropped: their episodes
+        have ended. With shared prompts, rows of the same prompt are adjacent.
         """
         self._decide(requests)
         asked = {request.row: request for request in requests}
-        held, at = dict[int, _Row](), dict[int, Piece]()  # at: where the ids of a row lie that are not shared
+        held, at = dict[int, _Row](), dict[int, Piece]()  # at: location of a row's own ids
         for place, row in enumerate(self._rows):
             number = row.request.row
             if number in asked and row.is_continued_by(asked[number]):
@@ -321,11 +322,11 @@ class TransformersEngine(AskedEngine):
             row = held.get(number) or _Row(request, cached=ids, prompt=ids if self._shares else ())
             row.begin(request)
             rows.append(row)
-        if self._prompts is not None:  # those of a prompt side by side
+        if self._prompts is not None:  # rows of the same prompt side by side
             places = self._prompts.places
             rows.sort(key=lambda row: places[row.prompt])
 
-        # as many are fed to each row as the row with the most new ones needs
+        # every row is fed as many ids as the row with the most new ones needs
         fed = max(len(row.request.ids) - len(row.cached) for row in rows)
         kept = [max(0, len(row.own) - fed) for row in rows]
         edge = max(kept)
@@ -341,14 +342,14 @@ class TransformersEngine(AskedEngine):
         return rows, self._cache, edge + fed
 
     def _begun(self, request: Request) -> tuple[int, ...]:
-        """Return what a row without a past begins with: a shared prompt, where an episode's history was
-        rewritten after it, or else all ids but the last."""
+        """Return the ids whose keys and values a row without a past starts from: the longest kept prompt that
+        the request begins with, as after a rewritten history, or else all ids but the last."""
         ids = tuple(request.ids[:-1])
         kept = () if self._prompts is None else self._prompts.places
         return max((each for each in kept if each and ids[: len(each)] == each), key=len, default=ids)
 
     def _decide(self, requests: Sequence[Request]) -> None:
-        """Decide, once for a rollout, whether its prompts are shared."""
+        """Decide once per rollout whether its prompts are shared."""
         if self._shares is None:
             prompts = {tuple(request.ids[:-1]) for request in requests}
             self._shares = (
@@ -358,7 +359,7 @@ class TransformersEngine(AskedEngine):
             )
 
     def _share(self, needed: Sequence[tuple[int, ...]]) -> None:
-        """Keep the past of these prompts, and of no others."""
+        """Keep the keys and values of these prompts and no others; compute those that are missing."""
         have = {} if self._prompts is None else self._prompts.pieces()
         if not have.keys() <= set(needed):
             have = {prompt: piece for prompt, piece in have.items() if prompt in needed}
@@ -368,11 +369,11 @@ class TransformersEngine(AskedEngine):
             self._prompts = SharedPrefix(have | computed, self._device)
 
     def _prefill(self, prompts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Piece]:
-        """Compute prompts, a few at a time; return where each lies."""
+        """Compute the keys and values of prompts, a few at a time; return the location of each."""
         most = PREFILL_TOKENS_ON_CPU if self._device.type == "cpu" else FED_TOKENS
         left, pieces = list(prompts), dict[tuple[int, ...], Piece]()
         while self._any_rank(bool(left)):
-            part = left[:1] or [()]  # a pad, for the other ranks' sake
+            part = left[:1] or [()]  # one padding token, to stay in step with the other ranks
             for prompt in left[1:]:
                 if (len(part) + 1) * max(map(len, [*part, prompt])) > most:
                     break
@@ -390,7 +391,7 @@ class TransformersEngine(AskedEngine):
             self._prompts.arrange([row.prompt for row in rows])
 
     def _to_front(self, places: Sequence[int]) -> list[int]:
-        """Move these rows to the front of the cache, by exchange; return where the first were before."""
+        """Swap these rows to the front of the cache; return the former places of the rows now there."""
         order = list(range(len(self._rows)))
         gaps = sorted(set(range(len(places))) - set(places))
         for gap, place in zip(gaps, (place for place in places if place >= len(places)), strict=True):
@@ -400,5 +401,5 @@ class TransformersEngine(AskedEngine):
         return order[: len(places)]
 
 
-# what a rank feeds that only keeps the others company
+# fed by a rank that has no work, to stay in step with the others
 _DUMMY = Request(ids=(0,), max_new_tokens=1, sampling=Sampling(greedy=True), row=-1, turn=0)

@@ -16,24 +16,23 @@ from transformers.masking_utils import create_causal_mask
 from trl_dbbench.errors import ConfigError
 
 CACHE_ARGUMENTS = ("past_key_values", "cache")
-"""Arguments that hand a forward pass the keys and values of what came before: transformers renamed
-`past_key_values` to `cache` in 5.24. A model with code of its own may have the other name than the installed
-transformers."""
+"""Names of a forward pass's argument for past keys and values: transformers renamed `past_key_values` to
+`cache` in 5.24. A model with custom code may use the other name than the installed transformers."""
 
 
 def cache_argument_of(function: Callable[..., Any]) -> str | None:
-    """Return the argument by which a function takes keys and values; `None` if it takes none."""
+    """Return the name of a function's argument for keys and values; `None` if it has none."""
     parameters = inspect.signature(function).parameters
     return next((name for name in CACHE_ARGUMENTS if name in parameters), None)
 
 
 CACHE_ARGUMENT = cache_argument_of(create_causal_mask) or CACHE_ARGUMENTS[0]
-"""The installed transformers' own."""
+"""Name that the installed transformers uses."""
 
 
 def cache_argument(model: nn.Module | type[nn.Module]) -> str | None:
-    """Return the argument by which a model, with an adapter or without, takes keys and values, if any."""
-    # of its bases, too: a class of one's own may pass on whatever it gets
+    """Return the name of a model's argument for keys and values, with or without an adapter, if any."""
+    # of its base classes too: a custom class may just pass on its arguments
     forwards = [vars(each)["forward"] for each in _kind(model).__mro__ if "forward" in vars(each)]
     return next(filter(None, map(cache_argument_of, forwards)), None)
 
@@ -44,13 +43,13 @@ def _kind(model: Any) -> type[nn.Module]:
 
 
 def class_of(config: transformers.PretrainedConfig) -> type[transformers.PreTrainedModel] | None:
-    """Return the class that TRL loads a model as; `None` for one with code of its own."""
+    """Return the class that TRL loads a model as; `None` for one with custom code."""
     return getattr(transformers, (config.architectures or [""])[0], None)
 
 
 @contextmanager
 def all_layers_found() -> Iterator[None]:
-    """Raise ValueError where PEFT only warns that the model lacks layers of an adapter, and does without."""
+    """Raise ValueError if the model lacks layers of the adapter; PEFT only warns and skips them."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "Found missing adapter keys")
         try:
@@ -60,10 +59,10 @@ def all_layers_found() -> Iterator[None]:
 
 
 def check_model(model: nn.Module | type[nn.Module]) -> None:
-    """Raise ConfigError for a model, or the class of one, that cannot be generated with.
+    """Raise ConfigError for a model, or a model class, that the engine cannot generate with.
 
-    The engine hands each forward pass the past as keys and values. State-space models (Mamba, RWKV, xLSTM)
-    keep a state of their own instead; they would pass over it and see the last token alone.
+    The engine passes the past to each forward pass as keys and values. State-space models (Mamba, RWKV,
+    xLSTM) keep a state instead; they would ignore the argument and see only the last token.
     """
     for adapter in getattr(model, "peft_config", {}).values():
         check_adapter(adapter)
@@ -77,17 +76,18 @@ def check_model(model: nn.Module | type[nn.Module]) -> None:
 
 
 def _has_state_only(kind: type[nn.Module]) -> bool:
-    """Return whether all layers are recurrent; transformers 5.24 hands such models a `cache` of states."""
+    """Return whether all layers are recurrent; transformers 5.24 passes such models a `cache` of states."""
     names = ("sdpa", "flash_attn", "attention_backend")
     attends = any(getattr(kind, f"_supports_{name}", False) for name in names)
     return getattr(kind, "_is_stateful", False) and not attends
 
 
 def check_adapter(config: PeftConfig | None) -> None:
-    """Raise ConfigError for an adapter that cannot be trained as it is sampled, or loaded as it was saved.
+    """Raise ConfigError for an adapter that is sampled differently than trained, or loaded differently than
+    saved.
 
-    The virtual tokens of prompt learning are put before whatever a forward pass is fed, and a rollout feeds
-    an episode in parts. `pissa_niter_*` takes a random part of the base's weights out of it, again whenever
+    Prompt learning puts its virtual tokens before the input of every forward pass, and a rollout feeds an
+    episode in parts. `pissa_niter_*` subtracts a random part of the base weights from them, again whenever
     the adapter is loaded.
     """
     if config is not None and config.is_prompt_learning:

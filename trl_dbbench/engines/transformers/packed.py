@@ -1,8 +1,8 @@
-"""Large linear layers on CPUs, with weights laid out as oneDNN reads them.
+"""Large linear layers on CPUs, with weights packed in oneDNN's layout.
 
-PyTorch leaves float32 to MKL, which on AMD's processors uses half the width of their vector units. oneDNN
-uses all of it, for weights that it may lay out first. In bfloat16, oneDNN would lay them out at each call.
-Doing it once is worth it where they stay for a whole rollout.
+PyTorch leaves float32 to MKL, which uses only half the width of the vector units of AMD's processors. oneDNN
+uses all of it if the weights are packed first. In bfloat16, oneDNN would pack them at each call. Packing them
+once pays off, since they stay the same for a whole rollout.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ import torch
 from torch import nn
 
 PACK_MIN_WEIGHTS = {torch.float32: 65_536, torch.bfloat16: 16_384}
-"""By the type that a layer computes in. Smaller layers gain nothing from the other layout."""
+"""Fewest weights of a layer that is packed, by the dtype it computes in; smaller layers gain nothing."""
 
 PACK_MAX_BYTES = 4 * 1024**3
-"""Memory that the copies may take; layers beyond it are computed as usual."""
+"""Most bytes of weights that are packed; layers beyond that are computed as usual."""
 
 PACKED_BATCH_ROWS = 32
 """Batch size that oneDNN's weight layout is chosen for."""
 
 Weights = tuple[torch.Tensor, torch.Tensor | None]
-"""Laid out, and the bias."""
+"""A layer's packed weights and its bias."""
 
 
 @contextmanager
 def packed(model: nn.Module) -> Iterator[None]:
-    """Compute without gradients, with copies of the weights that lie on a CPU, as they are now.
+    """Compute with packed copies of the weights on the CPU, as they are now; without gradients.
 
-    Where PyTorch has no oneDNN or would not ask MKL, nothing changes.
+    Nothing changes if PyTorch has no oneDNN or would not use MKL.
     """
-    # how Inductor calls oneDNN; there is no public name for it
+    # as Inductor calls oneDNN; there is no public name for it
     available = torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
     layers = list(_layers(model)) if available else []
     for layer in layers:
@@ -46,7 +46,7 @@ def packed(model: nn.Module) -> Iterator[None]:
 
 
 def _packs(layer: nn.Linear, dtype: torch.dtype) -> bool:
-    """Return whether a layer that computes in this type is worth another layout."""
+    """Return whether packing pays off for a layer that computes in this dtype."""
     if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return False
     return dtype in PACK_MIN_WEIGHTS and layer.weight.numel() >= PACK_MIN_WEIGHTS[dtype]
@@ -58,7 +58,7 @@ def _layers(model: nn.Module) -> Iterator[nn.Linear]:
         if (
             type(layer) is nn.Linear
             and type(layer.weight) is nn.Parameter  # neither quantized nor sharded
-            and "forward" not in vars(layer)  # nor brought by a hook
+            and "forward" not in vars(layer)  # nor loaded by a hook
             and layer.weight.device.type == "cpu"
             and any(_packs(layer, dtype) for dtype in PACK_MIN_WEIGHTS)
             and layer.weight.nbytes <= left

@@ -1,13 +1,12 @@
 """Prompts whose keys and values are kept once for all their episodes.
 
-Copies for each episode would take most of the memory of a rollout, and of the time: at each token every row
-reads all of its keys and values. Rows of the same prompt can read those together: attention over two parts of
-the past is the mean of the attention over each, weighted by the mass of each part (the sum of the
-exponentiated scores), as in the merge step of Flash-Decoding (Dao et al., 2023).
+A copy per episode would take most of a rollout's memory, and of its time: every row reads all of its keys and
+values at each token. Rows of the same prompt can read those of the prompt together: attention over two parts
+of the past is the mean of the attention over each, weighted by each part's mass (the sum of its exponentiated
+scores), as in the merge step of Flash-Decoding (Dao et al., 2023).
 
-On a CPU, PyTorch's fused kernel returns that mass, and never writes the scores down: those of an observation
-would be many times as large as its keys. On a GPU the scores of a few queries at a time are written down, in
-fp32.
+On a CPU, PyTorch's fused kernel returns that mass without storing the scores, which for an observation would
+be many times as large as its keys. On a GPU the scores of a few queries at a time are stored, in fp32.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ from trl_dbbench.utils.attention import PLAIN, fused, sees_all
 
 ATTENTION = "dbbench_shared_prefix"
 SHARE_PREFIX_MIN_TOKENS = 256
-"""Tokens of a prompt, counted once per row, from which sharing it pays."""
+"""Fewest tokens of a prompt, counted once per row, at which sharing pays off."""
 
 OWN_SPARE_COLUMNS = 32
 """Columns by which a full buffer of the rows' own past grows; few, since `_attend_one` reads them too."""
 
 SCORES_AT_ONCE = 2**25
-"""Scores that are written down together."""
+"""Most attention scores that are stored at once."""
 
 HIDDEN_SCORE = -1e30
-"""A score that nothing comes of; finite, so that a row with nothing to see stays a number."""
+"""Score of a masked position: finite, so that a row with every position masked has no NaN."""
 
 _active: ContextVar[SharedPrefix] = ContextVar("shared_prefix")
 
 
 def can_share(config: PreTrainedConfig) -> bool:
-    """Return whether prompts can be shared; else rows get copies of their prompts."""
+    """Return whether a model can share prompts; otherwise each row gets a copy of its prompt."""
     return (
         config.model_type in PLAIN
         and sees_all(config)
@@ -51,7 +50,11 @@ def can_share(config: PreTrainedConfig) -> bool:
 
 
 class SharedPrefix:
-    """The past of U prompts, given where their keys and values lie, and which rows go on from which."""
+    """Keys and values of U prompts, and which rows of the batch continue which prompt.
+
+    Args:
+        prompts: the current location of each prompt's keys and values.
+    """
 
     def __init__(self, prompts: Mapping[tuple[int, ...], Piece], device: torch.device):
         width = max([1, *map(len, prompts)])  # W
@@ -65,7 +68,7 @@ class SharedPrefix:
             self._bias = _bias(hidden[:, None, None])  # (U, 1, 1, W)
 
     def pieces(self) -> dict[tuple[int, ...], Piece]:
-        """Return where the prompts lie."""
+        """Return the location of each prompt's keys and values."""
         width = self._cache.get_seq_length()
         return {
             prompt: Piece(self._cache, place, width - len(prompt), len(prompt))
@@ -73,7 +76,7 @@ class SharedPrefix:
         }
 
     def arrange(self, prompts: Sequence[tuple[int, ...]]) -> None:
-        """Row i of the batch goes on from `prompts[i]`."""
+        """Set which prompts the batch continues: row i continues `prompts[i]`."""
         sources = [self.places[prompt] for prompt in prompts]
         rows: list[list[int]] = [[] for _ in self.places]
         places = []
@@ -81,18 +84,18 @@ class SharedPrefix:
             places.append((source, len(rows[source])))
             rows[source].append(row)
         most = self._group = max(map(len, rows))  # G
-        # a prompt with fewer rows computes row 0 again, and nobody reads that
+        # prompts with fewer rows are filled up with row 0, and nobody reads the result
         order = [row for each in rows for row in each + [0] * (most - len(each))]
         self._rows: torch.Tensor | None = None
         self._places: torch.Tensor | None = None
-        if order != list(range(len(sources))):  # not side by side, and equally many
+        if order != list(range(len(sources))):  # rows are not grouped by prompt yet, equally many each
             self._rows = torch.tensor(order, device=self._device)  # (U * G,)
             flat = [source * most + place for source, place in places]
             self._places = torch.tensor(flat, device=self._device)  # (B,)
 
     @contextmanager
     def active(self, config: PreTrainedConfig, own: RowCache) -> Iterator[None]:
-        """The model of `config`, whose cache is `own`, attends to the prompts too."""
+        """Let the model of `config`, whose cache is `own`, attend to the prompts too."""
         usual = config._attn_implementation
         token = _active.set(self)
         self._own = own
@@ -104,15 +107,18 @@ class SharedPrefix:
             _active.reset(token)
 
     def hide(self, hidden: torch.Tensor | None) -> None:
-        """Set what rows do not see of their own past from now on, (B, 1, Q, S); `None` if they see all."""
+        """Set the mask (B, 1, Q, S) of what rows do not see of their own past; `None` if they see all."""
         self._own_bias = None if hidden is None else _bias(hidden)
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
     ) -> torch.Tensor:
-        """Attend from queries (B, H, Q, D) to prompts and the rows' own keys (B, K, S, D): (B, Q, H, D)."""
+        """Attend from queries (B, H, Q, D) to prompts and the rows' own keys (B, K, S, D).
+
+        Returns (B, Q, H, D).
+        """
         batch, heads, count, size = query.shape
-        kinds = key.shape[1]  # heads that share keys are put side by side: M = H / K * Q
+        kinds = key.shape[1]  # query heads that share keys are put side by side: M = H / K * Q
         queries = query.reshape(batch, kinds, -1, size)  # (B, K, M, D)
         rows = queries if self._rows is None else queries[self._rows]
         together = rows.view(len(self.places), self._group, kinds, -1, size).transpose(1, 2).flatten(2, 3)
@@ -136,14 +142,14 @@ class SharedPrefix:
 
 
 def _bias(hidden: torch.Tensor) -> torch.Tensor:
-    """Added to scores."""
+    """Return the bias to add to scores: `HIDDEN_SCORE` where `hidden`, else 0."""
     return torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, HIDDEN_SCORE)
 
 
 def _attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of queries (B, K, M, D) to keys (B, K, S, D), and its mass's logarithm (B, K, M, 1), fp32."""
+    """Return attention of queries (B, K, M, D) to keys (B, K, S, D), and its log mass (B, K, M, 1), fp32."""
     if bias is not None:
         bias = bias.expand(-1, -1, query.shape[2], -1)
     if fused is None or query.device.type != "cpu":
@@ -165,7 +171,7 @@ def _attend(
 def _attend_in_fp32(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Do what `_attend` says, on any device."""
+    """Compute what `_attend` returns, on any device."""
     kind = query.device.type
     autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     with torch.autocast(kind, enabled=False) if autocast else nullcontext():
@@ -173,7 +179,7 @@ def _attend_in_fp32(
         if bias is not None:
             scores += bias
         weights = scores.softmax(dim=-1)
-        # of the largest score: its weight is exp(score) / mass
+        # from the largest score: its weight is exp(score) / mass
         mass = scores.amax(dim=-1, keepdim=True) - weights.amax(dim=-1, keepdim=True).log()
         return torch.matmul(weights.to(value.dtype), value), mass
 
@@ -185,11 +191,11 @@ def _attend_one(
     common: torch.Tensor,
     common_mass: torch.Tensor,
 ) -> torch.Tensor:
-    """Attention of a token's scaled queries (B, K, M, D) to its row's own past and to its prompt.
+    """Return attention of one token's scaled queries (B, K, M, D) to its row's own past and its prompt.
 
-    The prompt is one more column, whose score is its mass and whose value is what attention to it gave. A
-    buffer's spare columns are read and masked: left out, they would lie as gaps between the heads, which
-    takes a CPU twice as long as to read all from end to end.
+    The prompt is one more column, whose score is its log mass and whose value is the attention to it. A
+    buffer's spare columns are read and masked: skipping them would leave gaps between the heads, and a CPU
+    takes twice as long for that as for reading everything in one go.
     """
     keys, values = past.keys[: len(query)], past.values[: len(query)]  # (B, K, C, D)
     scores = torch.matmul(query, keys.transpose(2, 3))  # (B, K, M, C)

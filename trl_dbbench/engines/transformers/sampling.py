@@ -1,8 +1,8 @@
-"""The choice of the next token, from raw logits.
+"""Choice of the next token from raw logits.
 
-Greedy and sampled rows share a batch, each sampled row has random numbers of its own, and the recorded
-log-probabilities are those of the policy that is trained: without top-p and top-k, as GRPO's trainer
-computes them for the same token.
+Greedy and sampled rows share a batch, and each sampled row has its own random numbers. The recorded
+log-probabilities are the trained policy's: without top-p and top-k, as GRPO's trainer computes them for the
+same token.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import torch.nn.functional as F
 from trl_dbbench.episode.types import Request
 
 BLOCK_TOKENS = 256
-"""Tokens in a block. A draw chooses a block, then a token in it, which saves adding up all tokens."""
+"""Tokens per block. A draw picks a block, then a token in it, instead of summing over all tokens."""
 
 TOP_P_CANDIDATES = 256
-"""The most likely tokens that top-p is tried on, before the whole vocabulary is sorted for it."""
+"""Number of most likely tokens that top-p tries before it sorts the whole vocabulary."""
 
 SORTED_ROWS = 16
-"""Rows whose whole vocabularies are sorted together: that takes memory for each of them."""
+"""Most rows whose whole vocabularies are sorted at once, to bound memory."""
 
 
 class TokenChooser:
-    """Chooses the tokens of one turn, step by step, for the rows of a batch.
+    """Chooser of one turn's tokens, step by step, for the rows of a batch.
 
-    A sampled row's token comes from one uniform number, by the inverse of the cumulative distribution; the
-    numbers are from a generator seeded by the episode's seed and the turn.
+    A sampled row draws each token with one uniform number, through the inverse of the cumulative
+    distribution. The numbers come from a generator seeded by the episode's seed and the turn.
     """
 
     def __init__(self, requests: Sequence[Request], device: torch.device):
@@ -47,28 +47,28 @@ class TokenChooser:
         self._find()
 
     def select(self, rows: torch.Tensor) -> None:
-        """Go on with these rows, in this order."""
+        """Continue with these rows, in this order."""
         for name in ("_greedy", "_temperature", "_top_p", "_top_k", "_restricted", "_uniforms"):
             setattr(self, name, getattr(self, name)[rows])
         self._find()
 
     def _find(self) -> None:
-        # once for all tokens: a GPU has to be waited for to learn how many there are
+        # once for all steps: learning how many there are waits for the GPU
         self._greedy_rows = self._greedy.nonzero()[:, 0]
         self._restricted_rows = self._restricted.nonzero()[:, 0]
 
     def __call__(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The chosen ids and their log softmax(logits / temperature), each (B,), from logits of (B, V)."""
+        """Return the chosen ids and their log softmax(logits / temperature), both (B,); logits are (B, V)."""
         scaled = logits.float() / self._temperature  # (B, V)
-        # finding the most likely token takes many times as long as its logit, so only where it is needed
+        # argmax takes many times as long as the maximum alone, so it is computed for greedy rows only
         most = scaled.amax(dim=-1, keepdim=True)  # (B, 1)
         weights = scaled.softmax(dim=-1)  # (B, V)
-        # of the most likely token: minus the logarithm of the sum of exp(scaled - most)
+        # log-probability of the most likely token: minus the log of the sum of exp(scaled - most)
         top = weights.amax(dim=-1, keepdim=True).log_()  # (B, 1)
         if len(self._greedy_rows) == len(scaled):
             chosen = scaled.argmax(dim=-1, keepdim=True)  # (B, 1)
         else:
-            # a rank whose rows are done goes along with the others, and nobody reads its tokens
+            # a rank whose rows are done stays in step with the others, and nobody reads its tokens
             step = min(self._step, self._uniforms.shape[1] - 1)
             uniform = self._uniforms[:, step, None]  # (B, 1)
             padded = F.pad(weights, (0, -weights.shape[1] % BLOCK_TOKENS))
@@ -88,24 +88,25 @@ class TokenChooser:
 
 
 def _uniforms(request: Request, steps: int) -> torch.Tensor:
-    """`steps` numbers in [0, 1) of the request's own stream; longer streams begin with the shorter ones."""
+    """Return `steps` numbers in [0, 1) of the request's own stream; more steps only extend it."""
     generator = torch.Generator().manual_seed(request.seed)
     return torch.rand(steps, generator=generator, dtype=torch.float64)
 
 
 def _draw(blocks: torch.Tensor, masses: torch.Tensor, uniform: torch.Tensor, size: int) -> torch.Tensor:
-    """A token of each row, (B, 1), of `size`: first the block in which the draw falls, then the token."""
+    """Draw a token for each row, (B, 1), out of `size` tokens: first its block, then the token in it."""
     place, rest = _inverse_cdf(masses, uniform)
     block = blocks.gather(1, place[:, :, None].expand(-1, -1, BLOCK_TOKENS))[:, 0]  # (B, BLOCK_TOKENS)
     within, _ = _inverse_cdf(block, rest)
-    return (place * BLOCK_TOKENS + within).clamp_(max=size - 1)  # of NaN it is beyond the last one
+    return (place * BLOCK_TOKENS + within).clamp_(max=size - 1)  # with NaN, it is beyond the last one
 
 
 def _inverse_cdf(masses: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where a uniform number falls among `masses`, never on a 0, and how far into that one; both (B, 1)."""
+    """Return where a uniform number falls among `masses`, never on a 0, and what share of that mass is before
+    it; both (B, 1)."""
     cumulative = _summed(masses.double())
     target = uniform * cumulative[:, -1:]
-    # right=True: the first one whose cumulative mass exceeds the target
+    # right=True: the first whose cumulative mass exceeds the target
     place = torch.searchsorted(cumulative, target, right=True).clamp_(max=masses.shape[1] - 1)
     mass = masses.gather(1, place).double()
     before = cumulative.gather(1, place) - mass
@@ -113,8 +114,8 @@ def _inverse_cdf(masses: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Ten
 
 
 def _summed(masses: torch.Tensor) -> torch.Tensor:
-    """Return sums over all columns up to each. A GPU's vary in their rounding, and `full_determinism` refuses
-    them."""
+    """Return cumulative sums over the columns. Under `full_determinism` they are computed on the CPU, since a
+    GPU's vary in their rounding and are refused."""
     place = "cpu" if torch.are_deterministic_algorithms_enabled() else masses.device
     return masses.to(place).cumsum(dim=-1).to(masses.device)
 
@@ -125,7 +126,7 @@ def _draw_restricted(
     top_k: torch.Tensor,
     uniform: torch.Tensor,
 ) -> torch.Tensor:
-    """As `_draw`, among the `top_k` most likely (0: all), and of these the fewest that reach `top_p`."""
+    """Draw from the `top_k` most likely tokens (0: all), and of these from the fewest that reach `top_p`."""
     size = weights.shape[1]
     count = min(size, max(TOP_P_CANDIDATES, int(top_k.max())))
     candidates, order = weights.topk(count, dim=-1)  # (B, count), descending
@@ -143,11 +144,11 @@ def _draw_among(
     top_k: torch.Tensor,
     uniform: torch.Tensor,
 ) -> torch.Tensor:
-    """Do what `_draw_restricted` says, given the most likely tokens, `order`, and their weights."""
+    """Draw as `_draw_restricted` does, from the most likely tokens `order` with the weights `candidates`."""
     rank = torch.arange(candidates.shape[1], device=candidates.device)
     masses = candidates.double().masked_fill((top_k > 0) & (rank >= top_k), 0.0)
     before = _summed(masses) - masses  # mass of the more likely tokens
-    # as transformers and vLLM: top_p is a share of what top_k leaves
+    # as in transformers and vLLM: top_p is a share of what top_k leaves
     whole = torch.where(top_k > 0, masses.sum(dim=-1, keepdim=True), 1.0)
     out = before >= top_p * whole
     out[:, 0] = False  # the most likely token always stays

@@ -1,1 +1,1 @@
-"""Turns from vLLM servers."""
+"""Generation of turns with vLLM, on servers or in this process."""

@@ -1,8 +1,8 @@
-"""LoRA in vLLM's CPU build, where all rows of a step have the same adapter, or none has one.
+"""LoRA in vLLM's CPU build, for steps whose rows all have the same adapter or none.
 
 vLLM has no LoRA kernel for CPUs. Instead it copies the adapter's weights for every token, even those of the
-output layer, which is most of a small model's step. With one adapter for all rows, two matrix products do
-the same.
+output layer, which takes most of a small model's step. With one adapter for all rows, two matrix products
+suffice.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class OneAdapter(PunicaWrapperCPU):
 
 
 def _add(y: torch.Tensor, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    """y += x Aᵀ Bᵀ, where vLLM has put alpha / r into B.
+    """Add x Aᵀ Bᵀ to y; vLLM has already multiplied B by alpha / r.
 
     Args:
         y: (tokens, out), changed in place.
@@ -61,5 +61,5 @@ def _add(y: torch.Tensor, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> 
 
 
 def use_one_adapter() -> None:
-    """Have engines that are loaded from now on compute LoRA by `OneAdapter`."""
+    """Make engines that are loaded from now on compute LoRA with `OneAdapter`."""
     CpuPlatform.get_punica_wrapper = classmethod(lambda cls: f"{__name__}.{OneAdapter.__name__}")

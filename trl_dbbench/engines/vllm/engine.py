@@ -1,9 +1,8 @@
-"""Turns from vLLM servers, any number of them: token ids in, token ids and log-probabilities out.
+"""Generation of turns on vLLM servers, any number of them: token ids in, ids and log-probabilities out.
 
-Each turn is an HTTP request of its own, with its own sampling, so no episode waits for another. The episodes
-of a prompt stay on one server, whose prefix cache then holds the prompt and the turns before. A server that
-fails is left out and its episodes go on at another; where none is left, the rollout waits for one, and says
-so.
+Each turn is a separate HTTP request with its own sampling settings, so no episode waits for another. The
+episodes of a prompt stay on one server, whose prefix cache then holds the prompt and the earlier turns. If a
+server fails, its episodes continue on another; if none is left, the rollout logs a warning and waits for one.
 """
 
 from __future__ import annotations
@@ -44,20 +43,20 @@ from trl_dbbench.utils.ranks import Ranks
 logger = logging.getLogger(__name__)
 
 TURN_SECONDS = 600.0
-"""For a turn, including the wait behind others; a server that takes longer counts as hung."""
+"""Time limit of a turn in seconds, including its wait in the queue; a slower server counts as hung."""
 
 LISTENING_SECONDS = 20.0
-"""Between two looks, during a turn, at whether its server still takes connections."""
+"""Seconds between checks, during a turn, that its server still accepts connections."""
 
 TURN_TIMEOUT = httpx2.Timeout(TURN_SECONDS, connect=CONNECT_SECONDS, pool=None)
 
 
 class VLLMEngine:
-    """An engine of one rollout. Others may go on at the same servers meanwhile, with other weights.
+    """Engine of one rollout. Other rollouts may use the same servers meanwhile, with other weights.
 
     Args:
-        adapter: with which they are to generate; they have loaded it.
-        first: the place of the server that gets the first prompt. Ranks start with different ones.
+        adapter: the adapter to generate with, already loaded by the servers; `None` for the base model.
+        first: index of the server that gets the first prompt. Ranks start with different ones.
     """
 
     def __init__(self, servers: VLLMServers, adapter: Adapter | None = None, first: int = 0):
@@ -71,7 +70,7 @@ class VLLMEngine:
         self._homes: dict[tuple[int, ...], Server] = {}  # prompt -> the server of its episodes
 
     async def generate(self, request: Request) -> Completion:
-        """Return a turn from the episode's server, or from another one where that fails."""
+        """Return a turn from the episode's server, or from another if that fails."""
         waits = wait_times(self.servers.patience)
         while True:
             server = self._home(request)
@@ -120,7 +119,7 @@ class VLLMEngine:
             raise ServerFailure(describe(error)) from error
         finally:
             asking.cancel()
-        if response.status_code == 404 and self.adapter:  # started anew since it was loaded
+        if response.status_code == 404 and self.adapter:  # restarted since the adapter was loaded
             raise ServerFailure(f"it does not hold the adapter any more: {message_of(response)}")
         check(server, response)
         ids, logprobs = read_turn(server, response)
@@ -129,14 +128,14 @@ class VLLMEngine:
         return Completion(ids, logprobs)
 
     async def _check_listens(self, server: Server) -> None:
-        """Raise ConnectError for a server that is being stopped: it keeps connections and answers no more."""
+        """Raise ConnectError if the server is shutting down: it keeps connections but no longer answers."""
         assert self._http is not None
-        with suppress(httpx2.TimeoutException):  # a busy one may take long
+        with suppress(httpx2.TimeoutException):  # a busy server may take long
             await self._http.get(f"{server.url}/health", timeout=CONNECT_SECONDS)
 
     def _home(self, request: Request) -> Server | None:
-        """The server of this episode, the same for all episodes of its prompt; `None` if none is up."""
-        prompt = self._prompts.setdefault(request.row, tuple(request.ids))  # the first request's
+        """Return the episode's server, the same for all episodes of its prompt; `None` if none is up."""
+        prompt = self._prompts.setdefault(request.row, tuple(request.ids))  # of the first request
         home = self._homes.get(prompt)
         if home is None or not home.up:
             servers = self.servers.servers
@@ -148,7 +147,7 @@ class VLLMEngine:
         return home
 
     async def _try_all_again(self, seconds: float) -> None:
-        """Wait, then make ready what can be: once for all the episodes that have no server."""
+        """Wait, then reconnect to the servers; one round serves all episodes that have no server."""
 
         async def play_round() -> None:
             self.servers.announce(seconds)
@@ -161,11 +160,11 @@ class VLLMEngine:
 
 
 class VLLMBackend:
-    """Generates on servers; see `engines.base.Backend`. Connects at once, to find early what cannot work.
+    """Backend that generates on vLLM servers; see `engines.base.Backend`. Connects at once, to fail early.
 
     Args:
-        args: its `vllm_server_urls` are the servers. For a policy that is trained, `output_dir`,
-            `vllm_group_port`, `vllm_server_timeout` and `needs_rollout_logprobs` are read, too.
+        args: `vllm_server_urls` names the servers. For a trained policy, `output_dir`, `vllm_group_port`,
+            `vllm_server_timeout` and `needs_rollout_logprobs` are read too.
 
     Raises:
         ConfigError, EngineError: if a server cannot be used as it was started, or none answers.
@@ -201,10 +200,10 @@ class VLLMBackend:
 
     @contextmanager
     def engine(self) -> Iterator[VLLMEngine]:
-        """The engine, with the weights as they are now on the servers. What fails is raised on all ranks."""
+        """Bring the current weights to the servers and yield an engine. Errors are raised on all ranks."""
         self._weights.bring(self._servers)
         ranks = Ranks()
-        first = ranks.number * len(self._servers.servers) // ranks.count  # so that they share all servers
+        first = ranks.number * len(self._servers.servers) // ranks.count  # spreads the ranks over all servers
         with self._servers.holding() as adapter:
             yield VLLMEngine(self._servers, adapter, first)
 
@@ -212,7 +211,7 @@ class VLLMBackend:
         self._servers.close()
 
     def _compare_models(self) -> None:
-        """Warn of servers that serve another model than the policy, or compute it otherwise."""
+        """Warn about servers whose model, config, context or precision differs from the policy's."""
         longrope = self._policy.longrope_context
         for server in filter(attrgetter("up"), self._servers.servers):
             if server.root != self._policy.name_or_path:

@@ -1,14 +1,15 @@
-"""Turns from a vLLM engine in this process, beside the model that is trained (`vllm_mode: colocate`).
+"""Generation of turns with a vLLM engine in this process, beside the trained model (`vllm_mode: colocate`).
 
-The engine's own step loop runs in `serve`. An episode's next turn joins the running batch as soon as its SQL
-is back, and vLLM's prefix cache holds the turns before it, so no turn waits for another. Each turn has a
-seed and a temperature of its own, and the log-probabilities are the policy's.
+`serve` runs the engine's step loop. An episode's next turn joins the running batch as soon as its SQL result
+is back, and vLLM's prefix cache holds its earlier turns, so no turn waits for another. Each turn has its own
+seed and temperature, and the log-probabilities are the policy's.
 
-The batch that a token is computed in depends on how long the statements took. Its sums are rounded otherwise
-in another batch, so two runs of one seed can differ in the last bits of a logit, and then in a token.
+Which batch a token is computed in depends on how long the SQL statements took, and sums are rounded
+differently in different batches. So two runs with the same seed can differ in the last bits of a logit, and
+then in a token.
 
-With several ranks each has an engine of its own, for its own episodes. With `vllm_tensor_parallel_size`
-above 1, a group of ranks shares one: they tell one another what is asked, and step together.
+Each rank has its own engine for its own episodes. With `vllm_tensor_parallel_size` above 1, a group of ranks
+shares one: they exchange their requests and step together.
 """
 
 from __future__ import annotations
@@ -38,22 +39,22 @@ from trl_dbbench.utils.ranks import Ranks, together
 logger = logging.getLogger(__name__)
 
 MAX_NUM_BATCHED_TOKENS = 4_096
-"""Tokens of a step at most. vLLM keeps memory for the intermediate results of as many."""
+"""Most tokens of an engine step. vLLM reserves memory for the intermediate results of that many."""
 
 CPU_BLOCK_TOKENS = 32
-"""Size of the prefix cache's blocks on a CPU. The block that a turn ends in is computed again in the next
-turn: with vLLM's default of 128, 64 tokens on average."""
+"""Block size of the prefix cache on a CPU, in tokens. The block in which a turn ends is computed again in the
+next turn: 64 tokens on average with vLLM's default of 128."""
 
 IDLE_SECONDS = 0.005
-"""Between two looks at what other ranks of a tensor parallel group ask, while nothing is generated."""
+"""Seconds between exchanges of requests in a tensor parallel group while nothing is generated."""
 
 
 class InProcessEngine(AskedEngine):
-    """An engine of one rollout. See `episode.types.Engine`.
+    """Engine of one rollout. See `episode.types.Engine`.
 
     Args:
-        llm, adapter: vLLM's `LLM`, and its request of the LoRA adapter to generate with.
-        processed: whether log-probabilities are those after temperature.
+        llm, adapter: vLLM's `LLM`, and its `LoRARequest` for the adapter to generate with.
+        processed: whether vLLM computes log-probabilities after it applies the temperature.
         group: the ranks that share the engine, if several do.
     """
 
@@ -68,19 +69,19 @@ class InProcessEngine(AskedEngine):
     ):
         super().__init__()
         self.prompt_tokens = 0
-        """Tokens that turns went on from."""
+        """Tokens before the turns, added up over all turns."""
         self.cached_tokens = 0
-        """Those of them that the prefix cache held."""
+        """How many of `prompt_tokens` the prefix cache held."""
         self._engine = llm.llm_engine
         self._eos_token_ids = list(eos_token_ids)
         self._adapter = adapter
         self._processed = processed
         self._group = group
         self._rank = 0 if group is None else torch.distributed.get_rank(group)
-        self._asked: dict[str, Asked] = {}  # by vLLM's id
+        self._asked: dict[str, Asked] = {}  # by vLLM's request id
 
     def serve(self, episodes: Sequence[Future]) -> None:
-        """Step the engine until all episodes are done. EngineError if vLLM fails."""
+        """Step the engine until all episodes are done. Raise EngineError if vLLM fails."""
         self._watch(episodes)
         try:
             while self._take(episodes):
@@ -97,9 +98,9 @@ class InProcessEngine(AskedEngine):
             self._waiting, self._asked = [], {}
 
     def _take(self, episodes: Sequence[Future]) -> bool:
-        """Hand what episodes ask to vLLM; return whether any episode of the ranks is still being played.
+        """Pass the episodes' requests to vLLM; return whether a rank of the group still plays an episode.
 
-        Waits for a request where there is nothing to generate.
+        Waits for a request if there is nothing to generate.
         """
         with self._changed:
             idle = not self._engine.has_unfinished_requests()
@@ -157,7 +158,7 @@ class InProcessEngine(AskedEngine):
 
 @contextmanager
 def _reporting(when: str) -> Iterator[None]:
-    """Raise EngineError where vLLM, PyTorch or CUDA raise their own."""
+    """Raise errors of vLLM, PyTorch or CUDA as EngineError."""
     try:
         yield
     except DBBenchError:
@@ -171,7 +172,7 @@ def _reporting(when: str) -> Iterator[None]:
 
 
 class InProcessBackend:
-    """Generates with a vLLM engine in this process. See `engines.base.Backend` and `EngineSettings`."""
+    """Backend that uses a vLLM engine in this process. See `engines.base.Backend` and `EngineSettings`."""
 
     collective = False  # the ranks' own models do not generate
     detached = False  # a rollout has this process to itself
@@ -201,24 +202,24 @@ class InProcessBackend:
         self._sleep()
 
     def _load(self, args: Any) -> Any:
-        # in this process; without a bound thread to each core, which the training's threads would keep
+        # in this process, and without binding threads to cores, which would last into training
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         ranks = Ranks()
-        # in a longer context vLLM takes longrope's long factors for every token
+        # with a longer context, vLLM uses longrope's long factors for every token
         lengths = filter(None, (args.vllm_max_model_length, self._policy.longrope_context))
         options: dict[str, Any] = {
             "model": self._policy.name_or_path,
             "gpu_memory_utilization": args.vllm_gpu_memory_utilization,
-            "max_model_len": min(lengths, default=-1),  # -1: what memory has room for
+            "max_model_len": min(lengths, default=-1),  # -1: as long as memory allows
             "tensor_parallel_size": args.vllm_tensor_parallel_size,
             "enable_sleep_mode": self._sleeps,
             "model_impl": args.vllm_model_impl,
             "trust_remote_code": args.trust_remote_code,
             "enable_prefix_caching": True,
             "logprobs_mode": "processed_logprobs" if self._processed else "raw_logprobs",
-            "generation_config": "vllm",  # not the sampling that the model's own recommends
+            "generation_config": "vllm",  # not the sampling settings that the model's own recommends
             "seed": ranks.number // args.vllm_tensor_parallel_size,
             **({"distributed_executor_backend": "external_launcher"} if ranks.count > 1 else {}),
             **self._weights.options,
@@ -231,12 +232,13 @@ class InProcessBackend:
                 from trl_dbbench.engines.vllm.cpu import use_one_adapter
 
                 use_one_adapter()
-                options["enable_chunked_prefill"] = False  # it cannot put back the random numbers of a part
+                # it would rewind the random generator after part of a prompt, which a CPU's cannot
+                options["enable_chunked_prefill"] = False
                 options["block_size"] = CPU_BLOCK_TOKENS
             else:
                 options["max_num_batched_tokens"] = MAX_NUM_BATCHED_TOKENS
             return LLM(**options)
-        except Exception as error:  # pydantic's, PyTorch's, or vLLM's, which are of many kinds
+        except Exception as error:  # from pydantic, PyTorch or vLLM, which raises many kinds
             raise ConfigError(
                 f"vLLM cannot load '{self._policy.name_or_path}': {one_line(error)} Its settings are the "
                 "keys that begin with vllm_; or leave use_vllm out."
@@ -249,7 +251,7 @@ class InProcessBackend:
 
     @contextmanager
     def engine(self) -> Iterator[InProcessEngine]:
-        """The engine, awake and with the weights as they are now. EngineError if memory is short for it."""
+        """Wake vLLM and yield an engine with the current weights. Raise EngineError if memory is short."""
         with _reporting("before the rollout"):
             adapter = self._wake()
         try:
@@ -261,13 +263,13 @@ class InProcessBackend:
                 group=self._group,
             )
         except BaseException:
-            with suppress(Exception):  # after vLLM's own failure it may not sleep either
+            with suppress(Exception):  # after a failure of vLLM's, sleep may fail too
                 self._sleep()
             raise
         self._sleep()
 
     def _wake(self) -> Any:
-        """Give vLLM its memory and the weights as they are now; return its request of the adapter."""
+        """Give vLLM its memory and the current weights; return its `LoRARequest` for the adapter, if any."""
         if self._sleeps:
             torch.cuda.empty_cache()  # what the update has freed
             self._llm.wake_up(tags=["weights"])
@@ -302,7 +304,7 @@ def _tensor_parallel_group(size: int) -> torch.distributed.ProcessGroup | None:
 
 @contextmanager
 def _random_state_kept() -> Iterator[None]:
-    """vLLM seeds the global generators, which the training draws from."""
+    """Restore the global random generators after the block: vLLM seeds them, and training draws from them."""
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng():
         yield

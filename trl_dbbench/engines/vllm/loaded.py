@@ -1,9 +1,9 @@
 """Ways to bring weights to a vLLM engine in this process.
 
-- A LoRA adapter is loaded anew before a rollout, under a name that no other weights had, so that no cached
-  prefix is of older weights. It goes through a folder in memory where there is one, and nothing is merged.
-- Full weights are written over vLLM's, one by one, as TRL's own trainer does it.
-- Weights that vLLM loads itself (`ServedPolicy`) stay as they are; adapters of one model can be exchanged.
+- A LoRA adapter that has changed is loaded before a rollout under a new name, so that no cached prefix comes
+  from older weights. It is saved to an in-memory folder if there is one, and nothing is merged.
+- Full weights overwrite vLLM's one by one, as in TRL's own trainer.
+- Weights that vLLM loads itself (`ServedPolicy`) stay as they are; only the adapter can be exchanged.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from trl_dbbench.errors import ConfigError, one_line
 IN_MEMORY = Path("/dev/shm")
 
 RANKS_OF_VLLM = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Values that vLLM allows for `max_lora_rank`."""
+"""Values of `max_lora_rank` that vLLM allows."""
 
 
 def place_for(size: int) -> Path | None:
-    """Return a folder in memory that has room for `size` bytes of each rank here; `None` if there is none."""
+    """Return an in-memory folder with room for `size` bytes per local rank; `None` if there is none."""
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     usable = IN_MEMORY.is_dir() and os.access(IN_MEMORY, os.W_OK)
     return IN_MEMORY if usable and shutil.disk_usage(IN_MEMORY).free > 2 * size * ranks else None
 
 
 class AdapterWeights(TrainedWeights):
-    """The LoRA adapter that is trained."""
+    """The LoRA adapter being trained."""
 
     def __init__(self, policy: TrainedPolicy, args: Any):
         super().__init__(policy, args)
@@ -59,7 +59,7 @@ class AdapterWeights(TrainedWeights):
 
 
 class FullWeights(TrainedWeights):
-    """All weights of the model that is trained."""
+    """All weights of the model being trained."""
 
     sleep_level = 2
 
@@ -76,13 +76,13 @@ class FullWeights(TrainedWeights):
         self._sync = _Sync(self._policy, llm)
 
     def bring(self, llm: Any) -> None:
-        if self.have_changed() or self._args.vllm_enable_sleep_mode:  # asleep it has forgotten them
+        if self.have_changed() or self._args.vllm_enable_sleep_mode:  # sleep has discarded them
             self._sync.model = self._policy.trainer.model  # FSDP wraps it when the training begins
             self._sync.sync_weights()
 
 
 class _Sync(VLLMGeneration):
-    """TRL's walk over the weights, into an engine that is there already."""
+    """TRL's weight synchronisation, into an engine that exists already."""
 
     def __init__(self, policy: TrainedPolicy, llm: Any):
         self.llm = llm
@@ -90,11 +90,11 @@ class _Sync(VLLMGeneration):
         super().__init__(trainer.model, trainer.accelerator, trainer.processing_class, mode="colocate")
 
     def _init_vllm(self) -> None:
-        """It is there."""
+        """Do nothing: the engine exists already."""
 
 
 class WeightsOfDisk(Weights):
-    """A model that vLLM loads itself, with an adapter or without; see `ServedPolicy`."""
+    """A model that vLLM loads itself, with or without an adapter; see `ServedPolicy`."""
 
     def __init__(self, policy: ServedPolicy, args: Any):
         self._policy = policy
@@ -112,7 +112,7 @@ class WeightsOfDisk(Weights):
 
 
 def lora_options(adapters: dict[str, PeftConfig]) -> dict[str, Any]:
-    """Return vLLM's options for these adapters, by name. Only one of them is in use at a time."""
+    """Return vLLM's options for these adapters, given by name. Only one of them is used at a time."""
     for name, config in adapters.items():
         check_lora(config, name, "use_vllm")
     ranks = [(config.r, *(config.rank_pattern or {}).values()) for config in adapters.values()]
@@ -124,25 +124,25 @@ def lora_options(adapters: dict[str, PeftConfig]) -> dict[str, Any]:
 
 
 def loading_options(policy: TrainedPolicy | ServedPolicy) -> dict[str, Any]:
-    """Return vLLM's options to load the policy's own model as the policy has it."""
+    """Return vLLM's options to load the policy's model with its revision, config changes and precision."""
     dtype, quantization = policy.computes_in
     options = {
         "revision": policy.revision,
         "hf_overrides": policy.config_changes,
         "dtype": dtype,
-        # of others the model's own config.json says it
+        # other methods are named in the model's config.json
         "quantization": quantization if quantization == "bitsandbytes" else None,
     }
     return {name: value for name, value in options.items() if value}
 
 
 def _loaded(llm: Any, name: str, number: int, path: Path | str) -> Any:
-    """Have vLLM read an adapter; return its request of it."""
+    """Load an adapter into vLLM; return its `LoRARequest`."""
     from vllm.lora.request import LoRARequest
 
     request = LoRARequest(name, number, str(path))
     try:
         llm.llm_engine.add_lora(request)
-    except Exception as error:  # vLLM's are of many kinds
+    except Exception as error:  # vLLM raises many kinds
         raise ConfigError(f"vLLM does not take the adapter: {one_line(error)}") from error
     return request

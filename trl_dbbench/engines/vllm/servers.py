@@ -1,8 +1,8 @@
-"""vLLM servers: which of them answer, what they serve, and the LoRA adapter that they are to generate with.
+"""vLLM servers: which of them answer, what they serve, and which LoRA adapter they generate with.
 
 The main process connects to them before each rollout. An adapter is saved to a folder that the servers can
-read, and each is asked to load it under a name that no other weights ever had, so that no cached prefix is of
-older weights. It stays there as long as a rollout generates with it.
+read, and each server loads it under a name never used before, so that no cached prefix comes from older
+weights. It stays loaded as long as a rollout generates with it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ServerFailure(Exception):
 
 @dataclass(frozen=True)
 class Adapter:
-    """A LoRA adapter that lies at `path`, a folder or hub id. `folder` was made for it and goes with it."""
+    """A LoRA adapter at `path`, a folder or hub id. `folder`, if any, was made for it and goes with it."""
 
     name: str
     path: str
@@ -52,20 +52,20 @@ class Server:
     url: str
     up: bool = False
     base_model: str = ""
-    """The name that it gives the model without adapter."""
+    """Its name for the model without an adapter; empty until it has answered once."""
     root: str = ""
-    """Where it has that model from: a folder or a hub id."""
+    """Folder or hub id that it loaded the model from."""
     context: int | None = None
-    """Tokens of prompt and completion together."""
+    """Context length in tokens, prompt and completion together."""
     processed: bool = False
-    """Whether its log-probabilities are those after temperature, top-p and top-k (`processed_logprobs`) or
-    those of temperature 1 (`raw_logprobs`, vLLM's default)."""
+    """True if its log-probabilities are computed after temperature, top-p and top-k (`processed_logprobs`),
+    False if at temperature 1 (`raw_logprobs`, vLLM's default)."""
     adapters: set[str] = field(default_factory=set)
-    """The names of the adapters that it holds."""
+    """Names of the adapters that it has loaded."""
 
     @property
     def failed(self) -> bool:
-        """Return whether it answered once and does not any more."""
+        """Return whether it has answered before and no longer does."""
         return bool(self.base_model) and not self.up
 
 
@@ -86,7 +86,7 @@ def read_turn(server: Server, response: httpx2.Response) -> tuple[list[int], lis
         ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
     except (ValueError, LookupError, TypeError, AttributeError):
         raise ServerFailure(f"what it sends is no turn: {response.text[:200]!r}") from None
-    if choice.get("finish_reason") == "abort":  # it is stopped or paused, and sends what there is
+    if choice.get("finish_reason") == "abort":  # it was stopped or paused, and sends a partial turn
         raise ServerFailure("it has aborted a turn")
     if not ids or logprobs is None or len(ids) != len(logprobs):
         raise ConfigError(
@@ -102,7 +102,7 @@ def read_turn(server: Server, response: httpx2.Response) -> tuple[list[int], lis
 
 
 def settings_of(request: Request, eos_token_ids: Sequence[int]) -> dict[str, Any]:
-    """Return the settings of a turn, by the names of vLLM's `SamplingParams` and of its API."""
+    """Return a turn's settings under the names that vLLM's `SamplingParams` and its HTTP API share."""
     sampling = request.sampling
     return {
         "max_tokens": request.max_new_tokens,
@@ -111,18 +111,18 @@ def settings_of(request: Request, eos_token_ids: Sequence[int]) -> dict[str, Any
         "top_k": sampling.top_k,
         "seed": request.seed,
         "logprobs": 0,  # of the chosen token alone
-        "ignore_eos": True,  # the model's own idea of it; ours follows
+        "ignore_eos": True,  # the model's own eos tokens; ours follow
         "stop_token_ids": list(eos_token_ids),
     }
 
 
 PROCESSED_MIN_TEMPERATURE = 0.01
-"""vLLM takes any lower temperature for this one."""
+"""Lowest temperature that vLLM samples with; it raises lower ones to this."""
 
 
 def policys_logprobs(sampling: Sampling, processed: bool) -> bool:
-    """Return whether vLLM's log-probabilities are the policy's: of the logits / temperature, whatever top-p
-    and top-k. For `processed`, see `Server`.
+    """Return whether vLLM's log-probabilities are the policy's: of the logits / temperature, before top-p and
+    top-k. For `processed`, see `Server`.
     """
     if processed and not sampling.greedy:
         unrestricted = sampling.top_p == 1 and sampling.top_k == 0
@@ -144,31 +144,31 @@ def describe(error: Exception) -> str:
 
 CONNECT_SECONDS = 10.0
 READY_SECONDS = 120.0
-"""For loading an adapter."""
+"""Time limit for loading an adapter, in seconds."""
 
 PATIENCE_SECONDS = 600.0
-"""Seconds that a rollout waits in all while no server answers, before it gives up."""
+"""Total seconds that a rollout waits while no server answers, before it gives up."""
 
 LONGEST_WAIT_SECONDS = 30.0
 
-# a connection kept open may be closed by the server just when it is used again, which looks like a failure
+# a server may close an idle connection just as it is used again, which looks like a failure
 CONNECTION_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
 READY_TIMEOUT = httpx2.Timeout(READY_SECONDS, connect=CONNECT_SECONDS)
 
 
 class VLLMServers:
-    """The servers of a run, as the main process sees them; other ranks learn of them by `on_main`.
+    """The servers of a run, as the main process sees them; `on_main` informs the other ranks.
 
-    The environment variable `VLLM_API_KEY`, which servers also read, is sent along where it is set.
+    If the environment variable `VLLM_API_KEY` is set, which the servers read too, each request sends it.
 
     Args:
-        adapters: a folder for the saved adapters, which only this object writes to and every server can read
+        adapters: a folder for saved adapters, which only this object writes to and every server can read
             under the same path; `None` if there are none to save.
-        full_weights: whether the caller sends full weights. A server that fails then stays out: nothing tells
-            what weights it has when it is back.
-        logprobs_of: sampling whose log-probabilities must be right. For other sampling they are NaN where a
-            server does not give the policy's own.
-        patience: seconds to wait, all waits together, where no server answers.
+        full_weights: whether the caller sends full weights. A server that fails then stays out, since its
+            weights are unknown when it comes back.
+        logprobs_of: sampling settings whose log-probabilities must be the policy's. With other settings they
+            are NaN if a server does not give the policy's.
+        patience: total seconds to wait while no server answers.
     """
 
     def __init__(
@@ -194,11 +194,11 @@ class VLLMServers:
 
         self._run, self._loads = uuid.uuid4().hex[:8], 0
         self._loaded: list[Adapter] = []
-        self._held: list[Adapter] = []  # of rollouts under way
+        self._held: list[Adapter] = []  # by rollouts that are running
         self._clean_up = weakref.finalize(self, _remove, self._loaded, self.servers, self.headers)
 
     def connect(self) -> None:
-        """Make every server ready that can be, and wait for one if none can.
+        """Make all servers ready that answer; if none does, wait for one.
 
         Raises:
             EngineError, ConfigError: if none answers, or one cannot be used as it was started.
@@ -214,13 +214,13 @@ class VLLMServers:
         raise self.given_up()
 
     def on_main(self, action: Callable[[], T]) -> T:
-        """Return on all ranks what an action on the main process returns, or raise its error."""
+        """Run an action on the main process; return its result, or raise its error, on all ranks."""
         ranks = Ranks()
         outcome: Any = None
         if ranks.is_main:
             try:
                 outcome = action(), self.servers, self.adapter
-            except Exception as error:  # whatever it is: the other ranks would wait for ever
+            except Exception as error:  # of any kind, or the other ranks would wait forever
                 outcome = error
         told = ranks.from_main(outcome)
         if isinstance(told, Exception):
@@ -229,12 +229,12 @@ class VLLMServers:
         return result
 
     def load_adapter(self, save: Callable[[Path], Path]) -> None:
-        """Bring an adapter to the servers in place of the last one; raises as `connect` does.
+        """Save an adapter and make the servers load it instead of the last one; raises as `connect` does.
 
-        `save` writes it into a folder, and returns the folder in there that holds it.
+        `save` writes it into the given folder, and returns that or the subfolder that holds it.
         """
         assert self._adapters is not None
-        if not self._loads:  # what a killed run left
+        if not self._loads:  # remove what a killed run left
             shutil.rmtree(self._adapters, ignore_errors=True)
         name = self._new_name()
         folder = self._adapters / name
@@ -242,7 +242,7 @@ class VLLMServers:
         self._replace(Adapter(name, str(save(folder)), str(folder)))
 
     def use_adapter(self, path: str | Path) -> None:
-        """Have the servers load an adapter that lies in a folder that they see, or on the hub."""
+        """Make the servers load an adapter from a folder that they can read, or from the hub."""
         place = Path(path)
         self._replace(Adapter(self._new_name(), str(place.resolve() if place.exists() else path)))
 
@@ -258,7 +258,7 @@ class VLLMServers:
 
     @contextmanager
     def holding(self) -> Iterator[Adapter | None]:
-        """The adapter as it is now, which servers keep until the block ends, whatever is loaded meanwhile."""
+        """Yield the current adapter; servers keep it until the block ends, whatever is loaded meanwhile."""
         adapter = self.adapter
         if adapter is None:
             yield None
@@ -272,7 +272,7 @@ class VLLMServers:
 
     @property
     def _used(self) -> list[Adapter]:
-        """The adapters that servers have to hold."""
+        """The adapters that servers must keep loaded."""
         return [*self._held, *([self.adapter] if self.adapter else [])]
 
     def _remove_unused(self) -> None:
@@ -281,17 +281,17 @@ class VLLMServers:
         self._loaded[:] = [adapter for adapter in self._loaded if adapter not in unused]
 
     def close(self) -> None:
-        """Unload and delete the last adapter. Happens at the end of the process, too."""
+        """Unload and delete the last adapter. Also happens when the process exits."""
         self._clean_up()
         self._http.close()
 
     @property
     def all_lost(self) -> bool:
-        """Return whether there is nothing to wait for."""
+        """Return whether waiting is useless: servers that lack the full weights do not come back."""
         return self._full_weights and all(server.failed for server in self.servers)
 
     def make_ready(self) -> None:
-        """Greet servers that were lost, and load what is missing on each that answers."""
+        """Reconnect to lost servers, and load missing adapters on each that answers."""
         with ThreadPoolExecutor(len(self.servers)) as pool:
             list(pool.map(self._make_server_ready, self.servers))
 
@@ -312,20 +312,22 @@ class VLLMServers:
             server.up = False
 
     def _greet(self, server: Server) -> None:
-        """Find out what a server serves, and what its log-probabilities are of."""
+        """Find out what a server serves, and whether its log-probabilities are processed."""
         response = check(server, self._send(server, "GET", "/v1/models"))
         try:
-            card = next(card for card in response.json()["data"] if not card["parent"])  # an adapter has one
+            card = next(
+                card for card in response.json()["data"] if not card["parent"]
+            )  # an adapter has a parent
             server.base_model, server.root, server.context = card["id"], card["root"], card["max_model_len"]
         except (ValueError, LookupError, TypeError, StopIteration):
             raise ConfigError(
                 f"what answers at {server.url} is not a vLLM server; give its address without a path."
             ) from None
-        server.adapters = set()  # it may be another process than the one that was there before
+        server.adapters = set()  # it may have been restarted
         probe = Request((self._eos_token_ids[0],), 1, Sampling(top_k=1), row=0, turn=0)
         body = self.body(server.base_model, probe)
         response = check(server, self._send(server, "POST", "/v1/completions", body))
-        # the likeliest token is the only one that top_k 1 leaves: of probability 1, if that is what is told
+        # top_k 1 leaves only the most likely token: processed, its probability is 1
         server.processed = read_turn(server, response)[1] == [0.0]
         sampling = self._logprobs_of
         if sampling is not None and not policys_logprobs(sampling, server.processed):
@@ -344,7 +346,7 @@ class VLLMServers:
             )
 
     def precision_of(self, server: Server) -> Precision | None:
-        """Return what a server computes in; `None` if it does not say, as without VLLM_SERVER_DEV_MODE."""
+        """Return a server's precision; `None` if it does not report it, as without VLLM_SERVER_DEV_MODE."""
         try:
             response = self._send(server, "GET", "/server_info?config_format=json")
             config = response.json()["vllm_config"]["model_config"]
@@ -376,8 +378,8 @@ class VLLMServers:
             raise ServerFailure(describe(error)) from error
 
     def body(self, model: str, request: Request) -> dict[str, Any]:
-        """Return the request for a turn, for `/v1/completions`."""
-        # for what is not named, the server takes what the model's generation_config.json says
+        """Return the body of a turn's request to `/v1/completions`."""
+        # for settings that are left out, the server uses the model's generation_config.json
         named = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
         asked = {"model": model, "prompt": list(request.ids), "return_token_ids": True}
         return asked | named | settings_of(request, self._eos_token_ids)
@@ -396,7 +398,7 @@ class VLLMServers:
 
 
 def wait_times(patience: float) -> Iterator[float]:
-    """0, then 1, 2, 4, ... seconds, none longer than `LONGEST_WAIT_SECONDS`, `patience` together."""
+    """Yield 0, then 1, 2, 4, ... seconds, each at most `LONGEST_WAIT_SECONDS`, `patience` in total."""
     yield 0.0
     seconds = 1.0
     while patience > 0:
@@ -406,7 +408,7 @@ def wait_times(patience: float) -> Iterator[float]:
 
 
 def _remove(adapters: Sequence[Adapter], servers: Sequence[Server], headers: dict[str, str]) -> None:
-    """Unload adapters from the servers that are up and let it be done; delete the folders made for them."""
+    """Unload adapters from servers that are up, ignoring failures; delete the folders made for them."""
     for adapter in adapters:
         for server in servers:
             if server.up:

@@ -1,8 +1,8 @@
 """Ways to bring weights to vLLM servers.
 
 - A LoRA adapter is saved before a rollout, and the servers load it (`VLLMServers.load_adapter`).
-- Full weights are broadcast over NCCL by TRL's own client, whose server is plain `vllm serve` too. Every rank
-  takes part, since sharded weights are gathered one by one.
+- Full weights are broadcast over NCCL by TRL's own client, which also works with plain `vllm serve`. Every
+  rank takes part, since sharded weights are gathered one by one.
 - Weights that the servers have already (`ServedPolicy`) stay as they are.
 """
 
@@ -24,7 +24,7 @@ from trl_dbbench.errors import ConfigError, EngineError
 from trl_dbbench.utils.ranks import together
 
 ADAPTERS_FOLDER = "_vllm_adapters"
-"""In `output_dir`. Names with "_" in front are not pushed to the hub."""
+"""Folder in `output_dir`. Names that start with "_" are not pushed to the hub."""
 
 
 class Weights:
@@ -32,11 +32,11 @@ class Weights:
     methods together.
 
     Attributes:
-        temperature: the policy's.
-        logprobs_of: sampling whose log-probabilities are trained on, if they are.
-        adapters, full: for `VLLMServers`.
-        options: of vLLM's `LLM`, beside those that all ways share.
-        sleep_level: vLLM's: 1 keeps the weights in main memory, 2 forgets them.
+        temperature: the policy's sampling temperature.
+        logprobs_of: the sampling settings, if training uses the rollout's log-probabilities.
+        adapters, full: `adapters` and `full_weights` of `VLLMServers`.
+        options: options of vLLM's `LLM`, besides those that all ways share.
+        sleep_level: vLLM's sleep level: 1 keeps the weights in main memory, 2 discards them.
     """
 
     temperature = 1.0
@@ -47,10 +47,10 @@ class Weights:
     sleep_level = 1
 
     def open(self, vllm: Any) -> None:
-        """Once, when the servers are connected, or the engine is there."""
+        """Prepare, once the servers are connected or the engine is loaded."""
 
     def bring(self, vllm: Any) -> Any:
-        """Give vLLM the current weights; return the `LLM`'s request of the adapter, if there is one."""
+        """Give vLLM the current weights; return the `LoRARequest` of an adapter in an `LLM`, if any."""
         raise NotImplementedError
 
 
@@ -64,19 +64,19 @@ class TrainedWeights(Weights):
         self._brought: Any = None
 
     def have_changed(self) -> bool:
-        """Return whether the weights are others than when this was last asked."""
+        """Return whether the weights have changed since the last call."""
         before, self._brought = self._brought, self._policy.version
         return before != self._brought
 
 
 Way = Callable[[Any, Any], Weights]
-"""A class of weights, made from a policy and the settings."""
+"""A subclass of `Weights`, called with a policy and the settings."""
 
 
 def way_of(policy: Policy | ServedPolicy, setting: str, served: Way, full: Way, adapter: Way) -> Way:
-    """Return the class for this policy's weights: those that vLLM has, full ones, or a LoRA adapter.
+    """Return the class for this policy's weights: `served` by vLLM already, `full`, or a LoRA `adapter`.
 
-    Raises ConfigError, which names the `setting` that asks for vLLM, if it takes none of them.
+    Raises ConfigError, which names the `setting` that asks for vLLM, if vLLM cannot take the weights.
     """
     if isinstance(policy, ServedPolicy):
         return served
@@ -103,14 +103,14 @@ NOT_IN_VLLM = (
     *("use_dora", "modules_to_save", "trainable_token_indices", "lora_bias", "alora_invocation_tokens"),
     *("layer_replication", "use_qalora", "use_bdlora"),
 )
-"""Settings of LoRA that vLLM refuses, some only when it gets the weights, or passes over without a word."""
+"""LoRA settings that vLLM refuses, in some cases only when it gets the weights, or ignores silently."""
 
 NOT_ON_SERVERS = (*NOT_IN_VLLM, "rank_pattern", "alpha_pattern")
-"""vLLM 0.32 reads the last two. Servers may be older, and pass over them without a word."""
+"""LoRA settings refused for servers. vLLM 0.32 reads the last two, but older ones ignore them silently."""
 
 
 def check_lora(config: PeftConfig, name: str, setting: str, unread: Sequence[str] = NOT_IN_VLLM) -> None:
-    """Raise ConfigError for an adapter that vLLM does not take, or with settings that it leaves `unread`.
+    """Raise ConfigError for an adapter that is not LoRA, changes the base, or has settings in `unread`.
 
     The error names the adapter and the setting that asks for vLLM.
     """
@@ -123,12 +123,12 @@ def check_lora(config: PeftConfig, name: str, setting: str, unread: Sequence[str
 
 
 class ServedWeights(Weights):
-    """The servers have them."""
+    """Weights that the servers load themselves."""
 
     def __init__(self, policy: ServedPolicy, args: Any):
         self._adapter = policy.adapter
         if policy.adapter is not None:
-            with suppress(ValueError, OSError):  # only the servers may see it
+            with suppress(ValueError, OSError):  # it may be readable by the servers only
                 config = PeftConfig.from_pretrained(policy.adapter)
                 check_lora(config, str(policy.adapter), "vllm_server_urls", NOT_ON_SERVERS)
 
@@ -141,7 +141,7 @@ class ServedWeights(Weights):
 
 
 class AdapterWeights(TrainedWeights):
-    """A LoRA adapter is saved into `output_dir`, and loaded from there by the servers."""
+    """A LoRA adapter that is saved in `output_dir` and loaded from there by the servers."""
 
     def __init__(self, policy: TrainedPolicy, args: Any):
         super().__init__(policy, args)
@@ -158,7 +158,7 @@ class AdapterWeights(TrainedWeights):
 
 
 class FullWeights(TrainedWeights):
-    """TRL's client sends them, one server after the other."""
+    """Full weights, sent by TRL's client to one server after another."""
 
     full = True
 
@@ -167,7 +167,7 @@ class FullWeights(TrainedWeights):
         for number, server in enumerate(servers.servers):
             with together():
                 self._senders.append(self._sender(server.url, self._args.vllm_group_port + number))
-        servers.on_main(servers.connect)  # those that the senders have waited for
+        servers.on_main(servers.connect)  # the senders have waited for them
 
     def bring(self, servers: VLLMServers) -> None:
         servers.on_main(servers.connect)
@@ -178,7 +178,7 @@ class FullWeights(TrainedWeights):
                         self._send(server.url, sender)
 
     def _sender(self, url: str, group_port: int) -> _Sender:
-        """Only the main process's has a connection. To be called on all ranks."""
+        """Return a sender of weights; only the main process's has a connection. All ranks call this."""
         trainer = self._policy.trainer
         try:
             return _Sender(
@@ -202,7 +202,7 @@ class FullWeights(TrainedWeights):
         sender.model = self._policy.trainer.model  # FSDP wraps it when the training begins
         try:
             sender.sync_weights()
-        except Exception as error:  # requests' errors, and a bare Exception where the server refuses
+        except Exception as error:  # requests' errors, and a bare Exception if the server refuses
             sender.walk_on()
             raise EngineError(
                 f"the vLLM server {url} failed while the weights were sent to it: {error}. Start it again, "
@@ -211,13 +211,13 @@ class FullWeights(TrainedWeights):
 
 
 class _Sender(VLLMGeneration):
-    """TRL's, which sends weights as it walks over them; where they are sharded, all ranks walk together."""
+    """TRL's sender, which sends weights as it iterates over them; if sharded, all ranks iterate together."""
 
     def _init_vllm(self) -> None:
         try:
             super()._init_vllm()
         except Exception:
-            self.accelerator.wait_for_everyone()  # as it ends where it does not fail
+            self.accelerator.wait_for_everyone()  # as at the end of a successful call
             raise
 
     def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -225,6 +225,6 @@ class _Sender(VLLMGeneration):
         return self._walk
 
     def walk_on(self) -> None:
-        """To the end, when the server has failed on the way: the other ranks wait at the next weight."""
+        """Finish the iteration after the server has failed: the other ranks wait at the next weight."""
         for _ in self._walk:
             pass
