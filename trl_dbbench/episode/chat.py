@@ -11,7 +11,7 @@ placeholder as the assistant's turn: the part after the placeholder is appended 
 ```
 
 The template is checked at the start, by rendering; `docs/models.md` has the results for TRL's templates. A
-server renders all turns again for each request, so there too a conversation must be these pieces, with the
+server renders all turns again for each request, so its text must consist of the same pieces, with the
 thoughts of earlier turns. Text from tasks and databases is data: it never becomes a control token.
 """
 
@@ -59,7 +59,7 @@ _PLACEHOLDER = "PLACEHOLDER-OF-THE-TURN"
 _THOUGHT = "THOUGHT-OF-THE-TURN"
 _QUESTION = {"role": "user", "content": "?"}
 _CALL_ID = "000000000"
-"""Nine letters or digits, which Mistral's templates require."""
+"""Id of a tool call: nine letters or digits, as Mistral's templates require."""
 
 _PROBE = [{"role": "system", "content": "SYSTEM-RULES"}, {"role": "user", "content": "USER-QUESTION"}]
 _PROBE_ACTIONS = (
@@ -69,7 +69,7 @@ _PROBE_ACTIONS = (
 """Actions that every template must write in a form that the protocol reads back."""
 
 _TAG = re.compile(r"<[/|｜]?[\w▁:\"-]{1,40}[|｜/]?>|\[/?[A-Z][A-Z_]{1,40}\]|<</?SYS>>")
-"""Marks of templates for begins and ends: `<|im_end|>`, `</tool_response>`, `[INST]`."""
+"""Marks that begin or end a part of a template's text: `<|im_end|>`, `</tool_response>`, `[INST]`."""
 
 _REMEDY = (
     "Try the other protocol (`protocol: text` or `tools`), or another template with `chat_template:`, the "
@@ -100,8 +100,8 @@ class ChatFormat:
     Attributes:
         chat_template: the tokenizer's own template, or one with the same prompts that keeps the thoughts of
             earlier turns, if its own drops them. The saved model needs it.
-        rewrites: whether the template shows earlier turns otherwise than they were written; then
-            `context_ids` says what a turn is sampled after.
+        rewrites: whether the template changes earlier turns; then each turn is sampled after the ids that
+            `context_ids` returns.
 
     Raises:
         ConfigError: if there is no chat template or it does not fit the protocol: it refuses the roles, omits
@@ -128,7 +128,7 @@ class ChatFormat:
         self.eos_token_ids = frozenset(eos_token_ids or [tokenizer.eos_token_id])
         self._template_kwargs = template_kwargs or {}
         self._writes_calls = "tool_calls" in self._message(Operation(_PLACEHOLDER))
-        # the episodes of a group see similar observations
+        # cached, since the episodes of a group see similar observations
         self._observation_ids = lru_cache(maxsize=1024)(self._render_observation)
         self.rewrites = history == "template" and not self._use(own)
         if history == "kept":
@@ -137,8 +137,8 @@ class ChatFormat:
     def prompt_ids(self, messages: list[dict[str, Any]]) -> list[int]:
         """Return the ids of the prompt.
 
-        Control tokens are broken up in all messages but the system's. Turns of earlier episodes (see
-        `few_shot`) lose their thoughts, and become tool calls if the protocol writes such.
+        Control tokens are broken up in all messages except the system's. Turns of earlier episodes (see
+        `runs.few_shot`) lose their thoughts, and become tool calls if the protocol writes tool calls.
         """
         return self._encode(self._render([self._prompt_message(message) for message in messages]))
 
@@ -158,9 +158,9 @@ class ChatFormat:
         return ids
 
     def context_ids(self, prompt_ids: Sequence[int], turns: Sequence[Turn]) -> list[int]:
-        """Return what is read before the next turn, as the template shows these earlier ones.
+        """Return the ids before the next turn, with earlier turns as the template shows them.
 
-        Sampled ids stay as they are where the template shows them.
+        The parts of earlier turns that the template shows keep their sampled ids.
         """
         messages = [_QUESTION]
         for number, turn in enumerate(turns):
@@ -178,8 +178,8 @@ class ChatFormat:
         """Return the ids of any conversation, as the template shows it.
 
         Args:
-            turns: those of the messages that were sampled, by their place. Their ids stay as they are, if the
-                template shows them without their calls; else their thoughts and calls are shown anew.
+            turns: the sampled turns among the messages, by message index. Their ids are kept if the template
+                shows the turns without their calls; otherwise thoughts and calls are rendered again.
 
         Raises:
             TEMPLATE_ERRORS: if the template refuses the messages, or leaves out a message or the tools.
@@ -195,7 +195,7 @@ class ChatFormat:
             if all_shown and not self._left_out(shown, tools):
                 return self._with_turns(text, turns)
         except TEMPLATE_ERRORS:
-            pass  # it reads the calls of a turn, which `_shown` leaves in the text
+            pass  # it needs the calls of a turn, which `_shown` leaves in the text
         for place, turn in turns.items():
             if self._has_thought(turn):
                 plain[place] |= dict.fromkeys(THOUGHT_FIELDS, self._as_data(thought_of(turn.text)))
@@ -204,7 +204,7 @@ class ChatFormat:
         return self._encode(self._render(plain, tools=tools))
 
     def _left_out(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str | None:
-        """Return what the template does not show of these messages and tools; replies may lose their text."""
+        """Return the first message or tool that the template leaves out; replies may lose their text."""
         marked = list(messages)
         for place, message in enumerate(messages):
             if message.get("content") and message.get("role") != "assistant":
@@ -247,9 +247,9 @@ class ChatFormat:
         return [*ids, *self._encode(text)]
 
     def _before_turn(self, text: str) -> str:
-        """Return a text without what begins a turn at its end: a header, or a mark that opens a thought.
+        """Return a text without the start of a turn at its end: a header, or a mark that opens a thought.
 
-        Blanks before that mark are those of the prompt; others are among the turn's ids.
+        The prompt's blanks before that mark are kept; other blanks are among the turn's ids.
         """
         if has_header(self._begun):
             return text.rpartition(self._begun)[0]
@@ -266,13 +266,13 @@ class ChatFormat:
         return ids[: end + 1]
 
     def ids_of(self, text: str) -> list[int]:
-        """Tokenise the text of a saved turn, with an end token. The sampled ids may have been others."""
+        """Tokenise the text of a saved turn and add an end token. The sampled ids may have been different."""
         return [*self._encode(text.removeprefix(self._begun)), self.turn_ids(_PROBE_ACTIONS[1])[-1]]
 
     def text(self, ids: Sequence[int]) -> str:
         """Return a sampled turn as text, without the end token.
 
-        If the template's prompt opens a thought, the text begins with that.
+        If the template's prompt opens a thought, the text begins with its mark.
         """
         if ids and ids[-1] in self.eos_token_ids:
             ids = ids[:-1]
@@ -316,7 +316,7 @@ class ChatFormat:
         return knows_thoughts(self.chat_template) and has_thought(turn.text)
 
     def _shown(self, number: int, turn: Turn) -> dict[str, Any]:
-        """Return a turn as a client hands it back, with placeholders."""
+        """Return a turn as a client sends it back, with placeholders for its content and thought."""
         content, thought = f"{_PLACEHOLDER}-{number}.", f"{_THOUGHT}-{number}."
         message: dict[str, Any] = {"role": "assistant", "content": content}
         if not self._has_thought(turn):
@@ -325,7 +325,7 @@ class ChatFormat:
         return fields if any(field in self.chat_template for field in THOUGHT_FIELDS) else texts[0]
 
     def _with_thought(self, turn: dict[str, Any], thought: str) -> list[dict[str, Any]]:
-        """Return a turn with a thought in fields, and then in its text between each pair of marks."""
+        """Return versions of a turn: with the thought in fields, then in the text between pairs of marks."""
         marks = [pair for pair in THOUGHTS if any(mark in self.chat_template for mark in pair)]
         texts = [f"{opened}\n{thought}\n{closed}\n\n{turn['content']}" for opened, closed in marks]
         return [turn | dict.fromkeys(THOUGHT_FIELDS, thought), *(turn | {"content": text} for text in texts)]
@@ -335,9 +335,9 @@ class ChatFormat:
         return ids[:-1] if ids and ids[-1] in self.eos_token_ids else ids
 
     def _content_ids(self, turn: Turn) -> list[int]:
-        """Return the sampled ids after the turn's thought; tokenise its text if none begins there."""
+        """Return the sampled ids after the turn's thought, or tokenise the content if no id begins there."""
         ids, content = self._unended_ids(turn), after_thoughts(turn.text).strip()
-        # the text gets shorter token by token
+        # the text of the remaining ids gets shorter token by token
         first = bisect_left(range(len(ids)), -len(content), key=lambda start: -len(self._decode(ids[start:])))
         for start in range(max(0, first - 2), min(len(ids), first + 3)):
             if self._decode(ids[start:]) == content:
@@ -388,7 +388,7 @@ class ChatFormat:
     # --- data -------------------------------------------------------------------------------------
 
     def _as_data(self, text: str) -> str:
-        """Put a blank into each control token of the tokenizer and each mark of the template."""
+        """Break up each control token of the tokenizer and each mark of the template by a space."""
         return as_data(text, self._marks)
 
     def _find_marks(self, rendered: str) -> list[str]:
@@ -421,7 +421,7 @@ class ChatFormat:
             )
 
     def check_context(self) -> None:
-        """Raise ConfigError if `context_ids` differ from what a server shows that is sent the messages."""
+        """Raise ConfigError if `context_ids` differ from what a server renders for the same messages."""
         action = _PROBE_ACTIONS[0]
         ids = self.turn_ids(action)
         text = self.text(ids)
@@ -479,14 +479,14 @@ class ChatFormat:
         self._marks = self._find_marks(after_the_question + conversation.removeprefix(stem))
         between = conversation.partition(_PLACEHOLDER)[2]
         closing = self._encode(between.partition("OBSERVATION")[0])
-        # ids of the agent's turn before its end, as the rest of a call
+        # number of ids before the end of the agent's turn, such as the rest of a call
         self._unended = next((i for i, id in enumerate(closing) if id in self.eos_token_ids), 0)
         turn = self._encode(self._rendered_turn(_PROBE_ACTIONS[0]))
         self._ends_turns = not self.eos_token_ids.isdisjoint(turn)
         self._check_actions()
         thinks = self._thinks(prompt)
         handed_back = [self._placeholder()]
-        if thinks:  # the forms in which clients hand a turn back to a server
+        if thinks:  # the forms in which clients send a turn back to a server
             handed_back = self._with_thought(handed_back[0], _THOUGHT)
         return any(self._keeps(turn, thinks, prompt, between) for turn in handed_back)
 
@@ -526,7 +526,7 @@ class ChatFormat:
         return prompt, conversation
 
     def _thinks(self, prompt: str) -> bool:
-        """Return whether the template lets the model think: it knows thoughts, and they are not off."""
+        """Return whether the template lets the model think: it knows thoughts, and they are switched on."""
         if not knows_thoughts(self.chat_template):
             return False
         with suppress(*TEMPLATE_ERRORS):
@@ -535,7 +535,7 @@ class ChatFormat:
         return True
 
     def _keeps(self, turn: dict[str, Any], thinks: bool, prompt: str, between: str) -> bool:
-        """Return whether a conversation is its prompt, and each turn with what training appends to it."""
+        """Return whether a conversation is its prompt, then each turn and what training appends to it."""
         played = [turn, self._observed("OBSERVATION")]
         try:
             once, twice = (self._render([*_PROBE, *played * turns]) for turns in (1, 2))
@@ -562,7 +562,7 @@ class ChatFormat:
                 )
             text = self.text(self.turn_ids(action))
             read = self.protocol.parse(text)
-            # an answer of SQL has a text alone
+            # an SQL answer has only a text
             if read != meant and (isinstance(read, Invalid) or self.protocol.write(read) != written):
                 said = read.reason if isinstance(read, Invalid) else read
                 raise self._refusal(
@@ -576,7 +576,7 @@ class ChatFormat:
 
 
 def content_of(message: dict[str, Any]) -> str | None:
-    """Return the text of a client's message; its parts as lines, as vLLM reads them."""
+    """Return the text of a client's message, with its parts joined by newlines, as in vLLM."""
     content = message.get("content")
     return "\n".join(part["text"] for part in content) if isinstance(content, list) else content
 

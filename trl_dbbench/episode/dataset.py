@@ -1,4 +1,4 @@
-"""Rows that the trainer reads: a task goes in as JSON text (`to_dataset`) and comes out by `task_in`."""
+"""Dataset rows for the trainer: `to_dataset` writes tasks as JSON text, and `task_in` reads them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from trl_dbbench.episode.types import Episode
 from trl_dbbench.tasks import Task
 
 DRAW = "draw"
-"""The only column of a dataset of fresh tasks."""
+"""Name of the only column of a dataset of fresh tasks."""
 
 FRESH_ROWS = 1_000_000
 """Rows in an epoch of fresh tasks; more than any run has steps."""
 
 CHECKED_TASKS = 32
-"""Tasks checked before a run: the first fresh ones, or some spread over the dataset, since reading 100,000
-would take a minute."""
+"""Approximate number of tasks checked before a run: the first fresh ones, or some spread over the dataset,
+since reading 100,000 would take a minute."""
 
 _CHUNK = 1_000
 """Tasks held as Python objects at once, to bound memory."""
@@ -57,7 +57,7 @@ def to_dataset(
 
 @lru_cache(maxsize=64)
 def task_in(line: str) -> Task:
-    """Return the task of a row's `task` column. The copies of a prompt share one object."""
+    """Return the task in a row's `task` column. Cached, so that the copies of a prompt share one object."""
     return Task.from_json(line)
 
 
@@ -66,7 +66,7 @@ def note_source(dataset: Dataset, source: str, schema: str | None = None) -> Non
 
     Args:
         source: a file, a folder, or a hub id. Files are recorded with size and sha256.
-        schema: replaces that of each task, if the recipe says so.
+        schema: the schema that replaces each task's own, if the recipe sets one.
     """
     path = Path(source)
     files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
@@ -81,7 +81,7 @@ def note_source(dataset: Dataset, source: str, schema: str | None = None) -> Non
 
 @dataclass(frozen=True)
 class _Drawn:
-    """A transform for `datasets`: numbers of draws -> rows."""
+    """A transform for `datasets` that turns draw numbers into rows."""
 
     task: Callable[[int], Task]
     source: AgentProtocol
@@ -99,7 +99,7 @@ def to_fresh_dataset(
     """Return rows like those of `to_dataset`, each made when it is read.
 
     Args:
-        task: gives the task of a draw, counted from 0; always the same one for the same number.
+        task: returns the task of a draw number, counted from 0; always the same one for the same number.
     """
     source = get_protocol(protocol) if isinstance(protocol, str) else protocol
     draws = Dataset.from_dict({DRAW: range(FRESH_ROWS)})
@@ -125,9 +125,9 @@ def rows_to_check(dataset: Dataset) -> Dataset:
 
 
 def sft_rows(episode: Episode) -> list[dict[str, Any]]:
-    """Return `sft_row`, or for an episode that is several sequences one such row for each.
+    """Return a row like that of `sft_row` for each of the episode's sequences; most episodes have one.
 
-    A sampled token is learned in the first sequence that it is in.
+    A sampled token is learned in the first sequence that contains it.
     """
     whole = sft_row(episode)
     if (follows := episode.follows) is None:
@@ -143,8 +143,8 @@ def sft_rows(episode: Episode) -> list[dict[str, Any]]:
 def sft_row(episode: Episode, imitate_errors: bool = True) -> dict[str, Any]:
     """Return a row for TRL's SFTTrainer: `input_ids`, and `labels`, -100 except on the agent's own tokens.
 
-    Without `imitate_errors` they are -100 on turns whose statement failed, too: what is learned there is the
-    turn that follows.
+    Without `imitate_errors`, labels are -100 on turns whose statement failed, too, so that the model learns
+    the turn after an error but not the error.
     """
     labels = [-100] * len(episode.prompt_ids)
     for turn in episode.turns:

@@ -1,6 +1,6 @@
 """Executes gold SQL, and answers that are SQL, on a fresh sandbox of the task's tables.
 
-What executes a statement raises `EnvironmentFault` if the database fails.
+Functions that execute a statement raise `EnvironmentFault` if the database fails.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ JUDGED = Limits(rows=100_000, characters=16_000_000, cells=2_000_000)
 
 
 def answer_limits(golds: Sequence[Result], grader: SQLGrader) -> Limits:
-    """Return how much of an answer's result is read: the most that a right one can give."""
+    """Return the limits to read an answer's result with: the most that a right answer can give."""
     rows = max(len(gold.rows) for gold in golds) if grader.counts_rows else JUDGED.rows
     cells = rows * max(gold.most_columns for gold in golds)
     return replace(JUDGED, rows=rows, cells=min(cells, JUDGED.cells or cells))
@@ -34,7 +34,7 @@ class GoldState:
     state: State | None
     error: str | None = None
     out_of_time: bool = False
-    """The error is a time limit: another try may succeed on a busy machine."""
+    """True if the error is a time limit; on a busy machine, another try may succeed."""
 
 
 def execute_alone(database: Database, task: Task, sql: str) -> QueryResult:
@@ -46,8 +46,8 @@ def execute_alone(database: Database, task: Task, sql: str) -> QueryResult:
 def execute_untruncated(
     database: Database, task: Task, sql: str, limits: Limits = JUDGED
 ) -> tuple[Result | None, str]:
-    """Return the whole result of a query on the task's initial tables; else, also beyond the limits, `None`
-    and the reason."""
+    """Return the whole result of a query on the task's initial tables; if the query fails or exceeds the
+    limits, `None` and the reason."""
     with database.sandbox(task) as sandbox:
         return execute_untruncated_in(sandbox, task, sql, limits)
 
@@ -55,7 +55,7 @@ def execute_untruncated(
 def execute_untruncated_in(
     sandbox: Sandbox, task: Task, sql: str, limits: Limits = JUDGED
 ) -> tuple[Result | None, str]:
-    """`execute_untruncated` on a sandbox whose tables are unchanged."""
+    """Return the same as `execute_untruncated`, in a sandbox whose tables are unchanged."""
     result = sandbox.execute(sql, limits)
     # `DELETE ... RETURNING` gives rows too; on servers a SELECT of a function counts as a change
     changed = sandbox.changed if task.dialect == "sqlite" else operation_of(sql) not in ("SELECT", None)
@@ -74,7 +74,8 @@ def execute_untruncated_in(
 def gives_gold_rows(database: Database, task: Task, sql: str | None) -> bool | None:
     """Return whether a query gives the rows of the task's gold SQL, by the grader `strict`.
 
-    No query meets a gold without rows, or with NULLs only. `None` if the gold SQL fails on this database.
+    No query matches a gold result without rows, or with NULLs only. `None` if the gold SQL fails on this
+    database.
     """
     assert task.gold.sql is not None
     gold, _ = execute_untruncated(database, task, task.gold.sql)
@@ -88,9 +89,9 @@ def gives_gold_rows(database: Database, task: Task, sql: str | None) -> bool | N
 
 
 def ignores_rows(database: Database, task: Task, sql: str) -> bool:
-    """Return whether a query gives the same without half of each table's rows, where the gold SQL does not.
+    """Return whether a query's result, unlike the gold SQL's, is the same with half of each table's rows.
 
-    Never of tables that lie in a file or on a server.
+    `False` for tables in a file or on a server.
     """
     assert task.gold.sql is not None
     half = replace(task, tables=tuple(replace(table, rows=table.rows[1::2]) for table in task.tables))
@@ -103,13 +104,13 @@ def ignores_rows(database: Database, task: Task, sql: str) -> bool:
 
 
 def reads_clock(database: Database, task: Task) -> bool:
-    """Return whether a change's gold SQL, or a column's default, may go by the clock or by chance."""
+    """Return whether a change's gold SQL, or a column's default, may depend on the clock or on chance."""
     types = [column.type for table in task.tables for column in table.columns]
     return any(map(database.dialect.varies, [task.gold.sql or "", *types]))
 
 
 def changes_with_time(database: Database, task: Task, state: State) -> bool:
-    """Return whether a change's gold SQL leaves other tables than `state` a second later."""
+    """Return whether a change's gold SQL, executed a second later, leaves tables that differ from `state`."""
     if not reads_clock(database, task):
         return False
     time.sleep(1.1)

@@ -40,13 +40,13 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _Key = tuple[TablesKey, str]
-"""Tables and SQL: ids are unique in one file only, and a judge may see several."""
+"""Tables and SQL: task ids are unique in one file only, and a judge may see several files."""
 
 _MAX_REMEMBERED = 4096
-"""Gold states, and gold results, kept in memory; each saves a sandbox and a statement."""
+"""Most gold states, and most gold results, kept in memory; each saves a sandbox and a statement."""
 
 _MAX_STATE_ROWS = 1_000_000
-"""Rows of all gold states that are kept, some 300 MB."""
+"""Most rows of all gold states in memory together, some 300 MB."""
 
 _MAX_KEPT_ROWS = 1000
 _MAX_KEPT_CHARACTERS = 100_000
@@ -67,7 +67,7 @@ class Verdict:
 
 
 class _Remembered(Generic[T]):
-    """Results of gold SQL; the most recently used are kept. Thread-safe."""
+    """Cache of gold SQL results; the most recently used are kept. Thread-safe."""
 
     def __init__(self, rows: Callable[[T], int] = lambda _: 0) -> None:
         self._rows, self._held = rows, 0  # counts a result's rows, and how many are kept
@@ -129,10 +129,10 @@ class Judge:
         Args:
             sandbox: as the agent left it.
             protocol_grader: for tasks that leave the grader to the protocol; see `grader_of`.
-            statements: the agent's statements; an empty SQL answer stands for the last one.
+            statements: the agent's statements; an empty SQL answer means the last one.
 
         Raises:
-            EnvironmentFault: if the database fails, or the gold SQL on it.
+            EnvironmentFault: if the database fails, or the gold SQL fails on it.
         """
         if task.is_question:
             grader = self._grader or grader_of(task, protocol_grader)
@@ -184,7 +184,8 @@ class Judge:
             )
 
     def _sql_right(self, task: Task, sql: str, grader: SQLGrader) -> bool:
-        """Judge on each database of a suite. The gold may give nothing on some, but not on all."""
+        """Return whether an answer is right on each database of a suite. The gold may give nothing on some of
+        them, but not on all."""
         told = False
         for each in task.on_each_database():
             golds = self._gold_results(each, grader)
@@ -199,7 +200,7 @@ class Judge:
         return told
 
     def _gold_results(self, task: Task, grader: SQLGrader) -> Sequence[Result]:
-        """Return the results one of which a right answer gives."""
+        """Return the gold results; a right answer gives one of them."""
         if task.gold.results:
             return task.gold.results
         if task.gold.sql is None:
@@ -234,7 +235,7 @@ def _is_small(gold: Result) -> bool:
 
 
 def grader_of(task: Task, protocol_grader: str) -> Grader | SQLGrader:
-    """Return the task's grader; the protocol's if the task names none, or only that one judges SQL."""
+    """Return the task's grader; the protocol's if the task names none, or only the protocol's judges SQL."""
     found, protocols = (get_grader(name) for name in (task.grader or protocol_grader, protocol_grader))
     return protocols if isinstance(protocols, SQLGrader) and not isinstance(found, SQLGrader) else found
 
@@ -246,7 +247,7 @@ def answer_graders(task: Task, override: Grader | None) -> list[tuple[Grader, li
         return [(override, override.gold(answer))]
     if task.grader is not None:
         return [(GRADERS[task.grader], list(answer))]
-    # the protocol will choose one of the graders of labels
+    # the protocol will choose one of the graders of labels, not of rows
     return [(grader, list(answer)) for grader in GRADERS.values() if not grader.rows]
 
 

@@ -16,7 +16,7 @@ from trl_dbbench.utils.settings import check_numbers
 
 @dataclass(frozen=True)
 class Plan:
-    """Which episodes are played, and which of them are kept.
+    """Plan of the episodes to play, and which of them to keep.
 
     Args:
         n: episodes per task.
@@ -41,7 +41,7 @@ class Plan:
         check_numbers(self, Plan)
 
     def starts(self, tasks: Iterable[Task], player: Player, system_prompt: Opening | None) -> list[Start]:
-        """Return the starts of all episodes, in playing order: the `n` of a task side by side."""
+        """Return the starts of all episodes in playing order, the `n` episodes of a task side by side."""
         starts = []
         for task in tasks:
             start = player.start(task, system_prompt=system_prompt)
@@ -50,7 +50,7 @@ class Plan:
 
     def samplings(self, task: Task) -> list[Sampling]:
         """Return the sampling of each of a task's episodes."""
-        # by the task, not its place, so that adding tasks or samples changes no episode
+        # seeded by the task, not its position, so that adding tasks or samples changes no other episode
         names = (f"{self.seed}/{task.digest}/{number}".encode() for number in range(self.n))
         seeds = (hashlib.blake2b(name, digest_size=4).digest() for name in names)
         settings = self.temperature, self.top_p, self.top_k

@@ -1,16 +1,16 @@
 """One episode from start to verdict: ask for a turn, execute it, show what came back, repeat, judge.
 
-What follows an error is decided here and nowhere else:
+The consequences of errors are decided here and nowhere else:
 
 ```
 a statement fails                its error is the observation, and the episode goes on
-a turn cannot be read            ends the episode, or is answered with what was expected (the protocol says)
+a turn cannot be read            ends the episode, or tells the agent what was expected (the protocol decides)
 a statement ends the server      Status.SERVER_CRASH, without a verdict
-the database fails               Status.ENVIRONMENT_FAULT: no verdict, and the episode is in no mean
+the database fails               Status.ENVIRONMENT_FAULT: no verdict, and no mean includes the episode
 ```
 
-`play` knows no batches, tokens or TRL. It asks a `Dialogue` for turns and a sandbox for rows. An episode
-always ends on a turn, because nobody would read an observation after it.
+`play` knows nothing of batches, tokens or TRL. It asks a `Dialogue` for turns and a sandbox for rows. An
+episode always ends on a turn, because nobody would read an observation after it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Dialogue(Protocol):
     """The agent's side of one episode: an engine (`player.TokenDialogue`), an endpoint or a client."""
 
     async def next_turn(self, number: int) -> Turn | None:
-        """Return the turn of that number, counted from 0; `None` if there is no room for one."""
+        """Return the turn with that number, counted from 0; `None` if there is no room for one."""
 
     @property
     def full(self) -> bool:
-        """Whether no token is left for the episode."""
+        """Return whether the episode has no tokens left."""
 
     def tell(self, turn: Turn) -> bool:
         """Show the turn's observation to the agent; return whether there was room for it."""
@@ -65,7 +65,7 @@ async def play(
     async with judged(episode, protocol, database, judge) as opening:
         for turn in start.past:
             await database.in_thread(repeat, turn, await opening, database.dialect)
-            # a copy: the turn has another worth in this episode
+            # a copy, since rewards and values differ from episode to episode
             episode.turns.append(replace(turn, rewards={}, advantage=None, state=None, value=None))
         episode.status = await _play_turns(episode, dialogue, protocol, database, opening, rules)
     return episode
@@ -75,9 +75,9 @@ async def play(
 async def judged(
     episode: Episode, protocol: AgentProtocol, database: Database, judge: Judge
 ) -> AsyncIterator[Awaitable[Sandbox]]:
-    """Give the episode's sandbox for the block, in which it is played; then judge its answer.
+    """Yield an awaitable of the sandbox in which the block plays the episode; then judge the answer.
 
-    The tables are made while the model writes the first turn. A database that fails ends the episode.
+    The tables are made while the model writes the first turn. A database failure ends the episode.
     """
     with noting_faults(episode):
         opening = database.in_thread(database.sandbox, episode.task)
@@ -134,9 +134,9 @@ async def _play_turns(
 
 @contextmanager
 def noting_faults(episode: Episode, asked_by: str = "") -> Iterator[None]:
-    """End an episode whose server crashes or whose database fails in this block, with a warning.
+    """Mark an episode as crashed or failed, with a warning, if its server or database fails in the block.
 
-    `asked_by` is the reward or advantage that uses the database after the episode's end.
+    `asked_by` names the reward or advantage that uses the database after the episode's end.
     """
     prefix = f"{asked_by}: " if asked_by else ""
     where = f"{asked_by} of task" if asked_by else "task"
@@ -158,7 +158,7 @@ def executed_again(turn: Turn, sandbox: Sandbox, dialect: Dialect) -> QueryResul
     """Execute a turn's statement again and return its result; `None` if it cannot have changed anything."""
     if not isinstance(turn.action, Operation) or turn.result is None:
         return None
-    # a statement that was stopped at a limit was undone, and may end the server
+    # a statement that was stopped at a limit was undone, and might end the server this time
     if dialect.only_reads(turn.action.sql) or turn.result.undone:
         return None
     return sandbox.repeat(turn.action.sql, turn.result)

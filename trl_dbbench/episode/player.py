@@ -1,4 +1,4 @@
-"""Plays many episodes at once; no trainer is needed.
+"""Player of many episodes at once, without a trainer.
 
 ```python
 player = Player.of(tokenizer, database, protocol="text")
@@ -7,8 +7,7 @@ with backend.engine() as engine:
     episodes = player.play_all(starts, engine)
 ```
 
-The ids that are trained are the ids that the model sampled. Observations are appended once, as ids, and
-masked:
+Training uses exactly the ids that the model sampled. Observations are appended once, as ids, and masked:
 
 ```
 prompt ids | turn 1 (mask 1) | observation (mask 0) | turn 2 (mask 1) | ... | last turn (mask 1)
@@ -48,18 +47,18 @@ ASK_FOR_A_SUMMARY = (
 )
 AFTER_A_SUMMARY = "Go on from your summary."
 SUMMARY_SEED = 1_000
-"""Added to a turn's number for the random numbers of the summary before it."""
+"""Added to the number of the turn after a summary, to seed the summary."""
 
 TEMPLATE_TOKENS = 1_000
 """Upper bound on the tokens that a chat template adds to a prompt without tools."""
 
 
 class TokenDialogue:
-    """An engine's side of one episode, in token ids.
+    """The agent's side of one episode, played by an engine, in token ids.
 
     Args:
-        episode: with the turns that it goes on from.
-        row: the episode's number among those that the engine plays side by side.
+        episode: the episode, with the turns that it continues from.
+        row: the episode's number among those that the engine plays at once.
     """
 
     def __init__(self, episode: Episode, row: int, engine: Engine, chat: ChatFormat, rules: Rules):
@@ -100,9 +99,9 @@ class TokenDialogue:
 
 
 class RewrittenDialogue(TokenDialogue):
-    """A dialogue whose earlier turns are shown otherwise than they were written, left out, or summed up.
+    """A dialogue that shows earlier turns rewritten, leaves them out, or sums them up.
 
-    What a turn is sampled after is made anew each time; see `token_tree`.
+    The ids before each turn are built from scratch; see `token_tree`.
     """
 
     def __init__(self, episode: Episode, row: int, engine: Engine, chat: ChatFormat, rules: Rules):
@@ -111,7 +110,7 @@ class RewrittenDialogue(TokenDialogue):
         self._tree = TokenTree(episode.prompt_ids)
         self._follows: int | None = None
         self._first = 0  # the first turn that is shown: the last summary, if there is one
-        self._sums_up = False  # before the next turn
+        self._sums_up = False  # whether to sum up before the next turn
         for number, turn in enumerate(episode.turns):
             self._tree.write(turn.completion.ids)
             self._read(episode.turns[: number + 1])
@@ -148,11 +147,11 @@ class RewrittenDialogue(TokenDialogue):
         return True
 
     def _read(self, turns: Sequence[Turn]) -> list[int]:
-        """Take in what is read after these turns; return the ids that no turn has read."""
+        """Update the ids that are read after these turns; return those that are new."""
         shown, most = list(turns[self._first :]), self._rules.compaction_tokens
         self._ids = self._chat.context_ids(self._episode.prompt_ids, shown)
         if most is not None and self._rules.compaction == "summary":
-            # a summary says all that there is before it
+            # right after a summary there is nothing more to sum up
             self._sums_up = len(self._ids) > most and not isinstance(shown[-1].action, Reply)
             if self._sums_up:
                 last = replace(shown[-1], observation=f"{shown[-1].observation}\n\n{ASK_FOR_A_SUMMARY}")
@@ -167,7 +166,7 @@ class RewrittenDialogue(TokenDialogue):
 
 @dataclass(frozen=True)
 class Player:
-    """Everything that playing needs but the model. The caller closes the database."""
+    """Everything that playing needs except the model. The caller closes the database."""
 
     chat: ChatFormat
     database: Database
@@ -224,7 +223,7 @@ class Player:
         return Start(task, prompt_ids, sampling, messages=messages)
 
     def check_dataset(self, dataset: Dataset) -> None:
-        """Raise before a run for what would fail in the middle of it.
+        """Raise before a run for problems that would make it fail later.
 
         Raises:
             TaskError: if the rows have no `task`; also see `Judge.check_task`.
@@ -254,7 +253,7 @@ class Player:
 
     @property
     def rewrites(self) -> bool:
-        """Whether a turn may be sampled after a history that was rewritten or shortened."""
+        """Return whether a turn may be sampled after a rewritten or shortened history."""
         return bool(self.chat.rewrites or self.rules.compaction_tokens)
 
     async def play(self, start: Start, engine: Engine, row: int = 0) -> Episode:

@@ -17,12 +17,12 @@ from trl_dbbench.utils.lookup import check_choice
 Messages = list[dict[str, str]]
 
 Opening = str | Messages
-"""Messages before a question: a system prompt, or a list of all."""
+"""Messages before a question: a system prompt, or a list of all messages."""
 
 MODES = ("replace", "prepend")
 
 _ROLES = {"system": "system", "user": "user", "assistant": "assistant", "agent": "assistant"}
-"""Roles as files name them, LifelongAgentBench's `agent` too."""
+"""Roles by their names in files, including LifelongAgentBench's `agent`."""
 
 
 def opening(
@@ -32,7 +32,7 @@ def opening(
 
     Args:
         own: the protocol's messages before a question.
-        system_prompt: the user's.
+        system_prompt: the user's own.
         mode: `"replace"` drops the protocol's system prompt; `"prepend"` puts the user's before it.
         prelude: a file of messages after the system prompt; see `read_messages`. A system message at its
             start replaces the system prompt.
@@ -70,8 +70,8 @@ def read_messages(path: str) -> Messages:
     ```
 
     Raises:
-        ConfigError: if it cannot be read, has another form, or user and assistant do not alternate, the
-            assistant last.
+        ConfigError: if the file cannot be read, has another form, or user and assistant do not alternate
+            with the assistant last.
     """
     try:
         whole: Any = json.loads(Path(path).read_text(encoding="utf-8-sig"))
@@ -132,7 +132,7 @@ EACH_ROW = (
     "each row of the answer as one string, as the database replied it: its one value, or all its values in "
     "parentheses, such as ('pear', 2.5)"
 )
-"""The form of an answer from tools, for graders of values and of rows."""
+"""Form of a tools answer, for graders of values (`EACH_VALUE`) and of rows."""
 
 TOOLS_SYSTEM_PROMPT = f"""\
 You are a database assistant. A MySQL database holds the tables named below the request. Work on it with \

@@ -7,8 +7,8 @@
 - **text_sql**, **tools_sql**: the same with SQL as the answer, which is executed: a block after
   `Final Answer:`, or a call of `submit_sql`.
 
-All are pure functions of the text. They never evaluate it as code, and no text makes them raise. Your own is
-any class with the members of `AgentProtocol`; `protocol:` in a YAML takes its dotted path.
+All are pure functions of the text. They never evaluate it as code, and no text makes them raise. Your own
+protocol is any class with the members of `AgentProtocol`; `protocol:` in a YAML takes its dotted path.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Operation:
-    """Run one statement."""
+    """Action that runs one statement."""
 
     sql: str
 
 
 @dataclass(frozen=True)
 class Answer:
-    """End the episode with this answer.
+    """Action that ends the episode with an answer.
 
     `values` are the strings of a tools answer; a text answer has only `text`.
     """
@@ -73,7 +73,7 @@ class Answer:
 def _as_mysql_prints(text: str, in_rows: bool) -> str:
     """Return an answer with dates and DECIMALs as MySQL prints them.
 
-    They are quoted within brackets, but for numbers to a grader of rows.
+    Within brackets they are quoted, except numbers for a grader of rows.
     """
     quote = "'" if text.lstrip().startswith(("(", "[")) else ""
     return as_mysql_prints(text, quote, number_quote="" if in_rows else quote)
@@ -90,11 +90,11 @@ def _row(value: str) -> str:
 
 
 _ONE_CELL = re.compile(r"""\(\s*(?:[-+.\d'"]|None\s*\)|\))""")
-"""The begin of a row of one cell, which is a number, a quoted text or NULL: `(none)` is a text."""
+"""Start of a row with one cell: a number, a quoted text or NULL. `(none)` is a text."""
 
 
 def given_answer(given: Any) -> Answer:
-    """Return what a program gave as an answer (see `harness`).
+    """Return the answer that a program gave (see `harness`).
 
     Args:
         given: a text, a list of values, a list of rows as `execute` returns them, or `None`.
@@ -108,13 +108,13 @@ def given_answer(given: Any) -> Answer:
 
 
 def value_text(given: Any) -> str:
-    """Return a value of JSON, or a row's only cell, as text; a longer row as the database prints it."""
+    """Return a JSON value, or a row's only cell, as text; a longer row as the database prints it."""
     if isinstance(given, list | tuple) and len(given) == 1:
         (given,) = given
     if given is None or isinstance(given, str):
         return str(given)
     if isinstance(given, bool):
-        given = int(given)  # as MySQL has it
+        given = int(given)  # as in MySQL
     try:
         return str(tuple(given)) if isinstance(given, list | tuple) else json.dumps(given, ensure_ascii=False)
     except RecursionError:
@@ -130,7 +130,7 @@ class Invalid:
 
 @dataclass(frozen=True)
 class Reply:
-    """A message to a program that plays the episode (see `harness`), which does with it as it likes."""
+    """A message to a program that plays the episode, which may use it as it likes (see `harness`)."""
 
     text: str
 
@@ -138,14 +138,14 @@ class Reply:
 Action = Operation | Answer | Invalid
 
 CUT = "[TRUNCATED]"
-"""The end of an observation that was cut, as in AgentBench."""
+"""Mark at the end of an observation that was cut, as in AgentBench."""
 
 
 class AgentProtocol(Protocol):
     """The members of a protocol. Your own class is called with `observation_characters` as its argument.
 
     Attributes:
-        name: for log and record.
+        name: for logs and records.
         grader: judges the answers of tasks that name no grader; a name from `grading.GRADERS`.
         tools: function schemas that the chat template shows to the model, if any.
         invalid_ends_episode: whether a turn that `parse` cannot read ends the episode. Otherwise the agent
@@ -176,7 +176,7 @@ class AgentProtocol(Protocol):
         """
 
     def parse(self, text: str) -> Action:
-        """Return the meaning of a turn. No text makes it raise."""
+        """Return the action that a turn means. No text makes it raise."""
 
     def write(self, action: Operation | Answer) -> str | dict[str, Any]:
         """Return a turn that `parse` reads as this action: a text, or a message with tool calls."""
@@ -191,8 +191,9 @@ class _BuiltIn:
 
     Args:
         observation_characters: longer observations are cut and marked, as AgentBench does at 800;
-            `None` cuts nothing, as LifelongAgentBench.
-        judged_by: the grader of all answers, if it is not each task's own; the prompt asks for its form.
+            `None` cuts nothing, as in LifelongAgentBench.
+        judged_by: the grader of all answers, instead of each task's own; the prompt asks for the form that
+            it reads.
     """
 
     observation_characters: int | None = 800
@@ -236,7 +237,7 @@ class TextProtocol(_BuiltIn):
     observation_role: ClassVar[str] = "user"
 
     def _own_prompt(self, task: Task) -> str:
-        """Show the example answer in the form that the task's grader reads."""
+        """Return the prompt with the example answer in the form that the task's grader reads."""
         own, grader = super()._own_prompt(task), self._judge_of(task)
         if isinstance(grader, Grader):
             return own.replace(str(EXAMPLE_ROWS), grader.answer(EXAMPLE_ROWS))
@@ -307,7 +308,7 @@ class ToolsProtocol(_BuiltIn):
     observation_role: ClassVar[str] = "tool"
 
     def _own_prompt(self, task: Task) -> str:
-        """Say what the strings of an answer are to the task's grader."""
+        """Return the prompt, which asks for values or for rows, as the task's grader reads them."""
         own, grader = super()._own_prompt(task), self._judge_of(task)
         return own.replace(EACH_VALUE, EACH_ROW) if grader.rows else own
 
@@ -337,7 +338,7 @@ class ToolsProtocol(_BuiltIn):
         return Invalid("Error: commit_final_answer needs the argument answers, an array of strings.")
 
     def write(self, action: Operation | Answer) -> dict[str, Any]:
-        """Return the message of a tool call; the chat template gives it its form."""
+        """Return the message of a tool call; the chat template formats it."""
         if isinstance(action, Operation):
             call = {"name": "execute_sql", "arguments": {"query": action.sql}}
         else:
@@ -355,7 +356,7 @@ _LABEL = re.compile(r"\A\w*sql\w*", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class TextSQLProtocol(TextProtocol):
-    """The text protocol with SQL as the answer. An empty answer stands for the last statement executed."""
+    """The text protocol with SQL as the answer. An empty answer means the last statement executed."""
 
     system_prompt: ClassVar[str] = TEXT_SQL_SYSTEM_PROMPT
     name: ClassVar[str] = "text_sql"
@@ -417,10 +418,11 @@ def get_protocol(
 
     Args:
         observation_characters: longer observations are cut; 0 or `None` cuts nothing.
-        grader: judges all answers in place of the tasks' own graders; the built-in prompts ask for its form.
+        grader: judges all answers instead of the tasks' own graders; the built-in prompts ask for the form
+            that it reads.
 
     Raises:
-        ConfigError: if there is none, or it lacks a member of `AgentProtocol`.
+        ConfigError: if there is no such protocol, or it lacks a member of `AgentProtocol`.
     """
     protocol = look_up("protocol", name, PROTOCOLS)(observation_characters or None)
     if isinstance(protocol, _BuiltIn):

@@ -1,4 +1,4 @@
-"""The tables along an episode: its statements are executed again, and the tables read after each change."""
+"""Tables along an episode: its statements are executed again, and the tables read after each change."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from trl_dbbench.episode.types import Episode, Status
 T = TypeVar("T")
 
 THREADS = 8
-"""Episodes looked at side by side."""
+"""Number of episodes looked at in parallel."""
 
 
 def states_along(episode: Episode, database: Database) -> list[State]:
     """Return the tables before each of the K turns and after the last.
 
-    K + 1 states; a turn that changed nothing repeats the object before it. Results that differ this time, as
-    those of UUID(), do not raise: otherwise an agent could avoid its rewards by making them differ.
+    These are K + 1 states; a turn that changed nothing repeats the object before it. Results that differ this
+    time, such as those of UUID(), do not raise: otherwise an agent could avoid its rewards by making them
+    differ.
     """
     with database.sandbox(episode.task) as sandbox:
         states = [sandbox.state()]
@@ -37,10 +38,10 @@ def for_each_episode(
     look: Callable[[Episode, Database], T | None],
     crashed: T | None = None,
 ) -> list[T | None]:
-    """Return what `look` finds of each episode, computed side by side.
+    """Return what `look` returns for each episode, computed in parallel.
 
-    `None` stands for an episode whose environment failed. One that fails now is marked as failed: with only
-    some of its rewards it could not be compared with the others.
+    The value is `None` for an episode whose environment failed. An episode whose environment fails now is
+    marked as failed: with only some of its rewards it could not be compared with the others.
 
     Args:
         asked_by: the reward or advantage, for the warning.

@@ -1,4 +1,4 @@
-"""Chat templates: a tokenizer's own, from a file, or bundled with TRL; and the thoughts that they drop."""
+"""Chat templates: a tokenizer's own, one from a file or from TRL, and variants that keep earlier thoughts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KEEP_THOUGHTS = {
     "drop_thinking": "false",
     "truncate_history_thinking": "false",
 }
-"""Arguments of templates, and the value of each that keeps the thoughts of earlier turns."""
+"""Arguments of templates, and the value with which each keeps the thoughts of earlier turns."""
 
 _READS_THOUGHTS = re.compile(rf"""[.'"](?:{"|".join(THOUGHT_FIELDS)})\b""")
 
@@ -40,7 +40,7 @@ def control_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
 
 
 def as_data(text: str, marks: Iterable[str]) -> str:
-    """Put a blank into each of these marks in a text."""
+    """Break up each of these marks in a text by a space after its first character."""
     for mark in marks:
         if mark in text:
             text = text.replace(mark, f"{mark[0]} {mark[1:]}")
@@ -87,8 +87,8 @@ def own_template(tokenizer: PreTrainedTokenizerBase, tools: list[dict[str, Any]]
 def keeping_variants(template: str) -> Iterator[tuple[str, str]]:
     """Yield the name and text of templates that may keep the thoughts which this one drops.
 
-    First the template with its own arguments set: inside it, they hold wherever the saved model is served.
-    Then TRL's variants for training, of all families.
+    First comes the template with its own arguments set inside it, so that they hold wherever the saved model
+    is served; then TRL's variants for training, of all families.
     """
     known = {name: value for name, value in _KEEP_THOUGHTS.items() if re.search(rf"\b{name}\b", template)}
     if known:
@@ -101,7 +101,7 @@ def keeping_variants(template: str) -> Iterator[tuple[str, str]]:
 
 
 def knows_thoughts(template: str) -> bool:
-    """Return whether a template names marks or fields of thoughts."""
+    """Return whether a template mentions marks or fields of thoughts."""
     marks = (mark for pair in THOUGHTS for mark in pair)
     return any(mark in template for mark in marks) or bool(_READS_THOUGHTS.search(template))
 

@@ -1,8 +1,8 @@
-"""The tokens of an episode whose turns do not all go on from one another.
+"""Token trees: the tokens of an episode whose turns do not all continue one another.
 
-Where the history is rewritten, as by a template that drops earlier thoughts, the agent reads other tokens
-before its next turn than those that it wrote. Then an episode is several sequences. They begin alike, so its
-tokens are a tree, each kept once with the place of the token that it follows:
+If the history is rewritten, as by a template that drops earlier thoughts, the agent's next turn does not
+follow the tokens that it wrote. The episode is then several sequences. They begin alike, so the tokens are a
+tree: each is kept once, with the place of the token that it follows:
 
 ```
 place      0  1   2        3    4    5   6     7       8
@@ -10,7 +10,7 @@ token      p  ?   <think>  SQL  end  ->  p ?   SQL     end      (turn 2 reads th
 follows   -1  0   1        2    3    .   (0 1) 1       7
 ```
 
-Tokens that the model sampled are never merged with others: two samples after the same tokens are two.
+Sampled tokens are never merged with others: two samples after the same tokens stay separate.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 NOTHING = -1
-"""Where a sequence has nothing in common with those before it: what its first token follows."""
+"""Place before the first token of a sequence that has nothing in common with earlier ones."""
 
 
 class TokenTree:
     """A tree of tokens, filled turn by turn.
 
     Attributes:
-        ids: the tokens in the order of their coming, the first prompt's first.
+        ids: the tokens in the order in which they were added, the first prompt's first.
         follows: the place in `ids` of the token before each, or `NOTHING`.
-        place: of the last token that was read or written.
+        place: the place of the last token that was read or written.
     """
 
     def __init__(self, prompt_ids: Sequence[int]):
@@ -37,7 +37,7 @@ class TokenTree:
         self.place = self.add(prompt_ids, NOTHING)
 
     def find(self, ids: Sequence[int]) -> tuple[int, int]:
-        """Return how many of these ids are a path from the root, and the place of the last of them."""
+        """Return how many of these ids are a known path from the root, and the place of the last of them."""
         place = NOTHING
         for count, id in enumerate(ids):
             following = self._next.get((place, id))
@@ -47,10 +47,10 @@ class TokenTree:
         return len(ids), place
 
     def read(self, ids: Sequence[int]) -> tuple[list[int], int | None]:
-        """Add what the next turn is sampled after.
+        """Add the ids that the next turn is sampled after.
 
         Returns:
-            The ids that are new, and the place of the token before them, as `Turn.follows` has it.
+            The ids that are new, and the place of the token before them in the form of `Turn.follows`.
         """
         known, place = self.find(ids)
         follows = None if place == len(self.ids) - 1 else place
@@ -59,7 +59,7 @@ class TokenTree:
         return new, follows
 
     def write(self, ids: Sequence[int]) -> None:
-        """Add what was sampled after that."""
+        """Add the ids that were sampled after the last token."""
         self.place = self.add(ids, self.place)
 
     def add(self, ids: Sequence[int], after: int) -> int:

@@ -1,4 +1,4 @@
-"""Marks of model families in a turn: the end of thoughts, and the form of tool calls.
+"""Marks of model families in a turn, which show where thoughts end and how tool calls are written.
 
 | a call | as written by |
 |---|---|
@@ -67,10 +67,10 @@ Call = tuple[str, dict[str, Any]]
 
 
 def split_prompt(prompt: str) -> tuple[str, str]:
-    """Split off the start of the agent's turn at a prompt's end; mostly empty.
+    """Split off the start of the agent's turn at a prompt's end; it is usually empty.
 
-    It is an opened thought (`<think>`), an empty thought that switches thoughts off, or a message header
-    (gpt-oss).
+    Otherwise it is an opened thought (`<think>`), an empty thought that switches thoughts off, or a message
+    header (gpt-oss).
     """
     tail = _TAIL.search(prompt)
     return (prompt[: tail.start()], tail[0]) if tail else (prompt, "")
@@ -82,7 +82,7 @@ def after_thoughts(text: str) -> str:
     A header that names a function stays.
 
     Args:
-        text: a turn, including the part in the prompt. A thought that does not end leaves nothing. A mark
+        text: a turn, including the part in the prompt. If its thought does not end, nothing is left. A mark
             after the turn's own thought is text, as in SQL.
     """
     if has_header(text):
@@ -102,12 +102,12 @@ def after_thoughts(text: str) -> str:
 
 
 def _thinks(header: str) -> bool:
-    """Return whether a message is a thought; a call is none, on whatever channel gpt-oss writes it."""
+    """Return whether a message is a thought. A call never is, on whatever channel gpt-oss writes it."""
     return "to=functions" not in header and ("analysis" in header or "to=self" in header)
 
 
 def thought_of(text: str) -> str:
-    """Return what a turn thinks, without the marks around it."""
+    """Return a turn's thought, without the marks around it."""
     if has_header(text):
         messages = (message.partition("<|message|>") for message in text.split(_MESSAGE_START))
         return "\n".join(body.partition("<|end|>")[0] for header, _, body in messages if _thinks(header))
@@ -128,12 +128,12 @@ def without_marks(body: str) -> str:
 
 
 def has_header(text: str) -> bool:
-    """Return whether a turn begins in a message's header (gpt-oss, Muse Glimmer)."""
+    """Return whether a turn is written as messages with headers (gpt-oss, Muse Glimmer)."""
     return _MESSAGE_START in text
 
 
 def has_thought(text: str) -> bool:
-    """Return whether a turn has more than `after_thoughts` leaves of it: a thought, perhaps an empty one."""
+    """Return whether a turn has more than `after_thoughts` returns: a thought, perhaps an empty one."""
     return text.count(_MESSAGE_START) > 1 if has_header(text) else after_thoughts(text).strip() != text
 
 
@@ -154,11 +154,11 @@ def end_thought(tail: str, turn: str) -> str:
 
 
 def tool_call(text: str, tools: Sequence[dict[str, Any]]) -> Call | None:
-    """Return the first tool call of a turn, under the name of the tool that it means; `None` without one.
+    """Return the first tool call of a turn, with the name of the tool that it means; `None` if there is none.
 
     Args:
         text: a turn without its thoughts.
-        tools: in OpenAI's form. Their schemas tell what a value between tags is.
+        tools: in OpenAI's form. Their schemas give the types of values between tags.
 
     Raises:
         ValueError: saying what is wrong with the call.
@@ -187,20 +187,20 @@ def call_alone(text: str) -> str:
 
 
 def _first_call(text: str) -> tuple[re.Match[str], Callable[[re.Match[str], str], Call], Call] | None:
-    """Return the mark of a turn's first call, its reader and what that reads."""
+    """Return the mark of a turn's first call, the mark's reader, and the call; `None` if there is none."""
     marks = [(match, read) for mark, read in _FORMS if (match := mark.search(text))]
     marks.sort(key=lambda each: each[0].start())
     for match, read in marks:
         try:
             return match, read, read(match, text[match.end() :])
-        except ValueError:  # generic JSON may be rows that are quoted before the call
+        except ValueError:  # generic JSON may be rows quoted before the call
             if match.re not in _GENERIC or match is marks[-1][0]:
                 raise
     return None
 
 
 def meant_tool(name: str, known: Collection[str]) -> str:
-    """Return the tool that a call's name stands for, without the marks of the model's format.
+    """Return the tool that a call's name means, without the marks of the model's format.
 
     Examples: `functions.execute_sql`, `execute_sql:0`, `execute_sql<|channel|>commentary`,
     `mcp_db_execute_sql`, `executeSql`. An unknown or ambiguous name is returned unchanged.
@@ -213,7 +213,7 @@ def meant_tool(name: str, known: Collection[str]) -> str:
 
 
 def _names(name: str, tool: str) -> bool:
-    """Return whether whole words of a name are the tool's, however both are written."""
+    """Return whether a name contains the tool's name as whole words, in whatever spelling."""
     letters = re.sub(r"[\W_]+", "", tool).casefold()
     words = _BETWEEN_WORDS.sub(" ", name).casefold()
     return re.search(rf"\b{' ?'.join(letters)}\b", words) is not None
@@ -226,7 +226,7 @@ _BETWEEN_WORDS = re.compile(
 
 @dataclass(frozen=True)
 class _Tagged:
-    """A reader of calls whose arguments stand between tags, as texts."""
+    """Reader of calls whose arguments are texts between tags."""
 
     opened: re.Pattern[str]
     closed: str
@@ -248,9 +248,9 @@ class _Tagged:
 
 
 def _typed(text: str, schema: Any) -> Any:
-    """Return an argument as its schema has it: the text, or the JSON that it is.
+    """Return an argument in the type of its schema: the text itself, or the JSON value that it encodes.
 
-    Without a type in the schema, an array or object of JSON is read as such.
+    Without a type in the schema, only a JSON array or object is decoded.
     """
     types = _types(schema)
     if "string" in types and not (text == "null" and "null" in types):
@@ -259,21 +259,21 @@ def _typed(text: str, schema: Any) -> Any:
         with suppress(ValueError, RecursionError):
             return not_nested_deeply(json.loads(text, strict=False))
         with suppress(*_NOT_PYTHON):
-            return _literal(text)  # which templates and models write too
+            return _literal(text)  # templates and models write Python too
     return text
 
 
 def _literal(source: str | ast.expr) -> Any:
-    """Return a literal of Python as JSON has it."""
+    """Return the value of a Python literal, in JSON's types."""
     return not_nested_deeply(json.loads(json.dumps(ast.literal_eval(source))))
 
 
 _NOT_PYTHON = (ValueError, TypeError, AttributeError, LookupError, SyntaxError, RecursionError, MemoryError)
-"""Errors of text that is no literal or call."""
+"""Errors of text that is not a Python literal or call."""
 
 
 def _types(schema: Any) -> set[str]:
-    """Return the types that a JSON schema allows; none if it names none."""
+    """Return the types that a JSON schema allows; empty if it names none."""
     named = _inside(schema, "type")
     types = {each for each in (named if isinstance(named, list) else [named]) if isinstance(each, str)}
     ways = [_inside(schema, word) for word in ("anyOf", "oneOf")]
@@ -285,7 +285,7 @@ def _inside(schema: Any, key: str) -> Any:
 
 
 def as_list(value: Any) -> Any:
-    """Return the list that a text of JSON or Python is; anything else as it is."""
+    """Return the list that a JSON or Python text encodes; return anything else unchanged."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         for read in (json.loads, _literal):
             with suppress(*_NOT_PYTHON):
@@ -294,7 +294,7 @@ def as_list(value: Any) -> Any:
 
 
 def _quoted(mark: re.Match[str], rest: str) -> Call:
-    """A call of Gemma 4: JSON with bare keys, and with quotation marks of its own."""
+    """Read a call of Gemma 4: JSON with bare keys and its own quotation marks."""
     texts = rest.partition("<tool_call|>")[0].split('<|"|>')
     texts[::2] = [re.sub(r"(\w{1,64}):", r'"\1":', between) for between in texts[::2]]
     texts[1::2] = map(json.dumps, texts[1::2])
@@ -302,12 +302,12 @@ def _quoted(mark: re.Match[str], rest: str) -> Call:
 
 
 def _named(mark: re.Match[str], rest: str) -> Call:
-    """A call whose name stands before its arguments, a JSON object."""
+    """Read a call whose name stands before its arguments, a JSON object."""
     return mark["name"], as_arguments(_decoded(rest))
 
 
 def _whole(mark: re.Match[str], rest: str) -> Call:
-    """A call that is a JSON object, or the first of an array of them."""
+    """Read a call that is a JSON object, or the first of an array of them."""
     if mark[0] == "<tool_call>":
         rest = rest.partition("</tool_call>")[0]
     call = _decoded(rest.strip())
@@ -323,7 +323,7 @@ _RAW_CALL = re.compile(r"\[?([\w.]{1,64})\((\w{1,64})='(.*)'\)\]?", re.DOTALL)
 
 
 def _pythonic(mark: re.Match[str], rest: str) -> Call:
-    """A call of LFM2 or Llama 4, or the first of a list, in Python. LFM2.5's template escapes no quotes."""
+    """Read a call in Python (LFM2, Llama 4), or the first of a list. LFM2.5's template escapes no quotes."""
     text = re.split(r"<\|(?:tool_call|python)_end\|>", rest, maxsplit=1)[0].strip()
     with suppress(*_NOT_PYTHON):
         call: Any = ast.parse(text, mode="eval").body
@@ -336,7 +336,7 @@ def _pythonic(mark: re.Match[str], rest: str) -> Call:
 
 def _decoded(body: str) -> Any:
     try:
-        # raw_decode: models like to go on after the call
+        # raw_decode, since models often write more after the call
         return not_nested_deeply(json.JSONDecoder(strict=False).raw_decode(body)[0])
     except RecursionError:
         raise ValueError("the tool call is not valid JSON: nested too deep") from None
@@ -362,7 +362,7 @@ def as_arguments(arguments: Any) -> dict[str, Any]:
 
 
 _LAYERS = 4
-"""Most encodings and lists that are removed around a call's arguments."""
+"""Most layers of encoding or lists that are removed around a call's arguments."""
 
 _PARAMETER = re.compile(r"<parameter=([^>\n]{1,64})>")
 
@@ -374,7 +374,7 @@ _GENERIC = (
     # after words, on a line of its own
     re.compile(r'^(?={\s*"name":\s*"[\w.-]{1,64}",\s*"(?:arguments|parameters)":)', re.MULTILINE),
 )
-"""Marks of no family: the JSON after them may be a call or something else."""
+"""Marks that belong to no family: the JSON after them may be a call or something else."""
 
 # a mark, and the reader of the text after it; the first of two marks at the same place wins
 _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], Call]], ...] = (
@@ -382,7 +382,7 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], Call]], ...]
         re.compile(r"<tool_call>\s*<function=(?P<name>[^>\n]{1,64})>"),
         _Tagged(_PARAMETER, "</parameter>"),
     ),
-    # some leave out the first tag
+    # some models leave out the first tag
     (
         re.compile(r"<function=(?P<name>[^>\n]{1,64})>(?=\s*<(?:parameter=|/function>))"),
         _Tagged(_PARAMETER, "</parameter>", "</function>"),
@@ -405,7 +405,7 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], Call]], ...]
     *(
         (re.compile(mark), _named)
         for mark in (
-            rf"<function={_NAME}>?\s*(?={{)",  # some leave out the bracket
+            rf"<function={_NAME}>?\s*(?={{)",  # some models leave out the bracket
             rf"\[TOOL_CALLS\]\s*{_NAME}(?:\[CALL_ID\]\w{{1,64}})?(?:\[ARGS\]|(?={{))",
             # a recipient may stand before the channel or after it
             rf"to=functions\.{_NAME}(?:<\|channel\|>\w{{1,32}})?\s*(?:<\|constrain\|>)?\w{{0,32}}<\|message\|>",

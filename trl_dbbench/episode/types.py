@@ -1,6 +1,6 @@
 """The data of an episode: its start, turns, end and limits, and the engine that it needs.
 
-`play` plays one, `player.Player` many. `runs.records` is its form in a log.
+`play` plays one episode, `player.Player` many. `runs.records` is an episode's form in a log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trl_dbbench.utils.settings import check_number, check_numbers
 
 
 class Status(StrEnum):
-    """How an episode ended."""
+    """Reason for an episode's end."""
 
     ANSWERED = "answered"
     TURN_LIMIT = "turn_limit"
@@ -30,20 +30,20 @@ class Status(StrEnum):
     """A statement of the agent ended the database server."""
     ENVIRONMENT_FAULT = "environment_fault"
     HARNESS_FAULT = "harness_fault"
-    """The program that plays it failed: an exception, an exit code, its time limit, or no answer."""
+    """The program that plays the episode failed: an exception, an exit code, its time limit, or no answer."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How one episode's tokens are chosen.
+    """Sampling settings of one episode.
 
     The policy's distribution is the softmax of the raw logits / `temperature`; `top_p` and `top_k` only
     restrict the draw. Every episode has its own stream of random numbers, independent of its neighbours in
     the batch and of the global generators.
 
     Raises:
-        ConfigError: if a value is out of range. The most likely tokens are those of `greedy`, not of a
-            temperature of 0.
+        ConfigError: if a value is out of range. For the most likely tokens, set `greedy`, not a temperature
+            of 0.
     """
 
     temperature: float = 1.0
@@ -59,13 +59,13 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Start:
-    """Where an episode starts: its task, the prompt's ids, and how its tokens are chosen.
+    """Start of an episode: its task, the prompt's ids, and the sampling settings.
 
     Args:
         past: turns of another episode of the task to continue from. Their changes are executed again; the
             new episode gets copies without rewards. The agent must have read every observation in them.
         shots: ids of the earlier episodes that the prompt shows (see `runs.few_shot`).
-        messages: the prompt's.
+        messages: the prompt as chat messages.
     """
 
     task: Task
@@ -119,7 +119,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of a turn as counted by an endpoint: `read` before it, and `written`, thoughts included."""
+    """An endpoint's token counts of a turn: `read` before it, and `written` in it, thoughts included."""
 
     read: int = 0
     written: int = 0
@@ -138,10 +138,10 @@ class Turn:
     observation_ids: list[int] = field(default_factory=list)
     """Empty if no turn follows: then nobody reads the observation."""
     follows: int | None = None
-    """Place in the episode's ids, the prompt's first, of the token that the observation before this turn
-    follows, or this turn if that is empty; `None` for the last one before. See `token_tree`."""
+    """Place, counted from the prompt's first id, of the token that the observation before this turn follows,
+    or the turn itself if that is empty; `None` if it is the last token before. See `token_tree`."""
     cut_off: bool = False
-    """Whether the token limit ended the turn, not the agent."""
+    """True if the token limit ended the turn, not the agent."""
     seconds: float = 0.0
     """Seconds from the request for tokens to the observation."""
     rewards: dict[str, float] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class Turn:
     state: str | None = None
     """Digest of the tables before the turn; only set by advantages that need it."""
     value: float | None = None
-    """Estimated return from before the turn; only set by advantages that need it."""
+    """Estimated return at the start of the turn; only set by advantages that need it."""
     usage: Usage | None = None
     """The endpoint's token counts."""
 
@@ -174,7 +174,7 @@ class Episode:
     """`None` if the agent gave no answer or the environment failed."""
     fault: str | None = None
     output: str | None = None
-    """The end of what the program printed that played it."""
+    """End of the output of the program that played the episode."""
     retries: int = 0
     """Database failures that the episode survived."""
     rewards: dict[str, float | None] = field(default_factory=dict)
@@ -192,7 +192,7 @@ class Episode:
     endpoint: str | None = None
     """Model and address, if an endpoint played the episode: it has texts but no token ids."""
     policy_step: int | None = None
-    """Updates of the weights that played it, if it was played ahead of its training."""
+    """Number of updates that the playing weights had, if the episode was played ahead of its training."""
 
     def __repr__(self) -> str:
         end = f"status={self.status!s}, right={self.right}, turns={len(self.turns)}"
@@ -208,12 +208,12 @@ class Episode:
 
     @property
     def right(self) -> bool:
-        """Whether the agent answered and its answer, or the tables it left, are right."""
+        """Return whether the agent answered and its answer, or the tables it left, are right."""
         return self.verdict is not None and self.verdict.right
 
     @property
     def truncated(self) -> bool:
-        """Whether tokens ran out before the episode's end. False if the environment failed."""
+        """Return whether tokens ran out before the episode's end. False if the environment failed."""
         if self.status == Status.ENVIRONMENT_FAULT or not self.turns:
             return False
         return self.status == Status.OUT_OF_TOKENS or self.turns[-1].cut_off
@@ -261,12 +261,12 @@ class Episode:
     def follows(self) -> list[int] | None:
         """The place of the token before each completion id, counted from the prompt's first; length T.
 
-        `None` if each follows the one before it. `token_tree.NOTHING` if it follows none.
+        `None` if each id follows the one before it. `token_tree.NOTHING` for an id that follows none.
         """
         if all(turn.follows is None for turn in self.turns):
             return None
         places: list[int] = []
-        start, new = len(self.prompt_ids), 0  # of the ids before a turn that are new, how many
+        start, new = len(self.prompt_ids), 0  # `new`: ids added before the turn
         for turn in self.turns:
             for count in (new, len(turn.completion.ids)):
                 places += range(start + len(places) - 1, start + len(places) - 1 + count)
@@ -287,7 +287,7 @@ class Episode:
 
     @property
     def said(self) -> list[bool]:
-        """For each turn, whether the model wrote it. A program's own SQL and answer have no tokens."""
+        """Return for each turn whether the model wrote it. A program's own SQL and answer have no tokens."""
         by_program = any(isinstance(turn.action, Reply) for turn in self.turns)
         return [bool(turn.completion.ids) or not by_program for turn in self.turns]
 
@@ -313,7 +313,7 @@ class Rules:
     `max_completion_length` bounds all ids after the prompt, observations included; `max_turn_tokens` one
     turn; `context` prompt and completion together. Beyond `compaction_tokens`, prompt included, the oldest
     turns are left out of what the agent reads (`compaction="drop"`), or the agent sums up all turns before it
-    goes on ("summary").
+    continues ("summary").
 
     Raises:
         ConfigError: if a limit is out of range.
@@ -348,7 +348,7 @@ class Rules:
 
 
 def no_ids(task_id: str, endpoint: str) -> ConfigError:
-    """Return the error for token ids wanted of an episode that an endpoint played."""
+    """Return the error to raise if token ids are needed of an episode that an endpoint played."""
     return ConfigError(
         f"the episode of task '{task_id}' was played by the endpoint of {endpoint}, which gives texts and no "
         "token ids or log-probabilities: nothing can be trained on it."

@@ -1,4 +1,4 @@
-"""Checks gold solutions with the sandboxes and graders that training uses."""
+"""Checks of gold solutions, with the sandboxes and graders that training uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trl_dbbench.utils.sql import quote
 
 @dataclass(frozen=True)
 class Validation:
-    """The check of one task; `problem` is `None` if its gold scores as right."""
+    """Result of checking one task; `problem` is `None` if its gold scores as right."""
 
     task: Task
     problem: str | None = None
@@ -30,13 +30,13 @@ def validate(
     """Execute every gold solution; yield a `Validation` per task, in order.
 
     - A question: its graders must accept the gold answer and, if there is gold SQL, its rows.
-    - A question answered in SQL: the gold SQL must give the same twice, be accepted by the grader, and give
-      more than NULLs. If the gold is results, the database must open, the grader must accept each result, and
-      one must hold more than NULLs.
+    - A question answered in SQL: the gold SQL must give the same result twice, be accepted by the grader, and
+      give more than NULLs. If the gold is a list of results, the database must open, the grader must
+      accept each result, and one must hold more than NULLs.
     - A change: the gold SQL must run and leave tables of the published hash, if there is one.
 
     Args:
-        workers: tasks validated side by side.
+        workers: number of tasks validated in parallel.
         grader: replaces the graders of all questions: a name of `grading.GRADERS` or a dotted path.
 
     Raises:
@@ -90,7 +90,7 @@ _SAYS_NOTHING = (
 
 
 def _sql_problem(task: Task, database: Database, grader: SQLGrader) -> str | None:
-    """Return the problem on one of the task's databases; in a suite the gold may give nothing on some."""
+    """Return a problem on any of the task's databases; in a suite the gold may give nothing on some."""
     golds: list[Result] = []
     for each in task.on_each_database():
         try:
@@ -102,7 +102,7 @@ def _sql_problem(task: Task, database: Database, grader: SQLGrader) -> str | Non
 
 
 def _checked_golds(task: Task, database: Database, grader: SQLGrader) -> Sequence[Result]:
-    """Return the gold results on one database; TaskError if there are none, or the grader rejects them."""
+    """Return the gold results on one database; raise TaskError if there are none or one is rejected."""
     if task.gold.results:
         return _checked_results(task, database, grader)
     if task.gold.sql is None:
