@@ -9,6 +9,7 @@ the formats.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -34,8 +35,6 @@ from trl_dbbench.utils.lookup import some_of
 GOLD_LIMITS = Limits(seconds=60.0, rows=10_000, characters=10_000_000)
 """Limits for the user's own statements; agents get less."""
 
-_PROTOCOLS_OWN = "the protocol's own"
-
 
 @dataclass(frozen=True)
 class Conversion:
@@ -54,21 +53,19 @@ class Conversion:
 
     def warnings(self) -> Iterator[str]:
         """Yield a line for each kind of loss, with the first tasks it is about and their number."""
-        for start, losses in (("left out: ", self.skipped), ("", self.losses)):
-            for (field, text), tasks in _grouped(losses).items():
-                yield f"{start}{_named(tasks)}, {field}: {text}"
+        yield from (f"left out: {line}" for line in _lines(self.skipped))
+        yield from _lines(self.losses)
 
 
-def _grouped(losses: Iterable[Loss]) -> dict[tuple[str, str], list[str]]:
-    groups: dict[tuple[str, str], list[str]] = {}
+def _lines(losses: Iterable[Loss]) -> list[str]:
+    """Return a line for each kind of loss."""
+    tasks: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for loss in losses:
-        groups.setdefault((loss.field, loss.text), []).append(loss.task)
-    return groups
-
-
-def _named(tasks: Sequence[str]) -> str:
-    quoted = [f"'{task}'" for task in tasks]
-    return f"task{'s' if len(tasks) > 1 else ''} {some_of(quoted, 5)}"
+        tasks[loss.field, loss.text].append(f"'{loss.task}'")
+    return [
+        f"task{'s' if len(names) > 1 else ''} {some_of(names, 5)}, {field}: {text}"
+        for (field, text), names in tasks.items()
+    ]
 
 
 def convert(
@@ -216,7 +213,7 @@ def _write(
             entries.append(entry)
             losses += _losses(task, again, format)
     if refused and not (skip and entries):
-        lines = [f"{_named(names)}, {field}: {text}" for (field, text), names in _grouped(refused).items()]
+        lines = _lines(refused)
         more = [f"and {len(lines) - 10} problems of other kinds"] if len(lines) > 10 else []
         raise TaskError(
             f"the format {format.name} cannot hold {len(refused)} of {len(tasks)} tasks"
@@ -231,10 +228,8 @@ def _losses(task: Task, again: Task, format: WritableFormat) -> Iterator[Loss]:
 
     `repr`, as 1, 1.0 and True are equal in Python but not in a table.
     """
-    why = {
-        "grader": f"{task.grader or _PROTOCOLS_OWN} becomes {again.grader or _PROTOCOLS_OWN}",
-        **getattr(format, "losses", {}),
-    }
+    before, after = (each.grader or "the protocol's own" for each in (task, again))
+    why = {"grader": f"{before} becomes {after}", **getattr(format, "losses", {})}
     for field in FIELDS:
         value = _field(task, field)
         if repr(value) == repr(_field(again, field)) or (field == "state_md5" and value is None):

@@ -93,9 +93,9 @@ def pairs_of_runs(
     runs: Sequence[str], reader: Reader, *, per_task: int, seed: int, notes: list[str]
 ) -> Iterator[Row]:
     """Right over wrong episodes of the same task: rows of `chosen_ids` and `rejected_ids`."""
-    settings = {run: RunSettings.read(run) for run in runs}
     for run in runs:
-        for pair in preference_pairs(saved_episodes(run, notes), settings[run], per_task=per_task, seed=seed):
+        settings = RunSettings.read(run)
+        for pair in preference_pairs(saved_episodes(run, notes), settings, per_task=per_task, seed=seed):
             yield pair["prompt"][-1]["content"], _pair_row(reader, pair)
 
 

@@ -97,20 +97,15 @@ class Sampled:
         return Accuracy(self.counts, self.void)
 
     def __str__(self) -> str:
-        statuses = (
-            (f"status/{s}", f"{100 * count / self.played:.1f} %") for s, count in self.statuses.items()
-        )
-        rows = [
-            ("right", self.accuracy.describe()),
-            *sorted(statuses),
-            ("generated", f"{self.generated_tokens:,} tokens in {self.played:,} episodes"),
-            (
-                "kept",
-                f"{self.kept:,} episodes of {self.kept_tasks:,} tasks, {self.kept_tokens:,} sampled tokens",
-            ),
-            ("repeated", f"{self.repeated:,} more did what one of their task had done, and were left out"),
-        ]
-        return "\n".join(columns([(name, [value]) for name, value in rows]))
+        kept = f"{self.kept:,} episodes of {self.kept_tasks:,} tasks, {self.kept_tokens:,} sampled tokens"
+        rows = {
+            "right": self.accuracy.describe(),
+            **{f"status/{s}": f"{100 * n / self.played:.1f} %" for s, n in sorted(self.statuses.items())},
+            "generated": f"{self.generated_tokens:,} tokens in {self.played:,} episodes",
+            "kept": kept,
+            "repeated": f"{self.repeated:,} more did what one of their task had done, and were left out",
+        }
+        return "\n".join(columns((name, [value]) for name, value in rows.items()))
 
 
 def check_not_held_out(tasks: Sequence[Task], run: Path | None, eval_tasks: Sequence[Task]) -> None:
@@ -157,7 +152,7 @@ def sample_into(
     starts = plan.starts(tasks, player, trained.settings.system_prompt)
     shots = shots_of(trained, player, tasks, folder=out)
     asked = asked_of(tasks, plan, trained) | {"database": player.database.describe()}
-    if out.exists() and not (out / PROGRESS_FILE).exists() and any(map(_is_of_others, out.iterdir())):
+    if out.exists() and not (out / PROGRESS_FILE).exists() and any(map(_is_foreign, out.iterdir())):
         raise ConfigError(f"'{out}' holds something else. Name a new folder by --out.")
     with locked(out):
         sampled = _begun(out, asked, len(starts))
@@ -176,11 +171,11 @@ def sample_into(
             if shots is not None:
                 shots.write(records)
             kept.add(records)
-            _write_progress(out, sampled)
+            write_json(out / PROGRESS_FILE, asdict(sampled))
     return sampled
 
 
-def _is_of_others(path: Path) -> bool:
+def _is_foreign(path: Path) -> bool:
     return path.name != LOCK_FILE and not path.name.startswith(f".{PROGRESS_FILE}.")
 
 
@@ -227,7 +222,7 @@ def _begun(out: Path, asked: dict[str, Any], episodes: int) -> Sampled:
 
 
 def _write_head(out: Path, sampled: Sampled, tasks: Iterable[Task], trained: Trained, player: Player) -> None:
-    _write_progress(out, sampled)
+    write_json(out / PROGRESS_FILE, asdict(sampled))
     settings = settings_apart(trained, out, found_at=out)
     database, model, memory = player.database, trained.model, settings.few_shot_memory
     replace(
@@ -250,10 +245,6 @@ def _write_head(out: Path, sampled: Sampled, tasks: Iterable[Task], trained: Tra
     ).write(out)
     with write_atomically(out / TASKS_FILE) as file:
         file.writelines(f"{task.to_json()}\n" for task in tasks)
-
-
-def _write_progress(out: Path, sampled: Sampled) -> None:
-    write_json(out / PROGRESS_FILE, asdict(sampled))
 
 
 def _sampled_tokens(record: EpisodeRecord) -> int:

@@ -29,4 +29,4 @@ def played_by(player: Player, harness: str, seconds: float = DEFAULT_SECONDS) ->
         raise ConfigError(
             f"harness needs the package {error.name}, which is not there: pip install 'trl-dbbench[harness]'."
         ) from None
-    return HarnessPlayer.like(player, harness, seconds)
+    return HarnessPlayer(player.chat, player.database, player.judge, player.rules, harness, seconds)

@@ -49,11 +49,6 @@ class HarnessPlayer(Player):
         if self.harness not in self._started:
             self._started[self.harness] = Programs(self.harness)
 
-    @classmethod
-    def like(cls, player: Player, harness: str, seconds: float) -> HarnessPlayer:
-        """Return a player with the same settings."""
-        return cls(player.chat, player.database, player.judge, player.rules, harness, seconds)
-
     @property
     def programs(self) -> Programs:
         return self._started[self.harness]

@@ -147,10 +147,7 @@ def _folded(text: str) -> str:
 
 
 def _number(text: str) -> float:
-    try:
-        return float(text.replace(",", ""))
-    except ValueError:
-        return 0.0
+    return float(text.replace(",", ""))
 
 
 def _numbers(said: str) -> set[float]:

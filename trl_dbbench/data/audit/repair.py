@@ -117,9 +117,7 @@ def _with_change(examined: Examined, change: Change) -> Examined | None:
         ending, _ = changed.gold
     except TaskError:
         return None
-    if ending is None:
-        return None
-    if isinstance(ending, Result) and ending.says_nothing:
+    if ending is None or (isinstance(ending, Result) and ending.says_nothing):
         return None
     changed.task = replace(changed.task, gold=gold_of(changed.task, ending))
     return changed

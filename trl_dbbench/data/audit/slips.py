@@ -8,6 +8,7 @@ such as `COUNT(DISTINCT id)` for `COUNT(id)`, are left out.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -15,7 +16,7 @@ from itertools import chain
 from sqlglot import exp
 
 from trl_dbbench.data.generate.slips import BOUNDS, Slip, each_changed, move_bound, wrong_statements
-from trl_dbbench.tasks import Column, Table, Task
+from trl_dbbench.tasks import Table, Task
 from trl_dbbench.tasks.column_types import kind_of_type
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS, only_statement
 
@@ -99,21 +100,12 @@ def _without_the_ends(between: exp.Between) -> None:
 def _columns_of(tree: exp.Expr, tables: Sequence[Table]) -> dict[str, list[str]]:
     """For each column, in lower case, others of its table and kind that may be taken for it."""
     used = {table.name.lower() for table in tree.find_all(exp.Table)}
-    found: dict[str, list[str]] = {}
-
-    def kind(column: Column) -> str:
-        return _KINDS.get(kind_of_type(column.type), "text")
-
+    found: defaultdict[str, list[str]] = defaultdict(list)
     for table in tables:
-        if table.name.lower() not in used:
-            continue
-        for column in table.columns:
-            others = [
-                other.name
-                for other in table.columns
-                if other.name != column.name and kind(other) == kind(column)
-            ]
-            found.setdefault(column.name.lower(), []).extend(others)
+        if table.name.lower() in used:
+            kinds = {column.name: _KINDS.get(kind_of_type(column.type), "text") for column in table.columns}
+            for name, kind in kinds.items():
+                found[name.lower()] += [other for other in kinds if other != name and kinds[other] == kind]
     return found
 
 

@@ -145,18 +145,16 @@ def generate_tasks(
         ConfigError: if a name is unknown, a number too small, or `max_skills` leaves no room for a skill.
     """
     asked = None if skills is None else tuple(skills)
-    return list(
-        iterate_tasks(num_tasks, Request(seed, asked, single_skill, max_skills, split, level), workers)
-    )
+    request = Request(seed, asked, single_skill, max_skills, split, level)
+    return list(iterate_tasks(num_tasks, request, workers))
 
 
 def iterate_tasks(num_tasks: int, request: Request, workers: int = 1) -> Iterator[Task]:
     """`generate_tasks`, one by one; the settings are checked at once."""
-    if num_tasks < 1:
-        raise ConfigError(f"the number of tasks is {num_tasks}; it must be at least 1.")
+    for name, value in (("tasks", num_tasks), ("workers", workers)):
+        if value < 1:
+            raise ConfigError(f"the number of {name} is {value}; it must be at least 1.")
     check_choice("split", request.split, SPLITS)
-    if workers < 1:
-        raise ConfigError(f"the number of workers is {workers}; it must be at least 1.")
     request.plans()  # raises for what cannot be had
     return _generate(request, num_tasks, workers)
 
@@ -167,54 +165,65 @@ Plans = dict[str, dict[int, list[list[Any]]]]
 """Skill -> number of skills -> groups of plans that have the same skills."""
 
 
-def plans_by_skill(
-    level: Level,
-    skills: Iterable[str] | None = None,
-    single_skill: bool = False,
-    max_skills: int | None = None,
-) -> Plans:
-    """Return the plans of a level that a request allows; see `generate_tasks`."""
-    asked = None if skills is None else list(dict.fromkeys(skills))
-    if asked is not None and not asked:
-        raise ConfigError("the list of skills is empty; leave it out to get all.")
-    if unknown := [skill for skill in asked or () if skill not in NAMED]:
-        raise ConfigError(f"unknown skill {unknown[0]!r}; allowed: {', '.join(NAMED)}")
-    if missing := [skill for skill in asked or () if skill not in level.skills]:
-        raise ConfigError(
-            f"level {level.name!r} has no tasks of {missing[0]}; it has {', '.join(level.skills)}"
-        )
-    if max_skills is not None and max_skills < 1:
-        raise ConfigError(f"the most skills of a task is {max_skills}; it must be at least 1.")
+@dataclass(frozen=True)
+class Request:
+    """The settings of `generate_tasks`, as a worker gets them."""
 
-    groups: dict[frozenset[str], list[Any]] = defaultdict(list)
-    for plan in level.plans:
-        groups[plan.skills].append(plan)
-    allowed = _minimal_skill_sets(groups, set(asked or level.skills))
-    plans: Plans = {}
-    for skill in asked or level.skills:
-        having = [group for group in (groups if single_skill else allowed) if skill in group]
-        least = min(map(len, having))
-        most = least if single_skill else len(SKILLS)
-        if max_skills is not None and least > max_skills:
-            if asked is None:
-                continue
-            needed = min(
-                [skill for skill in NAMED if skill in group] for group in having if len(group) == least
-            )
+    seed: int = 0
+    skills: tuple[str, ...] | None = None
+    single_skill: bool = False
+    max_skills: int | None = None
+    split: str = "train"
+    level: str = "full"
+
+    @property
+    def name(self) -> str:
+        return f"{find_level(self.level).name}-{self.split}-{self.seed}"
+
+    @lru_cache(maxsize=16)  # noqa: B019 - of a frozen value
+    def plans(self) -> Plans:
+        """Return the plans that these settings allow; raise ConfigError if there are none."""
+        level, max_skills = find_level(self.level), self.max_skills
+        if self.skills == ():
+            raise ConfigError("the list of skills is empty; leave it out to get all.")
+        had = level.skills
+        asked = tuple(dict.fromkeys(self.skills or had))
+        for skill in asked:
+            check_choice("skill", skill, NAMED)
+            if skill not in had:
+                raise ConfigError(f"level {level.name!r} has no tasks of {skill}; it has {', '.join(had)}")
+        if max_skills is not None and max_skills < 1:
+            raise ConfigError(f"the most skills of a task is {max_skills}; it must be at least 1.")
+
+        groups: dict[frozenset[str], list[Any]] = defaultdict(list)
+        for plan in level.plans:
+            groups[plan.skills].append(plan)
+        allowed = list(groups) if self.single_skill else _minimal_skill_sets(groups, set(asked))
+        plans: Plans = {}
+        for skill in asked:
+            having = [group for group in allowed if skill in group]
+            least = min(map(len, having))
+            most = least if self.single_skill else len(SKILLS)
+            if max_skills is not None and least > max_skills:
+                if self.skills is None:
+                    continue
+                needed = min(
+                    [skill for skill in NAMED if skill in group] for group in having if len(group) == least
+                )
+                raise ConfigError(
+                    f"{skill} cannot be had with {max_skills} skills a task: it needs at least {least} "
+                    f"({', '.join(needed)}). Raise the number or leave the skill out."
+                )
+            by_size: dict[int, list[list[Any]]] = defaultdict(list)
+            for group in having:
+                if len(group) <= min(most, max_skills or most):
+                    by_size[len(group)].append(groups[group])
+            plans[skill] = dict(sorted(by_size.items()))
+        if not plans:
             raise ConfigError(
-                f"{skill} cannot be had with {max_skills} skills a task: it needs at least {least} "
-                f"({', '.join(needed)}). Raise the number or leave the skill out."
+                f"no skill of level {level.name!r} can be had with {max_skills} skills a task; raise it."
             )
-        by_size: dict[int, list[list[Any]]] = defaultdict(list)
-        for group in having:
-            if len(group) <= min(most, max_skills or most):
-                by_size[len(group)].append(groups[group])
-        plans[skill] = dict(sorted(by_size.items()))
-    if not plans:
-        raise ConfigError(
-            f"no skill of level {level.name!r} can be had with {max_skills} skills a task; raise it."
-        )
-    return plans
+        return plans
 
 
 def _minimal_skill_sets(groups: Iterable[frozenset[str]], asked: set[str]) -> list[frozenset[str]]:
@@ -235,24 +244,7 @@ def _minimal_skill_sets(groups: Iterable[frozenset[str]], asked: set[str]) -> li
 # --- tasks ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Request:
-    """The settings of `generate_tasks`, as a worker gets them."""
-
-    seed: int = 0
-    skills: tuple[str, ...] | None = None
-    single_skill: bool = False
-    max_skills: int | None = None
-    split: str = "train"
-    level: str = "full"
-
-    @property
-    def name(self) -> str:
-        return f"{find_level(self.level).name}-{self.split}-{self.seed}"
-
-    @lru_cache(maxsize=16)  # noqa: B019 - of a frozen value
-    def plans(self) -> Plans:
-        return plans_by_skill(find_level(self.level), self.skills, self.single_skill, self.max_skills)
+# --- tasks ----------------------------------------------------------------------------------------
 
 
 def _generate(request: Request, num_tasks: int, workers: int) -> Iterator[Task]:

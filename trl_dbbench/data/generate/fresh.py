@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from trl_dbbench.data.generate import TRIES, Request, find_level, tried
+from trl_dbbench.data.generate import TRIES, Request, tried
 from trl_dbbench.data.generate.checks import PATIENT
 from trl_dbbench.database.embedded.database import SQLiteDatabase
 from trl_dbbench.errors import ConfigError
@@ -42,7 +42,6 @@ class FreshTasks:
         parts = urlsplit(url)
         level = f"{parts.netloc}{parts.path}".rstrip("/") or "full"
         given = dict(parse_qsl(parts.query, keep_blank_values=True))
-        find_level(level)
         readers: dict[str, Any] = {
             "seed": int,
             "skills": lambda text: tuple(filter(None, map(str.strip, text.split(",")))),

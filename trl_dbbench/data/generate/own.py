@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from trl_dbbench.data.generate import LEVELS, draw_plan, plans_by_skill
+from trl_dbbench.data.generate import LEVELS, Request, draw_plan
 from trl_dbbench.data.generate.checks import PATIENT
 from trl_dbbench.data.generate.queries import draft
 from trl_dbbench.data.generate.tables import Item, Source, fold
@@ -87,8 +87,7 @@ class Drafts:
                 f"nothing can be asked of {', '.join(table.name for table in self.tables)}: a table needs "
                 "two rows and two columns of numbers, dates or short texts."
             )
-        level = LEVELS["full"]
-        plans = plans_by_skill(level, max_skills=self.max_skills)
+        plans = dict(Request(max_skills=self.max_skills).plans())  # a copy, to give skills up in
         rng = random.Random(f"own-{self.seed}")
         rough = {
             table.name
@@ -109,7 +108,7 @@ class Drafts:
                     drafted = draft(rng, source, plan)
                     if drafted is None or (form := normal_form(drafted[1])) in seen:
                         continue
-                    task = level.task(database, source, plan, *drafted)
+                    task = LEVELS["full"].task(database, source, plan, *drafted)
                     if task is not None:
                         break
                 else:
