@@ -127,9 +127,9 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-        if path.suffix == ".jsonl":
+        if path.suffix.lower() == ".jsonl":
             found = _of_entries(_json_lines(text), tasks)
-        elif path.suffix == ".json":
+        elif path.suffix.lower() == ".json":
             told = json.loads(text, object_pairs_hook=_once)
             if isinstance(told, list) and not all(isinstance(each, dict) for each in told):
                 raise ValueError("a list does not say which tasks its SQL is for")
