@@ -42,7 +42,6 @@ from trl_dbbench.errors import ConfigError, EngineError
 from trl_dbbench.evaluation.evaluate import evaluate, open_model, player_of
 from trl_dbbench.harness import played_by
 from trl_dbbench.harness.answer import as_answer
-from trl_dbbench.harness.player import HarnessPlayer
 from trl_dbbench.rewards.outcome import OutcomeReward
 from trl_dbbench.runs.conversations import completion_messages, saved_episodes
 from trl_dbbench.runs.export import sft_dataset
@@ -76,7 +75,7 @@ def play(
     seconds: float = 60,
 ) -> tuple[list[Episode], ScriptedEngine]:
     player = Player.of(tokenizer, database, protocol=protocol, rules=rules, history="template")
-    player = HarnessPlayer.like(player, name if " " in name else harness_of(name), seconds)
+    player = played_by(player, name if " " in name else harness_of(name), seconds)
     engine = ScriptedEngine(tokenizer, dict(enumerate(turns)))
     return player.play_all([player.start(task, system_prompt="Rules.") for task in tasks], engine), engine
 
@@ -702,7 +701,7 @@ def test_what_a_program_waits_for_is_not_its_own_time(
     late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
 ) -> None:
     player = Player.of(tokenizer, sqlite_database, protocol="text", rules=RULES, history="template")
-    player = HarnessPlayer.like(player, harness_of("texts"), 5.0)
+    player = played_by(player, harness_of("texts"), 5.0)
     (episode,) = player.play_all(
         [player.start(late_orders)], SlowEngine(tokenizer, {0: ["Final Answer: [(2,)]"]})
     )
@@ -713,7 +712,7 @@ def test_a_request_that_is_sent_again_gets_the_reply_that_nobody_read(
     late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
 ) -> None:
     player = Player.of(tokenizer, sqlite_database, protocol="text", rules=RULES, history="template")
-    player = HarnessPlayer.like(player, harness_of("is_impatient"), 60)
+    player = played_by(player, harness_of("is_impatient"), 60)
     engine = SlowEngine(tokenizer, {0: ["[(2,)]", "[(3,)]", "[(4,)]"]})
     (episode,) = player.play_all([player.start(late_orders)], engine)
     assert episode.right, (episode.fault, episode.output)
@@ -725,7 +724,7 @@ def test_a_signal_to_the_training_is_not_for_the_programs(
 ) -> None:
     """The step goes on, and a checkpoint is saved after it."""
     player = Player.of(tokenizer, sqlite_database, protocol="text", rules=RULES)
-    player = HarnessPlayer.like(player, "sleep 1; echo '[(2,)]'", 30)
+    player = played_by(player, "sleep 1; echo '[(2,)]'", 30)
     timers = [
         threading.Timer(0.5, player.programs._zygote.send_signal, [each])
         for each in (signal.SIGINT, signal.SIGTERM)
@@ -740,7 +739,7 @@ def test_other_rules_do_not_import_the_agent_again(
     tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
 ) -> None:
     """An evaluation adds the model's context to them."""
-    player = HarnessPlayer.like(Player.of(tokenizer, sqlite_database, rules=RULES), "echo 2", 60)
+    player = played_by(Player.of(tokenizer, sqlite_database, rules=RULES), "echo 2", 60)
     assert replace(player, rules=replace(RULES, context=900)).programs is player.programs
 
 
@@ -748,7 +747,7 @@ def test_a_dead_starter_is_no_fault_of_the_program(
     late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
 ) -> None:
     player = Player.of(tokenizer, sqlite_database, protocol="text", rules=RULES)
-    player = HarnessPlayer.like(player, "sleep 60", 60)
+    player = played_by(player, "sleep 60", 60)
     threading.Timer(0.5, player.programs._zygote.kill).start()
     for _ in range(2):  # the second time it is dead from the start
         (episode,) = player.play_all([player.start(late_orders)], ScriptedEngine(tokenizer, {}))
@@ -778,7 +777,7 @@ def test_an_engine_that_fails_ends_the_rollout(
 ) -> None:
     """With its own error, whatever the program makes of it."""
     player = Player.of(tokenizer, sqlite_database, protocol="tools", rules=RULES)
-    player = HarnessPlayer.like(player, harness_of("run"), 60)
+    player = played_by(player, harness_of("run"), 60)
     with pytest.raises(EngineError, match="no server answers"):
         player.play_all([player.start(late_orders)] * 3, DeadEngine(tokenizer, {}))
 
@@ -811,7 +810,7 @@ def test_a_harness_that_is_none(
 ) -> None:
     player = Player.of(tokenizer, sqlite_database, protocol="tools", rules=RULES)
     with pytest.raises(ConfigError, match=message):
-        own = HarnessPlayer.like(player, harness, 5)
+        own = played_by(player, harness, 5)
         own.play_all([own.start(late_orders)], ScriptedEngine(tokenizer, {}))
 
 
@@ -826,11 +825,11 @@ def test_a_program_that_never_begins_ends_the_evaluation(
     )
     with pytest.raises(ConfigError, match=message):
         evaluate(
-            *([late_orders] * 3, HarnessPlayer.like(player, "python missing.py", 30), engine),
+            *([late_orders] * 3, played_by(player, "python missing.py", 30), engine),
             batch_size=2,
             progress=False,
         )
-    once = HarnessPlayer.like(player, 'test "$DBBENCH_QUESTION" = no && exit 2; echo 1', 30)
+    once = played_by(player, 'test "$DBBENCH_QUESTION" = no && exit 2; echo 1', 30)
     tasks = [late_orders, replace(late_orders, question="no")]
     played = evaluate(tasks, once, engine, batch_size=1, progress=False).episodes
     assert [each.status for each in played] == [Status.ANSWERED, Status.HARNESS_FAULT]
@@ -861,12 +860,12 @@ sys.path[:0] = [{tests!r}]
 from fakes import RULES, ScriptedEngine
 from transformers import AutoTokenizer
 from trl_dbbench import Player, Task, open_database
-from trl_dbbench.harness.player import HarnessPlayer
+from trl_dbbench.harness import played_by
 
 tokenizer = AutoTokenizer.from_pretrained({model!r})
 task = Task.from_json({task!r})
 with open_database("sqlite") as database:
-    player = HarnessPlayer.like(Player.of(tokenizer, database, rules=RULES), {harness!r}, 600)
+    player = played_by(Player.of(tokenizer, database, rules=RULES), {harness!r}, 600)
     player.play_all([player.start(task)], ScriptedEngine(tokenizer, {{}}))
 """
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -78,7 +77,6 @@ def convert(
     csv: CsvOptions = FROM_FILE,
     split: str | None = None,
     protocol: str | None = None,
-    database: Database | None = None,
     skip: bool = False,
 ) -> Conversion:
     """Read tasks, write them in another format, and replace `target` only when all of it is written.
@@ -98,7 +96,6 @@ def convert(
         split: of `source`, as in `load_tasks`, and verl's `extra_info.split`, where it is `train` if left
             out.
         protocol: `"text"` (default), `"tools"` or a dotted path, for verl's prompts.
-        database: where gold SQL is executed; the embedded SQLite if left out.
         skip: leaves out tasks that the target cannot hold, instead of an error.
 
     Raises:
@@ -114,8 +111,8 @@ def convert(
         )
     protocol = protocol or "text"
     messages = get_protocol(protocol).messages
-    with SQLiteDatabase(GOLD_LIMITS) if database is None else nullcontext(database) as opened:
-        rows, state = partial(_rows, opened), partial(_state, opened)
+    with SQLiteDatabase(GOLD_LIMITS) as database:
+        rows, state = partial(_rows, database), partial(_state, database)
         context = WriteContext(rows, state, messages, protocol, split or "train")
         losses: list[Loss] = []
         notes: list[str] = []

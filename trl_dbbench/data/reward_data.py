@@ -58,8 +58,7 @@ OF_STEPS = (*OF_A_READER, "system_prompt", "max_turns", "grader", "history")
 
 
 def read_settings(runs: Sequence[str], shared: Sequence[str] = OF_A_READER) -> RunSettings | None:
-    """Return how the runs' episodes were played, `None` without runs; raise ConfigError if they differ in a
-    setting that must be shared."""
+    """Return how the runs' episodes were played, `None` without runs; raise ConfigError if they differ."""
     all_settings = [RunSettings.read(run) for run in runs]
     for run, settings in zip(runs[1:], all_settings[1:], strict=True):
         for name in shared:
@@ -174,8 +173,7 @@ def steps_of_runs(
 
 
 def steps_of_files(files: Sequence[str], reader: StepReader, tokens: StepTokens) -> Iterator[Row]:
-    """Yield steps that others wrote; raise ConfigError if a file cannot be read, or a row has not one label
-    for each step."""
+    """Yield others' steps; raise ConfigError for an unreadable file or a row without a label a step."""
     for place, fields in _entries(files):
         text = fields.get("input")
         if not isinstance(text, str) or "label" not in fields:

@@ -164,8 +164,7 @@ def _json_lines(text: str) -> list[Any]:
 
 
 def _of_entries(entries: Sequence[dict[str, Any]], tasks: Sequence[Task]) -> dict[str, str]:
-    """Return SQL by id. Of a run's episodes only those of these tasks count, as it has played others too, and
-    no void ones."""
+    """Return SQL by id; of a run's episodes, only those of these tasks, and no void ones."""
     digests = {task.digest for task in tasks}
     played = [each for each in entries if "turns" in each]
     played = [each for each in played if each.get("status") != Status.ENVIRONMENT_FAULT]

@@ -78,8 +78,7 @@ def label_steps(
 
 
 def by_state_progress(played: Sequence[Played], database: Database, judge: Judge) -> list[Labels | None]:
-    """Return for each turn whether it brought the tables nearer to the gold state; `None` for an episode
-    whose database fails."""
+    """Label turns by whether they bring tables nearer to the gold state; `None` if the database fails."""
     episodes = [episode_of(record, task, [], [([], [])] * len(record["turns"])) for record, task in played]
     labels: list[Labels | None] = []
     for (record, _), episode, values in zip(
@@ -98,16 +97,11 @@ def by_state_progress(played: Sequence[Played], database: Database, judge: Judge
 def by_continuations(
     played: Sequence[Played], settings: RunSettings, player: Player, backend: Backend, *, k: int, seed: int
 ) -> list[Labels | None]:
-    """Labels for the turns of each episode: k times a model plays on from after each turn but the last.
+    """Label each turn by k continuations that a model plays from after it, the last turn by the outcome.
 
-    The saved turns are played again first, as their token ids are not saved; what the database says then is
-    what counts.
-
-    A turn after which no continuation had room has `None`, and so has an episode that does not come out again
-    as it was, or whose database fails.
-
-    Args:
-        player, backend: of the model that goes on.
+    The saved turns are played again first, as their token ids are not saved. A turn after which no
+    continuation had room has `None`; so has an episode that comes out otherwise than it was saved, or whose
+    database fails.
     """
     again = replay_turns(played, settings, player)
     starts, places = [], []
@@ -143,11 +137,7 @@ def by_continuations(
 
 
 def replay_turns(played: Sequence[Played], settings: RunSettings, player: Player) -> list[Episode | None]:
-    """Saved episodes as played ones, with ids that the player's tokenizer gives their texts.
-
-    Returns:
-        The episodes; `None` for one that ends otherwise, in another number of turns, or reads something else.
-    """
+    """Play saved turns again with the player's tokens; `None` for an episode that comes out otherwise."""
     chat = player.chat
     starts = [
         Start(task, chat.prompt_ids(prompt_messages(record, task, settings)), shots=record.get("shots", ()))

@@ -218,8 +218,7 @@ class Examined:
         return self.ending(self.task.gold.sql or "")
 
     def ending(self, sql: str) -> tuple[Ending | None, str]:
-        """Return a statement's result on the task's tables as its grader has it executed, or `None` and why
-        there is none."""
+        """Return what a statement ends in, executed as the grader has it; else `None`, and the reason."""
         if self.task.is_question:
             return execute_untruncated(self.database, self.task, self._rewritten(sql))
         after = state_after(self.database, self.task, sql)
@@ -229,8 +228,7 @@ class Examined:
         return sql if self._sql is None else self._sql.rewrite(sql)
 
     def right(self, ending: Ending) -> bool:
-        """Return whether an episode with this ending is right. Where the protocol will choose the grader, one
-        of those is enough."""
+        """Return whether this ending is right, to any grader if the protocol chooses between several."""
         if not isinstance(ending, Result):
             gold = self.gold[0]
             return gold is not None and not isinstance(gold, Result) and same_state(ending, gold)
@@ -249,8 +247,7 @@ class Examined:
         return list(islice(found, at_most))
 
     def _right_on_suite(self, sql: str) -> bool:
-        """Return whether a statement that is right on the task's own database is so on those of its suite,
-        too."""
+        """Return whether a statement that is right on the task's database is right on its suite's, too."""
         for task in islice(self.task.on_each_database(), 1, None):
             other = replace(self, task=task)
             ending, _ = other.ending(sql)
@@ -281,8 +278,7 @@ def examine(
     """Return all that is found about a task.
 
     Args:
-        databases: the first one is where everything is tried; on the others the gold SQL has to run and to
-            agree.
+        databases: everything is tried on the first; on the others the gold SQL has to run and agree.
 
     Raises:
         EnvironmentFault: if a database fails.
@@ -365,8 +361,7 @@ def is_empty(examined: Examined, ending: Ending) -> bool:
 
 
 def _is_open(examined: Examined) -> bool:
-    """Return whether the gold SQL ends wrong on the same tables with their rows in another order. Rows of a
-    file stay where they are."""
+    """Return whether the gold SQL ends wrong when rows lie in another order. A file's rows stay put."""
     task, rng = examined.task, random.Random(examined.task.id)
     if task.source is not None or all(len(table.rows) < 2 for table in task.tables):
         return False

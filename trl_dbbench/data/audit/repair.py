@@ -108,8 +108,7 @@ def _search(examined: Examined, strictly: bool) -> tuple[Task, list[Change]] | N
 
 
 def _with_change(examined: Examined, change: Change) -> Examined | None:
-    """Return the task after a change of its tables, with new gold; `None` if the gold SQL has no effect, or a
-    column does not hold what the change puts in."""
+    """Return the task changed, with new gold; `None` if a column refuses it or the gold has no effect."""
     task = examined.task
     tables = tuple(_changed(table, change) if table.name == change.table else table for table in task.tables)
     changed = replace(examined, task=replace(task, tables=tables))
@@ -176,8 +175,7 @@ def _changes(task: Task, rng: random.Random, strictly: bool) -> Iterator[Change]
 
 
 def _literals(tree: exp.Expr) -> dict[str, list[str]]:
-    """Return the literals that the statement compares each column with or sets it to, by column in lower
-    case."""
+    """Return the literals that each column is compared with or set to, by the column in lower case."""
     found: dict[str, list[str]] = {}
     for literal in tree.find_all(exp.Literal):
         place = literal.find_ancestor(exp.Predicate, exp.In, exp.Between)

@@ -75,8 +75,7 @@ def _slips(node: exp.Expr, columns: Mapping[str, Sequence[str]]) -> Iterator[Sli
 
 
 def _may_be_equal(comparison: exp.Expr) -> bool:
-    """Return whether a value that is there may lie on the boundary. A computed one, such as a mean, hardly
-    does."""
+    """Return whether a cell may equal the bound; a computed value, such as a mean, hardly does."""
     value = comparison.this.unalias()
     if isinstance(value, exp.Min | exp.Max | exp.Sum | exp.Count):
         value = value.this

@@ -35,8 +35,7 @@ _SORTABLE = re.compile(r"[A-Za-z0-9 ]+")
 
 
 def gold_answer(sandbox: Sandbox, sql: str, tables: Sequence[Table] = ()) -> Gold | None:
-    """Return the answer of a question's SQL, or `None` if it does not make a fair task. Over several `tables`
-    more slips are possible (`slips.py`)."""
+    """Return a question's gold, `None` if the task is unfair; over several `tables` more slips are tried."""
     rows = sandbox.execute(sql).rows
     if not rows or len(rows) > MOST_ROWS or all(cell is None for row in rows for cell in row):
         return None
@@ -76,8 +75,7 @@ def _state_after(sandbox: Sandbox, sql: str, table: Table) -> Counter[tuple] | N
 
 
 def _has_ties(sandbox: Sandbox, tree: exp.Expr) -> bool:
-    """Return whether an ORDER BY leaves open which row comes first, or orders texts that collations differ
-    on."""
+    """Return whether an ORDER BY leaves rows tied, or sorts texts that collations sort differently."""
     for order in tree.find_all(exp.Order):
         query = order.parent
         assert query is not None

@@ -434,8 +434,7 @@ def _sort_key(cell: Any) -> tuple:
 
 
 def _decides(terms: list[Term], rows: Sequence[int]) -> bool:
-    """Return whether no two rows tie, and a second term is needed for that; NULLs have no place that a
-    question tells."""
+    """Return whether no rows tie or have a NULL, and a second term, if there is one, is needed for that."""
     keys = [tuple(term.cells[row] for term in terms) for row in rows]
     if any(None in key for key in keys):
         return False

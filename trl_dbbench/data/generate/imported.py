@@ -124,8 +124,7 @@ def _problem(database: Database, table: Table) -> str | None:
 
 
 def _not_listed(type_: str, cells: Sequence[Cell]) -> str | None:
-    """Return a cell of an ENUM or SET that is none of its values, which servers refuse; MySQL has some of
-    old."""
+    """Return a cell outside the list of its ENUM or SET: servers refuse it, but old MySQL data has some."""
     found = _LIST.match(type_)
     if found is None:
         return None

@@ -217,8 +217,7 @@ def _unmistakable(texts: Sequence[str]) -> bool:
 
 
 def _names_something(column: Column, values: Sequence[int]) -> bool:
-    """Return whether these whole numbers stand for something, so that their sum says nothing: keys, flags,
-    years, long codes."""
+    """Return whether whole numbers are keys, flags, years or long codes, so that their sum says nothing."""
     named = re.search(r"(^|_)(id|nr|no|number|code|year|zip|phone)$|[a-z]I[Dd]$", column.name, re.IGNORECASE)
     key = re.search("PRIMARY KEY|UNIQUE", column.type, re.IGNORECASE)
     return bool(named or key) or set(values) <= {0, 1} or max(map(abs, values)) >= _LONG

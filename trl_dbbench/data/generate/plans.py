@@ -74,8 +74,7 @@ _ORDERED = [("", ""), *product(ORDERS, ("", *LIMITS))]
 
 
 def _conditions(*subqueries: str) -> list[tuple[str, str]]:
-    """Return the pairs of a WHERE and its subquery: none without WHERE, two only where there are two
-    conditions."""
+    """Return pairs of a WHERE and its subquery: none without WHERE, two only with two conditions."""
     pairs = product(WHERES, ("", *subqueries))
     return [("", ""), *(p for p in pairs if p[0] != WHERES[0] or p[1] not in ("two", "mixed"))]
 

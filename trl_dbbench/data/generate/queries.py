@@ -272,15 +272,13 @@ class Having:
 
 
 def _having(d: Draft, groups: list[Group]) -> Having | None:
-    """Return a condition that keeps some groups but not all, with no part that does nothing; `None` if none
-    is found."""
+    """Return a condition that keeps some groups, not all, and has no idle part; `None` if none is found."""
     kind = d.plan.having
     if not kind:
         return Having("", "", lambda group: True)
     wanted = 2 if kind == "having_multiple_conditions_with_aggregate" else 1
-    measures = [
-        _calculation(d) if kind == "having_aggregate_calculation" else _measure(d) for _ in range(wanted)
-    ]
+    make = _calculation if kind == "having_aggregate_calculation" else _measure
+    measures = [make(d) for _ in range(wanted)]
     bounds = [bound for each in measures if each and (bound := _bound(d, groups, each))]
     if len(bounds) < wanted or len({each.sql for each in measures if each}) < wanted:
         return None
@@ -314,34 +312,35 @@ def _measure(d: Draft) -> Measure | None:
     function, word = d.rng.choice(
         [("SUM", "total"), ("AVG", "average"), ("MAX", "highest"), ("MIN", "lowest")]
     )
-    return Measure(f"{function}({d.prefix}{item.sql})", f"its {word} {item.label}", aggregate(function, item))
+    return _aggregated(d, function, item, f"its {word} {item.label}")
+
+
+def _aggregated(d: Draft, function: str, item: Item, label: str = "") -> Measure:
+    return Measure(f"{function}({d.prefix}{item.sql})", label, aggregate(function, item))
 
 
 def _calculation(d: Draft) -> Measure | None:
     a, b = d.item(*NUMBERS), d.item(*NUMBERS)
     if a is None or b is None:
         return None
-
-    def part(function: str, item: Item) -> Measure:
-        return Measure(f"{function}({d.prefix}{item.sql})", "", aggregate(function, item))
-
-    def form(first: Measure, sign: str, second: Measure, label: str) -> Measure:
-        def of(rows: Sequence[int]) -> float | None:
-            p, q = first.of(rows), second.of(rows)
-            return None if p is None or q is None else _SIGNS[sign](p, q)
-
-        return Measure(f"{first.sql} {sign} {second.sql}", label, of)
-
-    low, high, total, rows = part("MIN", a), part("MAX", a), part("SUM", a), Measure("COUNT(*)", "", len)
+    low, high, total = (_aggregated(d, function, a) for function in ("MIN", "MAX", "SUM"))
     forms = [
-        form(high, "-", low, f"the difference between its highest and its lowest {a.label}"),
-        form(low, "+", high, f"the sum of its lowest and its highest {a.label}"),
-        form(total, "/", rows, f"its total {a.label} divided by its number of rows"),
+        (high, "-", low, f"the difference between its highest and its lowest {a.label}"),
+        (low, "+", high, f"the sum of its lowest and its highest {a.label}"),
+        (total, "/", Measure("COUNT(*)", "", len), f"its total {a.label} divided by its number of rows"),
     ]
     if a is not b:
-        forms.append(form(total, "-", part("SUM", b), f"its total {a.label} minus its total {b.label}"))
-        forms.append(form(high, "+", part("MAX", b), f"its highest {a.label} plus its highest {b.label}"))
-    return d.rng.choice(forms)
+        forms += [
+            (total, "-", _aggregated(d, "SUM", b), f"its total {a.label} minus its total {b.label}"),
+            (high, "+", _aggregated(d, "MAX", b), f"its highest {a.label} plus its highest {b.label}"),
+        ]
+    first, sign, second, label = d.rng.choice(forms)
+
+    def of(rows: Sequence[int]) -> float | None:
+        p, q = first.of(rows), second.of(rows)
+        return None if p is None or q is None else _SIGNS[sign](p, q)
+
+    return Measure(f"{first.sql} {sign} {second.sql}", label, of)
 
 
 _SIGNS = {"+": operator.add, "-": operator.sub, "/": operator.truediv}

@@ -217,25 +217,19 @@ class Draft:
 
     def _found(self, shape: str) -> Iterator[Sequence[str]]:
         entities = {each.noun: each for each in self.world.entities}
-        if shape == "ab":
-            yield from ([each.noun] for each in entities.values() if each.superior)
-        if shape == "eg":
-            yield from ([each.noun] for each in entities.values() if each.fields[0].role == "name")
         for child in entities.values():
+            if (shape == "ab" and child.superior) or (shape == "eg" and child.fields[0].role == "name"):
+                yield [child.noun]
             for parent in child.parents if shape[0] == "p" else ():
                 pair = [parent, child.noun]
                 others = [each for each in child.parents if each != parent]
-                siblings = [
-                    each.noun for each in entities.values() if parent in each.parents and each is not child
-                ]
+                siblings = [each for each, it in entities.items() if parent in it.parents and it is not child]
                 if shape in ("pc", "pci"):
                     yield pair
-                elif shape == "pcq":
-                    yield from ([*pair, other] for other in others)
                 elif shape == "pcqr":
                     yield from ([*pair, q, r] for q in others for r in entities[q].parents if r != parent)
-                elif shape == "pcd":
-                    yield from ([*pair, sibling] for sibling in siblings)
+                else:
+                    yield from ([*pair, noun] for noun in (others if shape == "pcq" else siblings))
 
     def condition(self, part: Part) -> Condition | None:
         """Return a condition that some rows of the table meet."""

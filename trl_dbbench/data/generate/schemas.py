@@ -95,9 +95,8 @@ def make_world(
 
     wanted = rng.randint(2, most_tables)
     chosen: set[str] = set()
-    for entity in rng.sample(
-        [each for each in schema if each.parents], sum(bool(each.parents) for each in schema)
-    ):
+    children = [entity for entity in schema if entity.parents]
+    for entity in rng.sample(children, len(children)):
         more = chosen | with_parents(entity)
         if not chosen or len(more) <= wanted:
             chosen = more

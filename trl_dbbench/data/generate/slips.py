@@ -5,9 +5,9 @@ for OR, the order turned round, no LIMIT, MIN for MAX. Over several tables more 
 
 - an inner join for an outer one and the reverse, where that can make a difference;
 - another column of the same type, or the same column of the other copy in a self join;
-- `<` for `<=`; UNION for UNION ALL; one set operation for another, or one half of
-  it alone; EXCEPT turned round;
-- no PARTITION BY; COUNT(*) for COUNT(column); EXISTS for NOT EXISTS.
+- `<` for `<=`; UNION for UNION ALL; one set operation for another, or one half of it alone; EXCEPT turned
+  round;
+- no PARTITION BY; COUNT(*) for COUNT(column).
 """
 
 from __future__ import annotations
@@ -119,8 +119,6 @@ def _slips_of_joins(node: exp.Expr, tables: Sequence[Table]) -> Iterator[Slip]:
         yield lambda window: window.set("partition_by", None)
     elif isinstance(node, exp.Count) and isinstance(node.this, exp.Column):
         yield lambda count: count.set("this", exp.Star())
-    elif isinstance(node, exp.Not) and isinstance(node.this, exp.Exists):
-        yield lambda node: node.replace(node.this.copy())
 
 
 def move_bound(comparison: exp.Expr) -> exp.Expr:
@@ -233,8 +231,7 @@ def _sources(select: exp.Select) -> list[exp.Expr]:
 
 
 def _home(column: exp.Expr, tables: Sequence[Table]) -> tuple[str, Table | None]:
-    """Return the name under which a statement has the table of a column, and the table; `""` and `None`
-    without."""
+    """Return what a statement calls a column's table, and the table; `""` and `None` if unknown."""
     by_name = {table.name: table for table in tables}
     select = column.find_ancestor(exp.Select)
     while select is not None:
