@@ -158,14 +158,10 @@ def _changes(task: Task, rng: random.Random, strictly: bool) -> Iterator[Change]
         if table.name.lower() not in used or not table.rows:
             continue
         keys = keys_of(table, strictly)
-        columns = [
-            place
+        pools = {
+            place: _pool(table, place, said.get(column.name.lower(), []), rng)
             for place, column in enumerate(table.columns)
             if place not in keys and (column.name.lower() in named or not named)
-        ]
-        pools = {
-            place: _pool(table, place, said.get(table.columns[place].name.lower(), []), rng)
-            for place in columns
         }
         bases = _bases(table, literals, rng)
         kinds += [_rows(table, bases, pools, keys, count, rng) for count in (1, 2)]

@@ -102,9 +102,7 @@ def _ordered_by(tree: exp.Expr, order: exp.Order) -> exp.Expr:
         rows = owner.copy()
         rows.args["order"].pop()
         keys = [term.this.copy() for term in order.expressions]
-        return exp.select(*keys).from_(
-            exp.Subquery(this=rows, alias=exp.TableAlias(this=exp.to_identifier("t")))
-        )
+        return exp.select(*keys).from_(rows.subquery("t"))
     query = owner.find_ancestor(exp.Select) if isinstance(owner, exp.Window) else owner
     assert query is not None
     kept = {name: query.args[name] for name in _ROWS_OF if query.args.get(name)}

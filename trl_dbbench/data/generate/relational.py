@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from string import Formatter
 from typing import Any
 
 from trl_dbbench.data.generate.checks import gold_answer
@@ -279,17 +278,12 @@ def draft(rng: random.Random, world: World, form: Form, style: type[Draft] = Dra
     parts = made.parts(form.shape)
     if parts is None:
         return None
-    blanks = _blanks(made, parts, form)
+    blanks = {name: each for name, each in _blanks(made, parts, form).items() if each is not None}
     question = rng.choice(form.wordings)
-    used = {
-        name.split(".")[0]
-        for text in (question, form.sql)
-        for _, name, _, _ in Formatter().parse(text)
-        if name
-    }
-    if any(blanks.get(name) is None for name in used):
+    try:
+        return question.format(**blanks), form.sql.format(**blanks)
+    except KeyError:  # of a blank that these tables cannot fill
         return None
-    return question.format(**blanks), form.sql.format(**blanks)
 
 
 def _blanks(made: Draft, parts: dict[str, Part], form: Form) -> dict[str, Any]:
@@ -299,15 +293,14 @@ def _blanks(made: Draft, parts: dict[str, Part], form: Form) -> dict[str, Any]:
     first = parts.get("a") or parts.get("e") or parts["p"]
     number, kind = first.field(rng, "number", "money"), first.field(rng, "kind")
     blanks |= {
+        "number": number,
         "pn": number and number.label,
         "k": kind,
         "v": made.condition(first),
         "value": _middle(rng, first),
     }
-    if "b" in parts or "g" in parts:
-        second = parts.get("b") or parts["g"]
-        blanks |= {"number": number, "other": number and second.col(number.column)}
-        blanks |= {"k2": kind and second.col(kind.column)}
+    if second := parts.get("b") or parts.get("g"):
+        blanks |= {"other": number and second.col(number.column), "k2": kind and second.col(kind.column)}
     if "b" in parts:
         a, b = parts["a"], parts["b"]
         blanks |= {"ab": f"{a.source} JOIN {b.source} ON {a.superior} = {b.key}", "boss": a.entity.superior}
