@@ -206,6 +206,7 @@ def test_statements_are_executed_as_the_grader_has_them(sqlite_database: Databas
         ),
         ("Who is over 40?", "SELECT name FROM people WHERE age > 41", ["41"], ["40"]),
         ("Who is over 1,000?", "SELECT name FROM people WHERE age > 1000", [], []),
+        ("Who has 3 points in 1e?", "SELECT name FROM people WHERE 1e = 3", [], []),
         ("Who starts with 'A'?", "SELECT name FROM people WHERE name LIKE 'A%'", [], []),
         ("Who of rome is the oldest?", "SELECT name FROM people ORDER BY age DESC LIMIT 1", [], ["rome"]),
         ("Ann O'Neil joins", "INSERT INTO people (name) VALUES ('Ann O''Neil')", [], []),

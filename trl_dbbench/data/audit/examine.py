@@ -147,7 +147,10 @@ def _folded(text: str) -> str:
 
 
 def _number(text: str) -> float:
-    return float(text.replace(",", ""))
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:  # sqlglot takes the name `1e` for a number
+        return 0.0
 
 
 def _numbers(said: str) -> set[float]:
