@@ -1,4 +1,4 @@
-"""Make, convert and check what a model learns from.
+"""Make, convert and check training data.
 
 Generated tasks, audits of tasks, sampled episodes, demonstrations, labels for reward models, scores of
 predicted SQL.

@@ -1,9 +1,8 @@
-"""Tasks from one format to another, and from CSV files.
+"""Convert tasks from one format to another, and from CSV files.
 
-What is written is read back task by task, and whatever comes back different is a `Loss` that names task and
-field: nothing goes missing in silence. A loss that would make another task of it (a second table dropped,
-NULL turned into text, a gold solution that no longer gives the gold answer) is an error. `tasks.formats` has
-the formats.
+Each written task is read back, and each difference is reported as a `Loss` that names the task and the field,
+so nothing gets lost silently. A loss that would change the task (a second table dropped, NULL turned into
+text, a gold solution that no longer gives the gold answer) is an error. The formats are in `tasks.formats`.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from trl_dbbench.utils.files import check_outputs
 from trl_dbbench.utils.lookup import some_of
 
 GOLD_LIMITS = Limits(seconds=60.0, rows=10_000, characters=10_000_000)
-"""Limits for the user's own statements; agents get less."""
+"""Limits for the user's own gold SQL; agents get tighter ones."""
 
 
 @dataclass(frozen=True)
 class Conversion:
     """The outcome of `convert`.
 
-    `losses` are of tasks that were written; `skipped` says of the others why they were not. `notes` say how
-    the CSV files of tables were read.
+    `losses` concern tasks that were written; `skipped` says why the others were not. `notes` say how the CSV
+    files of tables were read.
     """
 
     path: Path
@@ -51,7 +50,7 @@ class Conversion:
     notes: tuple[str, ...] = ()
 
     def warnings(self) -> Iterator[str]:
-        """Yield a line for each kind of loss, with the first tasks it is about and their number."""
+        """Yield a line for each kind of loss, with the first tasks that it concerns and their number."""
         yield from (f"left out: {line}" for line in _lines(self.skipped))
         yield from _lines(self.losses)
 
@@ -88,15 +87,14 @@ def convert(
 
     Args:
         source: what `load_tasks` takes, or with `tables` a CSV or JSONL file of questions (see `CsvFormat`).
-        to: one of `FORMATS`, or the dotted path of your own; left out, `target`'s ending says it: `.jsonl` is
-            own, `.json` lifelong, `.parquet` verl.
-        source_format: the format of `source`, also one of `READ_ONLY`; told by the names of its fields if
-            left out.
-        tables, csv: CSV files, each a table, and how they and the questions are read.
-        split: of `source`, as in `load_tasks`, and verl's `extra_info.split`, where it is `train` if left
-            out.
+        to: one of `FORMATS`, or the dotted path of your own. By default `target`'s suffix decides: `.jsonl`
+            is own, `.json` lifelong, `.parquet` verl.
+        source_format: the format of `source`, which may also be one of `READ_ONLY`. By default the names of
+            its fields decide.
+        tables, csv: CSV files, one for each table, and the options for reading them and the questions.
+        split: the split of `source`, as in `load_tasks`, and verl's `extra_info.split` (`train` by default).
         protocol: `"text"` (default), `"tools"` or a dotted path, for verl's prompts.
-        skip: leaves out tasks that the target cannot hold, instead of an error.
+        skip: leave out tasks that the target cannot hold, instead of raising an error.
 
     Raises:
         ConfigError, TaskError: if a file or a task is wrong, or the target cannot hold a task.
@@ -120,7 +118,7 @@ def convert(
             questions = CsvFormat(read_csv_tables(tables, csv, notes.append), rows, csv)
             tasks, losses = load_tasks(source, format=questions), questions.warnings
         else:
-            # a single file has no splits; for verl it is said which one the file is
+            # a single file has no splits; for verl, `split` names the one that the file is
             of_target = format is FORMATS["verl"] and Path(source).is_file()
             tasks = load_tasks(source, None if of_target else split, source_format)
         entries, found, skipped = _write(tasks, format, context, skip)
@@ -130,7 +128,7 @@ def convert(
 
 def _target_format(target: Path, to: str | None) -> WritableFormat:
     if to is None:
-        # where two formats have one suffix, the first of them
+        # of two formats with the same suffix, the first one
         by_suffix = {format.suffix: format for format in reversed(FORMATS.values())}
         if target.suffix not in by_suffix:
             raise ConfigError(
@@ -193,7 +191,7 @@ def _state(database: Database, task: Task) -> State:
 def _write(
     tasks: Sequence[Task], format: WritableFormat, context: WriteContext, skip: bool
 ) -> tuple[list[dict[str, Any]], list[Loss], list[Loss]]:
-    """Return the entries, what their tasks lost, and why other tasks are not among them."""
+    """Return the entries, the losses of their tasks, and the reasons why other tasks are left out."""
     entries: list[dict[str, Any]] = []
     losses: list[Loss] = []
     refused: list[Loss] = []
@@ -221,9 +219,9 @@ def _write(
 
 
 def _losses(task: Task, again: Task, format: WritableFormat) -> Iterator[Loss]:
-    """Yield the fields that come back different. A hash that was computed for a task without one is no loss.
+    """Yield a loss for each field that comes back different, except a hash computed for a task without one.
 
-    `repr`, as 1, 1.0 and True are equal in Python but not in a table.
+    Fields are compared by `repr`, as 1, 1.0 and True are equal in Python but not in a table.
     """
     before, after = (each.grader or "the protocol's own" for each in (task, again))
     why = {"grader": f"{before} becomes {after}", **getattr(format, "losses", {})}
@@ -235,7 +233,7 @@ def _losses(task: Task, again: Task, format: WritableFormat) -> Iterator[Loss]:
 
 
 def _field(task: Task, name: str) -> Any:
-    """Return what a field of the native format says of a task."""
+    """Return a task's value for a field of the native format."""
     if name == "database":
         return task.source
     return getattr(task.gold if hasattr(task.gold, name) else task, name)

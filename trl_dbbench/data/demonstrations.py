@@ -1,9 +1,9 @@
-"""Gold episodes for a supervised warm start, played by the rollout itself.
+"""Gold episodes for a supervised warm start, played by the code of the rollout.
 
-An agent that reads its turns from a script plays each task through a `Player`, so a demonstration has the
-ids, the mask and the observations of the same turns in a rollout: tokens are laid out in one place only. The
-default script is the gold SQL, then the resulting rows as the answer. With `with_mistakes` some begin with a
-statement that fails, since an agent that has never read an error does not know what to do after one.
+A scripted agent plays each task through a `Player`, so a demonstration has the same token ids, mask and
+observations as these turns have in a rollout: tokens are laid out in one place only. The default script is
+the gold SQL, then the resulting rows as the answer. With `with_mistakes` some episodes begin with a failing
+statement, since an agent that has never seen an error does not know how to continue after one.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 
 UNLIMITED = Rules(max_turns=100, max_turn_tokens=100_000, max_completion_length=1_000_000)
-"""Limits that no demonstration comes to."""
+"""Limits that no demonstration reaches."""
 
 Teacher = Callable[[Task, AgentProtocol, Database], list[Operation | Answer]]
-"""Returns what a teacher writes for a task, turn by turn; the last one is an answer."""
+"""Function that returns a teacher's turns for a task; the last one is an answer."""
 
 
 def demonstrate(
@@ -54,7 +54,7 @@ def demonstrate(
     """Play each task as the teacher does; the default teacher writes the gold SQL, then its result.
 
     Raises:
-        TaskError: if the teacher cannot do a task.
+        TaskError: if the teacher cannot solve a task.
     """
     teacher = teacher or gold_actions
     player = Player(chat, database, Judge(database), UNLIMITED)
@@ -72,14 +72,14 @@ def demonstrate(
 
 
 def to_sft_dataset(episodes: Sequence[Episode], imitate_errors: bool = True) -> Dataset:
-    """Rows for TRL's SFTTrainer; see `sft_row`. Without `imitate_errors`, no loss is on failed statements."""
+    """Return rows for TRL's SFTTrainer; see `sft_row`. Without `imitate_errors`, failed SQL has no loss."""
     from datasets import Dataset
 
     return Dataset.from_list([sft_row(episode, imitate_errors) for episode in episodes])
 
 
 def gold_actions(task: Task, protocol: AgentProtocol, database: Database) -> list[Operation | Answer]:
-    """Return the gold SQL, then the rows that it gives; raise TaskError if it has none, or it fails here."""
+    """Return the gold SQL, then its rows as the answer; raise TaskError if there is none or it fails."""
     if task.gold.sql is None:
         raise TaskError(f"task '{task.id}' has no gold SQL to demonstrate; add 'sql', or leave the task out.")
     sql = task.gold.sql
@@ -99,10 +99,10 @@ def gold_actions(task: Task, protocol: AgentProtocol, database: Database) -> lis
 
 
 def with_mistakes(share: float, seed: int = 0) -> Teacher:
-    """Return a teacher of gold episodes; this share of them begins with a statement that fails.
+    """Return a teacher of gold episodes; this share of them begins with a failing statement.
 
-    In it a name is written wrongly, as weak models do: a word of it is left out, it has underscores for
-    spaces, or no backticks. Train on these with `to_sft_dataset(episodes, imitate_errors=False)`.
+    The statement misspells a name as weak models do: a word is left out, underscores replace spaces, or the
+    backticks are missing. Train on such episodes with `to_sft_dataset(episodes, imitate_errors=False)`.
     """
     rng = random.Random(seed)
 
@@ -119,7 +119,7 @@ def with_mistakes(share: float, seed: int = 0) -> Teacher:
 
 
 def misspelled(task: Task) -> Iterator[str]:
-    """Yield the gold SQL with one of its names written wrongly, each way once."""
+    """Yield the gold SQL with one of its names misspelled, in each way once."""
     sql = task.gold.sql or ""
     names = {name for table in task.tables for name in (table.name, *(c.name for c in table.columns))}
     for name in sorted(names):
@@ -136,7 +136,7 @@ def misspelled(task: Task) -> Iterator[str]:
 
 
 class Script:
-    """An engine that reads its turns from a script: `ids[row][turn]`, and `end` after the last one."""
+    """An engine that reads its turns from a script: `ids[row][turn]`, then `end` after the last one."""
 
     def __init__(self, ids: Sequence[Sequence[list[int]]], end: Sequence[int] = ()):
         self._ids, self._end = ids, list(end)

@@ -1,14 +1,14 @@
-"""Training data of reward models: runs' episodes, or files from elsewhere.
+"""Training data for reward models, from the episodes of runs or from files.
 
 ```
 chosen, rejected   (and prompt)   for a reward model: texts, or chat messages
 input, label                      for a process reward model: a text with a placeholder after each step, and
                                   one of the reward tokens for each; or, as in Math-Shepherd's files, the same
-                                  text with the reward tokens in the places of the placeholders
+                                  text with the reward tokens in place of the placeholders
 ```
 
-A row of a file may name its own `placeholder_token` and `reward_tokens`. Rows of the same `task_id`, else of
-the same prompt or of the same first line of `input`, count as one task.
+A row of a file may name its own `placeholder_token` and `reward_tokens`. Rows with the same `task_id`, or
+else with the same prompt or the same first line of `input`, count as one task.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ Row = tuple[str, dict[str, list[int]]]
 
 
 def as_list(names: str | list[str]) -> list[str]:
-    """Return the names; a YAML may give one alone."""
+    """Return the names as a list; a YAML file may give a single one."""
     return [names] if isinstance(names, str) else names
 
 
 OF_A_READER = ("protocol", "observation_characters", "chat_template_kwargs")
-"""Settings that the runs of one reward model share, as its chat template shows them."""
+"""Settings in which the runs of one reward model must agree, as they affect what its chat template shows."""
 
 OF_STEPS = (*OF_A_READER, "system_prompt", "max_turns", "grader", "history")
-"""Settings that the runs of one process reward model share: all are labelled and shown by the first one's."""
+"""Settings in which the runs of one process reward model must agree: the first run's are used for all."""
 
 
 def read_settings(runs: Sequence[str], shared: Sequence[str] = OF_A_READER) -> RunSettings | None:
-    """Return how the runs' episodes were played, `None` without runs; raise ConfigError if they differ."""
+    """Return the first run's settings, `None` without runs; raise ConfigError if those in `shared` differ."""
     all_settings = [RunSettings.read(run) for run in runs]
     for run, settings in zip(runs[1:], all_settings[1:], strict=True):
         for name in shared:
@@ -72,12 +72,12 @@ def read_settings(runs: Sequence[str], shared: Sequence[str] = OF_A_READER) -> R
 
 
 def shown_by(settings: RunSettings | None) -> dict[str, Any]:
-    """Return what the reward model's chat template shows beside messages."""
+    """Return what the reward model's chat template gets besides the messages."""
     return {} if settings is None else {**settings.chat_template_kwargs, "tools": protocol_of(settings).tools}
 
 
 def check_reader(reader: Reader, settings: RunSettings | None) -> None:
-    """Raise ConfigError if a reward model is to learn from episodes that its chat template cannot show."""
+    """Raise ConfigError if the chat template of a reward model cannot show episodes with these settings."""
     if settings is not None:
         own_template(reader.tokenizer, protocol_of(settings).tools)
         name, role = reader.tokenizer.name_or_path, protocol_of(settings).observation_role
@@ -91,7 +91,7 @@ def check_reader(reader: Reader, settings: RunSettings | None) -> None:
 def pairs_of_runs(
     runs: Sequence[str], reader: Reader, *, per_task: int, seed: int, notes: list[str]
 ) -> Iterator[Row]:
-    """Right over wrong episodes of the same task: rows of `chosen_ids` and `rejected_ids`."""
+    """Yield rows of `chosen_ids` and `rejected_ids`: a right and a wrong episode of the same task."""
     for run in runs:
         settings = RunSettings.read(run)
         for pair in preference_pairs(saved_episodes(run, notes), settings, per_task=per_task, seed=seed):
@@ -99,7 +99,7 @@ def pairs_of_runs(
 
 
 def pairs_of_files(files: Sequence[str], reader: Reader) -> Iterator[Row]:
-    """Yield pairs that others wrote; raise ConfigError if a file cannot be read, or a row is not a pair."""
+    """Yield the pairs in files; raise ConfigError if a file cannot be read, or a row is not a pair."""
     for place, fields in _entries(files):
         if not {"chosen", "rejected"} <= fields.keys():
             raise ConfigError(
@@ -114,7 +114,7 @@ def pairs_of_files(files: Sequence[str], reader: Reader) -> Iterator[Row]:
 
 
 def _opening(chosen: Any) -> Any:
-    """Return what a conversation begins with: its first message, or the first line of its text."""
+    """Return the beginning of a conversation: its first message, or the first line of its text."""
     if isinstance(chosen, str):
         return chosen.lstrip().partition("\n")[0]
     return chosen[:1] if isinstance(chosen, list) else chosen
@@ -135,7 +135,7 @@ def _pair_row(reader: Reader, pair: dict[str, Any]) -> dict[str, list[int]]:
 
 
 def _messages(field: str, said: Any, role: str) -> list[dict[str, Any]]:
-    """Return what a field says as messages; a text alone is one of this role. Raise TaskError for neither."""
+    """Return a field's messages, or its text as one message with this role; else raise TaskError."""
     if isinstance(said, str):
         return [{"role": role, "content": said}]
     if not isinstance(said, list) or not all(isinstance(each, dict) and "role" in each for each in said):
@@ -150,7 +150,7 @@ def _messages(field: str, said: Any, role: str) -> list[dict[str, Any]]:
 
 
 def played_in(runs: Sequence[str], notes: list[str]) -> list[Played]:
-    """Return the episodes of the runs, each text once; one with step rewards before a greedy one."""
+    """Return the episodes of the runs without duplicates; of equal ones, one with step rewards is kept."""
     seen: dict[tuple[str, ...], Played] = {}
     for run in runs:
         for record, task in saved_episodes(run, notes):
@@ -163,7 +163,7 @@ def played_in(runs: Sequence[str], notes: list[str]) -> list[Played]:
 def steps_of_runs(
     played: Iterable[Played], labels: Iterable[Labels | None], settings: RunSettings, reader: StepReader
 ) -> Iterator[Row]:
-    """Rows of `input_ids` and `labels` for TRL's SFTTrainer; episodes without labels are left out."""
+    """Yield rows of `input_ids` and `labels` for TRL's SFTTrainer; episodes without labels are left out."""
     for (record, task), label in zip(played, labels, strict=True):
         if label is not None:
             prompt = prompt_messages(record, task, settings)
@@ -173,14 +173,14 @@ def steps_of_runs(
 
 
 def steps_of_files(files: Sequence[str], reader: StepReader, tokens: StepTokens) -> Iterator[Row]:
-    """Yield others' steps; raise ConfigError for an unreadable file or a row without a label a step."""
+    """Yield the rows in files; raise ConfigError for an unreadable file or a row without a label per step."""
     for place, fields in _entries(files):
         text = fields.get("input")
         if not isinstance(text, str) or "label" not in fields:
             raise ConfigError(
                 f"{place}: a row needs 'input', a text, and 'label'; there are {', '.join(fields)}."
             )
-        # rows of a parquet file have all columns, and a null where one says nothing
+        # a row of a parquet file has all columns, with nulls for missing values
         said = vars(tokens) | {name: fields[name] for name in fields if fields[name] is not None}
         try:
             own = step_tokens(said["placeholder_token"], said["reward_tokens"])
@@ -193,7 +193,7 @@ def steps_of_files(files: Sequence[str], reader: StepReader, tokens: StepTokens)
                 f"{place}: 'label' must have one of {list(own.reward_tokens)} for each of the "
                 f"{len(parts) - 1} placeholders {own.placeholder_token!r} in 'input'."
             )
-        # with what the tokenizer begins a text, unless the text has that already
+        # with the tokenizer's special tokens, unless the text begins with them already
         begins = parts[0].startswith(reader.tokenizer.bos_token or "\0")
         begin = reader.tokenizer(parts[0], add_special_tokens=not begins)["input_ids"]
         ids, places = reader.spliced([begin, *map(reader.ids_of, parts[1:])])
@@ -202,9 +202,9 @@ def steps_of_files(files: Sequence[str], reader: StepReader, tokens: StepTokens)
 
 
 def _labels(label: Any, parts: list[str], tokens: StepTokens) -> list[bool | None] | None:
-    """True for good and False for bad for each step; `None` if they do not fit the input."""
+    """Return True (good) or False (bad) for each step; `None` if the labels do not fit the input."""
     good, bad = tokens.reward_tokens
-    if isinstance(label, str):  # the input with the answers in the places of the placeholders
+    if isinstance(label, str):  # the input with the answers in place of the placeholders
         answer = f"({re.escape(good)}|{re.escape(bad)})"
         read = re.match(answer.join(map(re.escape, parts)), label)
         label = read and [*read.groups()]
@@ -214,7 +214,7 @@ def _labels(label: Any, parts: list[str], tokens: StepTokens) -> list[bool | Non
 
 
 def _entries(files: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(where it stands, the row) of each."""
+    """Yield (place, for error messages; fields) of each row."""
     for file in files:
         if not Path(file).is_file():
             raise ConfigError(f"no file at '{file}'. Give a .jsonl, .json or .parquet file.")
@@ -230,7 +230,7 @@ def _entries(files: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def fitting(rows: Iterable[Row], max_length: int | None, notes: list[str]) -> list[Row]:
-    """Return the rows whose texts have at most `max_length` tokens; `notes` tell how many are left out."""
+    """Return the rows whose texts have at most `max_length` tokens; `notes` gets the number of the others."""
     rows = list(rows)
     fit = [each for each in rows if max_length is None or max(map(len, each[1].values())) <= max_length]
     if lost := len(rows) - len(fit):
@@ -248,8 +248,10 @@ class Rows:
 
     @classmethod
     def of(cls, rows: Sequence[Row], held_out_share: float, seed: int) -> Rows:
-        """Hold out the rows of a share of the tasks, 0 to 1; of one task at least if the share is above 0 and
-        there are two."""
+        """Hold out the rows of a share of the tasks (0 to 1).
+
+        A share above 0 holds out at least one task, but never the last one for training.
+        """
         of_task: defaultdict[str, list[Row]] = defaultdict(list)
         for row in rows:
             of_task[row[0]].append(row)

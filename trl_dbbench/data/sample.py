@@ -1,17 +1,17 @@
-"""Rejection sampling: every task is played several times, and what ended right is kept to learn from.
+"""Rejection sampling: play every task several times, and keep the right episodes as training data.
 
 ```
 out/
-  run.json        how they were played                                 ┐ as in a training run's folder, so
-  tasks.jsonl     the tasks                                            │ that replay, report and export read
-  shots.jsonl     earlier episodes that prompts showed, where they did   │
-  episodes.jsonl  what is kept, with token ids and log-probabilities   ┘ it
-  sample.json     what was asked for, how far it has come, and counts of all that was played
+  run.json        settings of the episodes                            ┐
+  tasks.jsonl     the tasks                                           │ as in a training run's folder, so that
+  shots.jsonl     earlier episodes shown in the prompts, if any       │ replay, report and export can read it
+  episodes.jsonl  kept episodes, with token ids and log-probabilities ┘
+  sample.json     the request, its progress, and counts of all played episodes
 ```
 
-Each episode draws from a stream of its own, made of the seed, its task and its number. So the batch size
-changes nothing, and one that was killed goes on where it stopped: `sample.json` is written after each batch
-and says how long `episodes.jsonl` was then.
+Each episode has its own random stream, seeded by the seed, its task and its number. So the batch size changes
+nothing, and a killed sampling resumes where it stopped: `sample.json` is written after each batch and records
+the length of `episodes.jsonl` at that time.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ PROGRESS_FILE = "sample.json"
 class Sampled:
     """State of a sampling, as in `sample.json`.
 
-    `asked` is what decides which episodes are drawn and kept. `counts` are of right episodes among those
-    judged, `void` of those whose environment failed (`Accuracy`), `statuses` of their endings; `bytes` is the
-    size of `episodes.jsonl`.
+    `asked` holds the settings that decide which episodes are drawn and kept. `counts` counts right and judged
+    episodes, `void` those whose environment failed (see `Accuracy`), and `statuses` how they ended. `bytes`
+    is the size of `episodes.jsonl`.
     """
 
     asked: dict[str, Any]
@@ -84,7 +84,7 @@ class Sampled:
     statuses: dict[str, int] = field(default_factory=dict)
 
     def add(self, batch: Sequence[EpisodeRecord]) -> None:
-        """Count what was played."""
+        """Count a batch of played episodes."""
         self.played += len(batch)
         self.generated_tokens += sum(map(_sampled_tokens, batch))
         accuracy = self.accuracy.add(batch)
@@ -93,7 +93,7 @@ class Sampled:
 
     @property
     def accuracy(self) -> Accuracy:
-        """Accuracy of what was played; a new object each time."""
+        """Accuracy of the played episodes; a new object each time."""
         return Accuracy(self.counts, self.void)
 
     def __str__(self) -> str:
@@ -109,8 +109,10 @@ class Sampled:
 
 
 def check_not_held_out(tasks: Sequence[Task], run: Path | None, eval_tasks: Sequence[Task]) -> None:
-    """Raise ConfigError if a task is both sampled and held out, whatever its id: in `eval_tasks`, or in the
-    evaluations of the run that trained the model."""
+    """Raise ConfigError if a task is both sampled and held out, whatever its id.
+
+    Held out are `eval_tasks`, and the tasks that the run which trained the model was evaluated on.
+    """
     held_out = [(eval_tasks, "--eval-tasks")]
     if run is not None:
         held_out.append((evaluated_tasks(run, []), f"the held-out tasks of '{run}'"))
@@ -135,12 +137,12 @@ def sample_into(
     batch_size: int = 64,
     progress: bool = True,
 ) -> Sampled:
-    """Play the rest of a plan, and write what is kept to a folder.
+    """Play the remaining episodes of a plan, and write those that are kept to a folder.
 
     Args:
         out: a new folder, or one in which this plan was begun.
-        tasks: a task that comes twice is played once.
-        trained: what plays, for the record; its settings may ask for earlier episodes in the prompts.
+        tasks: duplicates are played once.
+        trained: the model, for the record; its settings may ask for earlier episodes in the prompts.
 
     Raises:
         ConfigError: if the folder holds something else.
@@ -180,7 +182,7 @@ def _is_foreign(path: Path) -> bool:
 
 
 def _stamp(name: str | None) -> str | None:
-    """Return a text that changes when the weights in a folder are written again; `None` for a hub's id."""
+    """Return a text that changes when the weights in a folder are rewritten; `None` for a hub id."""
     folder = Path(name or "")
     if name is None or not folder.is_dir():
         return None
@@ -190,11 +192,11 @@ def _stamp(name: str | None) -> str | None:
 
 
 def asked_of(tasks: Sequence[Task], plan: Plan | None, trained: Trained) -> dict[str, Any]:
-    """Return what decides which episodes are played, as JSON holds it."""
+    """Return the settings that decide which episodes are played, as JSON values."""
     digests = "\n".join(task.digest for task in tasks)
     asked = {name: getattr(trained.settings, name) for name in TAKEN}
     asked |= {"model": trained.model, "adapter": trained.adapter}
-    for name in ("model", "adapter", "few_shot_memory"):  # whatever folder the command is started in
+    for name in ("model", "adapter", "few_shot_memory"):  # whatever the working directory
         asked[name] = asked[name] and found_from_everywhere(asked[name])
     asked |= asdict(plan) if plan else {}
     asked["weights"] = [_stamp(trained.model), _stamp(trained.adapter)]
@@ -211,7 +213,7 @@ def _begun(out: Path, asked: dict[str, Any], episodes: int) -> Sampled:
         sampled = Sampled(**json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"'{path}' cannot be read: {error}. Name a new folder by --out.") from None
-    if not sampled.played:  # and nothing is lost
+    if not sampled.played:  # so nothing is lost
         return Sampled(asked, episodes)
     if others := other_settings(sampled.asked, asked):
         raise ConfigError(
@@ -233,7 +235,7 @@ def _write_head(out: Path, sampled: Sampled, tasks: Iterable[Task], trained: Tra
         limits=database.limits,
         model=found_from_everywhere(model),
         few_shot_memory=None if memory is None else str(Path(memory).resolve()),
-        rewards={},  # nobody rewarded these episodes
+        rewards={},  # these episodes were not rewarded
         advantage=RunSettings.advantage,
         advantage_args=None,
         training={},
@@ -252,11 +254,11 @@ def _sampled_tokens(record: EpisodeRecord) -> int:
 
 
 class _Kept:
-    """`episodes.jsonl`, and what stands in it already."""
+    """Writer of `episodes.jsonl`, which knows the episodes already in it."""
 
     def __init__(self, out: Path, sampled: Sampled, plan: Plan):
         self._path, self._sampled, self._plan = out / EPISODES_FILE, sampled, plan
-        self._said: dict[str, set[tuple[str, ...]]] = {}  # task's digest -> what its kept episodes did
+        self._said: dict[str, set[tuple[str, ...]]] = {}  # task's digest -> actions of its kept episodes
         self._path.touch()
         if self._path.stat().st_size < sampled.bytes:
             raise ConfigError(f"'{self._path}' is shorter than it was. Name a new folder by --out.")

@@ -1,4 +1,4 @@
-"""Scores of predicted SQL by the rules of all evaluators side by side."""
+"""Score predicted SQL by the rules of all evaluators, side by side."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from trl_dbbench.tasks import Gold, Task
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS
 
 _READS = re.compile(r"[\s(;]*(?:SELECT|WITH|VALUES|TABLE|--|/\*|#)", re.IGNORECASE)
-"""How a query begins."""
+"""Beginning of a query."""
 
 LIMITS = Limits(seconds=30)
-"""BIRD's time for a statement, gold or predicted."""
+"""BIRD's time limit for a statement, gold or predicted."""
 
 SIDE_BY_SIDE = 4
-"""Tasks that are scored at a time."""
+"""Number of tasks scored at a time."""
 
 _BIRD_MARK = "\t----- bird -----\t"
 
@@ -37,7 +37,7 @@ _BIRD_MARK = "\t----- bird -----\t"
 class Scores:
     """Score of one prediction by each grader, 0 to 1; `None` where a grader cannot judge by the gold SQL.
 
-    `problem` says why the prediction, or the gold SQL, gives nothing.
+    `problem` says why the prediction or the gold SQL has no result.
     """
 
     task: Task
@@ -47,15 +47,15 @@ class Scores:
 
 
 def can_be_scored(task: Task) -> bool:
-    """Return whether it is a question with gold SQL, or with the results that it would give."""
+    """Return whether a task is a question with gold SQL, or with the results that this would give."""
     return task.is_question and (task.gold.sql is not None or bool(task.gold.results))
 
 
 def score_all(tasks: Sequence[Task], predictions: Mapping[str, str], database: Database) -> Iterator[Scores]:
-    """Score predictions, SQL by the task's id, in the order of the tasks. A missing one is wrong.
+    """Score predictions (task id -> SQL) in the order of the tasks. A missing prediction is wrong.
 
     Raises:
-        TaskError: a task is a change, or has neither gold SQL nor gold results.
+        TaskError: if a task is a change, or has neither gold SQL nor gold results.
     """
     for task in tasks:
         if not can_be_scored(task):
@@ -109,21 +109,21 @@ def _value(grader: SQLGrader, sql: str | None, gold: Gold, result: Any) -> float
 
 
 def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
-    """Predicted SQL by task.
+    """Read a file of predictions; return SQL by the task's id.
 
-    - `.jsonl`: lines with `id` and `sql` (or a `.json` list of such), or the `episodes.jsonl` of a run whose
-      answers are SQL (the last episode of a task counts; void ones and those of other tasks are passed
-      over);
-    - `.json`: an object of SQL by id, or by a task's place from 0, as BIRD's own files are, where a BIRD
-      suffix is cut off, and 0 or null stands for no prediction;
+    - `.jsonl`: lines with `id` and `sql` (or a `.json` list of such objects), or the `episodes.jsonl` of a
+      run whose answers are SQL (the last episode of a task counts; void ones and those of other tasks are
+      skipped);
+    - `.json`: an object of SQL by id, or by a task's position from 0, as in BIRD's own files. A BIRD suffix
+      is cut off, and 0 or null means no prediction;
     - anything else: a line of SQL for each task, in their order; a tab and what follows it is cut off.
 
-    Two different predictions for one id are an error. A task that stands twice has one prediction by id.
-    What is cut off names the database: it must be the task's.
+    Two different predictions for one id are an error. A task that occurs twice shares one prediction by id.
+    The part that is cut off names a database, which must be the task's.
 
     Raises:
-        TaskError: the file cannot be read so, names tasks that are not there, may be by place or by id, or
-            is of other tasks or of another order.
+        TaskError: if the file cannot be read in this way, names unknown tasks, is ambiguous between ids and
+            positions, or was made for other tasks or another order.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -155,7 +155,7 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
 
 
 def _json_lines(text: str) -> list[Any]:
-    """Return the values of the lines. A run that was killed, or still plays, may end in the middle of one."""
+    """Return the values of the lines. The last line of a killed or unfinished run may be incomplete."""
     *whole, last = text.split("\n")
     entries = [json.loads(line) for line in whole if line.strip()]
     with suppress(ValueError) if entries and "turns" in entries[-1] else nullcontext():
@@ -164,7 +164,7 @@ def _json_lines(text: str) -> list[Any]:
 
 
 def _of_entries(entries: Sequence[dict[str, Any]], tasks: Sequence[Task]) -> dict[str, str]:
-    """Return SQL by id; of a run's episodes, only those of these tasks, and no void ones."""
+    """Return SQL by id; void episodes of a run, and those of other tasks, are skipped."""
     digests = {task.digest for task in tasks}
     played = [each for each in entries if "turns" in each]
     played = [each for each in played if each.get("status") != Status.ENVIRONMENT_FAULT]
@@ -186,7 +186,7 @@ def _of_episode(entry: dict[str, Any]) -> tuple[str, str]:
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a dictionary of pairs; raise ValueError if a key stands twice, with different values."""
+    """Return a dictionary of pairs; raise ValueError if a key occurs twice with different values."""
     found = dict(pairs)
     for key, value in pairs:
         if value != found[key]:
@@ -195,7 +195,7 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _parts(sql: Any) -> list[str]:
-    """Return a prediction's SQL, and the database behind it, as BIRD's files have them."""
+    """Return a prediction's SQL, followed by the database that BIRD's files append to it, if they do."""
     sql = "" if sql is None or sql == 0 else sql
     if not isinstance(sql, str):
         raise TypeError(f"{str(sql)[:50]!r} is not SQL")
@@ -203,11 +203,11 @@ def _parts(sql: Any) -> list[str]:
 
 
 def _of_object(entries: dict[str, str], tasks: Sequence[Task]) -> dict[str, str]:
-    """SQL by id, or by place, whichever all keys can be.
+    """Return SQL by task id; the keys are read as ids or as positions, whichever fits all of them.
 
     Raises:
-        TaskError: they can be both, and mean different tasks, or the databases they name are others.
-        LookupError: a key can be neither.
+        TaskError: if both fit and mean different tasks, or if the databases named are not the tasks'.
+        LookupError: if neither fits.
     """
     by_id = {task.id: task for task in tasks}
     by_place = {str(place): task for place, task in enumerate(tasks)}
@@ -244,7 +244,7 @@ def _of_lines(lines: Sequence[str], tasks: Sequence[Task]) -> dict[str, str]:
 
 
 def _misnamed(named: Iterable[tuple[Task, Sequence[str]]], tasks: Sequence[Task]) -> str | None:
-    """Return the first prediction that names the database of other tasks than its own, as text."""
+    """Describe the first prediction that names another task's database; return `None` if none does."""
     known = {name for task in tasks if (name := _database_of(task)) is not None}
     for task, names in named:
         said, own = "".join(names).strip(), _database_of(task)
@@ -256,13 +256,13 @@ def _misnamed(named: Iterable[tuple[Task, Sequence[str]]], tasks: Sequence[Task]
 
 
 def _database_of(task: Task) -> str | None:
-    """Return the name of the database that a task of a benchmark is of, if its path says it."""
+    """Return the name of a benchmark task's database, if its path tells."""
     source = task.source
     return None if source is None or source.path.endswith(".sql") else Path(source.path).stem
 
 
 def _with_repeats(found: dict[str, str], tasks: Sequence[Task]) -> dict[str, str]:
-    """Return the predictions; a task that its file has twice (`137-2`) shares the first one's."""
+    """Return the predictions; the repetition of a task in its file (`137-2`) shares the first one's."""
     by_id = {task.id: task for task in tasks}
     for task in tasks:
         first, _, number = task.id.rpartition("-")

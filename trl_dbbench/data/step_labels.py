@@ -1,12 +1,12 @@
-"""Labels for the turns of saved episodes that take the database or a model, for process reward models.
+"""Label the turns of saved episodes, by the database or by a model, to train process reward models.
 
 | label by | a turn is good if | source |
 |---|---|---|
 | `outcome` | the episode ended right | |
-| `state_progress` | after it more of the tables' rows are as they should be, bad if fewer | Ng et al. 1999 |
-| `continuations` | one of k episodes that go on from after it ends right | Math-Shepherd, Wang et al. 2024 |
+| `state_progress` | it brings more of the tables' rows to the gold state; bad if fewer | Ng et al. 1999 |
+| `continuations` | one of k episodes continued from it ends right | Math-Shepherd, Wang et al. 2024 |
 
-The last turn always has the outcome. A turn that changes nothing has no label by `state_progress`.
+The last turn is always labelled by the outcome. With `state_progress` a turn without changes has no label.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from trl_dbbench.utils.ranks import Ranks
 logger = logging.getLogger(__name__)
 
 SIDE_BY_SIDE = 64
-"""Continuations played at a time."""
+"""Number of continuations played at a time."""
 
 
 def label_steps(
@@ -50,14 +50,14 @@ def label_steps(
     model: str | None = None,
     seed: int = 0,
 ) -> list[Labels | None]:
-    """Labels for the turns of each episode; `None` for one that cannot be labelled.
+    """Return labels for the turns of each episode; `None` for an episode that cannot be labelled.
 
     Args:
-        settings: how the episodes were played.
+        settings: the settings that the episodes were played with.
         by: `outcome`, `state_progress`, `continuations`, or the name of a step reward that the run recorded.
-        open_database: where statements are executed again, for the two in the middle.
-        k: continuations from after each turn.
-        model: who continues: a run's folder, a checkpoint or a model.
+        open_database: opens the database on which `state_progress` and `continuations` execute statements.
+        k: number of continuations after each turn.
+        model: plays the continuations: a run's folder, a checkpoint or a model.
     """
     if by == "state_progress":
         with open_database() as database:
@@ -71,37 +71,37 @@ def label_steps(
     with open_database() as database:
         player = player_of(settings, policy, database)
         labels = by_continuations(played, settings, player, backend, k=k, seed=seed)
-    return Ranks().from_main(labels)  # what is sampled may differ in a last digit, and then in more
+    return Ranks().from_main(labels)  # samples may differ between ranks by rounding
 
 
-# --- by what a statement did to the tables ------------------------------------------------------------
+# --- labels by the state of the tables ----------------------------------------------------------------
 
 
 def by_state_progress(played: Sequence[Played], database: Database, judge: Judge) -> list[Labels | None]:
-    """Label turns by whether they bring tables nearer to the gold state; `None` if the database fails."""
+    """Label turns by whether they bring tables closer to the gold state; `None` if the database fails."""
     episodes = [episode_of(record, task, [], [([], [])] * len(record["turns"])) for record, task in played]
     labels: list[Labels | None] = []
     for (record, _), episode, values in zip(
         played, episodes, StateProgress(database, judge)(episodes), strict=True
     ):
-        progress = values or [None] * len(episode.turns)  # none for questions, and where the server was ended
+        progress = values or [None] * len(episode.turns)  # none for questions, or if it crashed the server
         known: Labels = [value > 0 if value else None for value in progress[:-1]]
         fails = episode.status == Status.ENVIRONMENT_FAULT
         labels.append(None if fails else [*known, record["right"]])
     return labels
 
 
-# --- by what a model makes of what is left ------------------------------------------------------------
+# --- labels by continuations --------------------------------------------------------------------------
 
 
 def by_continuations(
     played: Sequence[Played], settings: RunSettings, player: Player, backend: Backend, *, k: int, seed: int
 ) -> list[Labels | None]:
-    """Label each turn by k continuations that a model plays from after it, the last turn by the outcome.
+    """Label each turn by k continuations that a model plays after it, the last turn by the outcome.
 
-    The saved turns are played again first, as their token ids are not saved. A turn after which no
-    continuation had room has `None`; so has an episode that comes out otherwise than it was saved, or whose
-    database fails.
+    The saved turns are replayed first, as their token ids are not saved. The label of a turn that leaves no
+    room for a continuation is `None`; so are the labels of an episode that differs from the saved one when
+    replayed, or whose database fails.
     """
     again = replay_turns(played, settings, player)
     starts, places = [], []
@@ -115,7 +115,7 @@ def by_continuations(
             past = episode.turns[: turn + 1]
             used = sum(len(each.completion.ids) + len(each.observation_ids) for each in past)
             if player.rules.room(used, len(episode.prompt_ids) + used) <= 0:
-                continue  # in other tokens than the saved ones it may fill all that there is
+                continue  # tokenized again, the turns may leave no room
             for copy in range(k):
                 drawn = random.Random(f"{seed}/{number}/{turn}/{copy}").getrandbits(31)
                 starts.append(Start(episode.task, episode.prompt_ids, Sampling(seed=drawn), past))
@@ -137,18 +137,18 @@ def by_continuations(
 
 
 def replay_turns(played: Sequence[Played], settings: RunSettings, player: Player) -> list[Episode | None]:
-    """Play saved turns again with the player's tokens; `None` for an episode that comes out otherwise."""
+    """Replay saved turns with the player's tokens; return `None` for an episode that turns out different."""
     chat = player.chat
     starts = [
         Start(task, chat.prompt_ids(prompt_messages(record, task, settings)), shots=record.get("shots", ()))
         for record, task in played
     ]
-    rules = Rules(player.rules.max_turns, 10**6, 10**6)  # the saved ones kept theirs
-    # an episode with more turns than were saved is another one, which `_same` sees
+    rules = Rules(player.rules.max_turns, 10**6, 10**6)  # the saved episodes kept to their own limits
+    # `_same` rejects an episode with more turns than were saved
     ids = [[chat.ids_of(turn["text"]) for turn in record["turns"]] for record, _ in played]
     episodes = replace(player, rules=rules).play_all(starts, Script(ids, chat.ids_of("")))
     for (record, _), episode in zip(played, episodes, strict=True):
-        if record["status"] == Status.OUT_OF_TOKENS:  # what follows now had no room then
+        if record["status"] == Status.OUT_OF_TOKENS:  # later turns had no room when it was saved
             del episode.turns[len(record["turns"]) :]
     return [
         episode if _same(record, episode) else None
@@ -157,7 +157,7 @@ def replay_turns(played: Sequence[Played], settings: RunSettings, player: Player
 
 
 def _same(record: EpisodeRecord, episode: Episode) -> bool:
-    """Return whether both are equal up to the last turn, which no continuation starts from."""
+    """Return whether both are equal except for the last turn, which no continuation starts from."""
     saved = [(turn["text"], turn.get("observation")) for turn in record["turns"][:-1]]
     now = [(turn.text, turn.observation) for turn in episode.turns[:-1]]
     return saved == now and len(episode.turns) == len(record["turns"])

@@ -1,10 +1,12 @@
-"""Examines tasks for what would teach the wrong thing, and repairs those that reward slips.
+"""Find faults of tasks that would teach the wrong thing, and repair tasks that reward slips.
+
+A slip is a small mistake in a statement, such as a forgotten WHERE or `<` for `<=`.
 
 | module | |
 |---|---|
-| `slips` | the statements that one slip makes of a gold statement |
-| `examine` | faults of a task, also where question and gold SQL name different values |
-| `repair` | rows that tell a gold statement from the slips that pass for it |
+| `slips` | statements that differ from a gold statement by one slip |
+| `examine` | faults of a task, and values that only its question or only its gold SQL names |
+| `repair` | rows on which the gold statement and the slips that passed for it differ |
 | `page` | the report |
 """
 
@@ -28,10 +30,11 @@ __all__ = ["DOUBTS", "KINDS", "Audited", "Change", "Finding", "audit", "counts"]
 
 @dataclass(frozen=True)
 class Audited:
-    """A task, what was found about it, and what became of it.
+    """A task, its findings, and the outcome.
 
-    `outcome` is `sound` (nothing but doubts), `faulty`, or, where repairs were asked for, `repaired` or
-    `dropped`. `kept` is the task to train on: the task itself, a repaired copy, or `None`.
+    `outcome` is `sound` (no findings but doubts), `faulty`, `repaired` (only with `repair`) or `dropped`
+    (only with `repair` or `drop_doubtful`). `kept` is the task to train on: the task itself, a repaired copy,
+    or `None`.
     """
 
     task: Task
@@ -41,7 +44,7 @@ class Audited:
     changes: Sequence[Change] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
-        """For a report."""
+        """Return the task's entry in the report."""
         return {
             "id": self.task.id,
             "question": self.task.question,
@@ -62,16 +65,16 @@ def audit(
     grader: str | None = None,
     workers: int = 4,
 ) -> Iterator[Audited]:
-    """Examine each task and, if asked to, repairs it. Yields in the order of the tasks.
+    """Examine each task and optionally repair it; yield the results in the order of the tasks.
 
     Args:
-        databases: the first one is where everything is tried; on all of them the gold SQL has to run, to
-            agree, and to do so after a repair.
-        repair: repairs tasks on which slips pass. What has other faults, or cannot be repaired, is dropped.
-        drop_doubtful: drops tasks as well whose question and gold SQL seem not to speak of the same.
+        databases: the first one runs all checks. On each of them the gold SQL has to run and give the same
+            result, also after a repair.
+        repair: repair tasks on which slips pass; drop tasks that have other faults or cannot be repaired.
+        drop_doubtful: also drop tasks whose question and gold SQL seem to disagree.
         grader: judges all questions instead of their own graders: a name of `grading.GRADERS` or
             `grading.SQL_GRADERS`, or a dotted path.
-        workers: tasks that are examined side by side.
+        workers: number of tasks examined in parallel.
 
     Raises:
         EnvironmentFault: if a database fails.
@@ -99,7 +102,7 @@ def audit(
 
 
 def counts(audited: Sequence[Audited]) -> tuple[Counter[str], Counter[str]]:
-    """Tasks by outcome, and by kind of what was found; a task counts once for each kind."""
+    """Count tasks by outcome and by kind of finding; a task counts once per kind."""
     outcomes = Counter(each.outcome for each in audited)
     kinds = Counter(kind for each in audited for kind in {found.kind for found in each.findings})
     return outcomes, kinds

@@ -1,4 +1,4 @@
-"""Faults of a task that executing it, or comparing its question with its gold SQL, can show."""
+"""Faults of a task, found by executing its gold SQL and by comparing this with the question."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trl_dbbench.tasks import Task
 from trl_dbbench.utils.sql import normal_form, only_statement
 
 MIN_CHARACTERS = 4
-"""Characters of a cell that a question is unlikely to contain by chance."""
+"""Smallest length, in characters, of a cell that a question is unlikely to contain by chance."""
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}")
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![\w])")
@@ -38,9 +38,9 @@ _SAID_OTHERWISE = (exp.Limit, exp.Offset, exp.Func, exp.DataType, exp.Interval, 
 
 
 def not_named(task: Task) -> list[str]:
-    """Values that the gold SQL compares with or writes, and that the question does not name.
+    """Return the values that the gold SQL compares with or writes but the question does not name.
 
-    Numbers up to 1, dates and numbers of rows (LIMIT) are left out: they are said in many ways.
+    Numbers up to 1, dates and numbers of rows (LIMIT) are left out, as a question can word them in many ways.
     """
     said = _folded(f"{task.question} {task.knowledge or ''}")
     numbers = _numbers(said)
@@ -82,7 +82,7 @@ def not_used(task: Task) -> list[str]:
 
 
 def not_copied(task: Task) -> list[str]:
-    """Columns that the gold SQL leaves empty in the copies of rows that the question asks for."""
+    """Return the columns that the gold SQL leaves empty where the question asks for copies of rows."""
     tree = only_statement(task.gold.sql or "", task.dialect)
     if not isinstance(tree, exp.Insert) or not _COPY.search(task.question):
         return []
@@ -103,8 +103,11 @@ def not_copied(task: Task) -> list[str]:
 
 
 def _columns_not_used(task: Task, tree: exp.Expr, said: str) -> list[str]:
-    """Columns of the gold SQL's tables that the question names, but not as part of a name there (`stadium`
-    of `stadium capacity`). None where the SQL may mean them all: `SELECT *`, `INSERT`."""
+    """Return the columns of the gold SQL's tables that the question names and the SQL does not use.
+
+    A name that is part of a used one (`stadium` in `stadium capacity`) does not count. The list is empty if
+    the SQL may mean all columns: `SELECT *`, `INSERT`.
+    """
     stars = [star for star in tree.find_all(exp.Star) if not isinstance(star.parent, exp.Count)]
     if stars or isinstance(tree, exp.Insert):
         return []
@@ -117,18 +120,18 @@ def _columns_not_used(task: Task, tree: exp.Expr, said: str) -> list[str]:
 
 
 def _without(name: str, said: str) -> str:
-    """Return the text without a name, written with underscores or with blanks."""
+    """Return the text without a name, whether written with underscores or with spaces."""
     for form in {name, name.replace("_", " ")} - {""}:
         said = re.sub(rf"(?<!\w){re.escape(form)}(?!\w)", " ", said)
     return said
 
 
 def _values(task: Task) -> Iterator[tuple[str, bool]]:
-    """Yield the literals of the gold SQL, each with whether it is a number."""
+    """Yield the gold SQL's literals that a question should name, each with whether it is a number."""
     tree = only_statement(task.gold.sql or "", task.dialect)
     for literal in tree.find_all(exp.Literal) if tree is not None else ():
         above = literal.find_ancestor(*_SAID_OTHERWISE)
-        while isinstance(above, exp.Connector | exp.Exists):  # functions to sqlglot
+        while isinstance(above, exp.Connector | exp.Exists):  # sqlglot counts these as functions
             above = above.find_ancestor(*_SAID_OTHERWISE)
         if above is not None:
             continue
@@ -173,21 +176,21 @@ KINDS = {
 """Kind of finding -> its meaning."""
 
 OF_WORDING = ("not copied", "not named", "not used")
-"""Kinds that may be nothing: what a question says can only be guessed."""
+"""Kinds that may be false alarms, as the meaning of a question can only be guessed."""
 
 DOUBTS = (*OF_WORDING, "not examined")
-"""Kinds that are no faults."""
+"""Kinds that do not count as faults."""
 
 _SQLITES_TIMES = frozenset({"DATE", "TIME", "DATETIME", "JULIANDAY", "UNIXEPOCH", "STRFTIME", "TIMEDIFF"})
-"""Names of functions; sqlglot knows DATE of one argument and STRFTIME of two by classes of its own."""
+"""SQLite's time functions. sqlglot parses DATE with one argument and STRFTIME with two as other classes."""
 
 Ending = Result | State
-"""Result of a statement: the rows of a question, the tables that a change leaves."""
+"""Result of a statement: the rows for a question, the tables afterwards for a change."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing about a task. `kind` is one of `KINDS`; `slip` is the statement that is right as well."""
+    """A fault or doubt. `kind` is one of `KINDS`; `slip` is a statement with a slip that is graded right."""
 
     kind: str
     text: str
@@ -200,7 +203,7 @@ class Finding:
 
 @dataclass
 class Examined:
-    """A task on a database: what its gold SQL and others end in, and whether that is right.
+    """A task on a database: executes the gold SQL and other statements, and judges their results.
 
     Args:
         grader: judges questions instead of the task's own grader.
@@ -217,11 +220,11 @@ class Examined:
 
     @cached_property
     def gold(self) -> tuple[Ending | None, str]:
-        """The gold SQL's result, or `None` and why there is none."""
+        """The gold SQL's result, or `None` and the reason."""
         return self.ending(self.task.gold.sql or "")
 
     def ending(self, sql: str) -> tuple[Ending | None, str]:
-        """Return what a statement ends in, executed as the grader has it; else `None`, and the reason."""
+        """Return a statement's result, or `None` and the reason; a question's grader may rewrite it first."""
         if self.task.is_question:
             return execute_untruncated(self.database, self.task, self._rewritten(sql))
         after = state_after(self.database, self.task, sql)
@@ -231,7 +234,7 @@ class Examined:
         return sql if self._sql is None else self._sql.rewrite(sql)
 
     def right(self, ending: Ending) -> bool:
-        """Return whether this ending is right, to any grader if the protocol chooses between several."""
+        """Return whether a result is right, to any of the graders if the protocol chooses between several."""
         if not isinstance(ending, Result):
             gold = self.gold[0]
             return gold is not None and not isinstance(gold, Result) and same_state(ending, gold)
@@ -244,13 +247,13 @@ class Examined:
         return any(grader.judge(grader.answer(ending.rows), gold) for grader, gold in graders)
 
     def surviving(self, slips: Sequence[str], at_most: int = MAX_SLIPS) -> list[str]:
-        """Return the statements that are right as well, at most `at_most` of them."""
+        """Return the slips that are graded right, at most `at_most` of them."""
         found = (sql for sql, ending in self._endings(slips) if ending is not None and self.right(ending))
         found = (sql for sql in found if not self._same_to_grader(sql) and self._right_on_suite(sql))
         return list(islice(found, at_most))
 
     def _right_on_suite(self, sql: str) -> bool:
-        """Return whether a statement that is right on the task's database is right on its suite's, too."""
+        """Return whether a statement is also right on the databases of the task's suite."""
         for task in islice(self.task.on_each_database(), 1, None):
             other = replace(self, task=task)
             ending, _ = other.ending(sql)
@@ -259,7 +262,10 @@ class Examined:
         return True
 
     def _same_to_grader(self, sql: str) -> bool:
-        """Return whether the grader makes the gold SQL of it, as one that leaves out DISTINCT may."""
+        """Return whether the grader rewrites a statement and the gold SQL into the same form.
+
+        A grader that drops DISTINCT does so if they differ only in that.
+        """
         if self._sql is None:
             return False
         own, gold = (normal_form(self._rewritten(each)) for each in (sql, self.task.gold.sql or ""))
@@ -270,7 +276,7 @@ class Examined:
             for sql in statements:
                 yield sql, self.ending(sql)[0]
             return
-        with self.database.sandbox(self.task) as sandbox:  # queries change nothing: one for all
+        with self.database.sandbox(self.task) as sandbox:  # queries change nothing, so they share one
             for sql in statements:
                 yield sql, execute_untruncated_in(sandbox, self.task, self._rewritten(sql))[0]
 
@@ -278,10 +284,10 @@ class Examined:
 def examine(
     task: Task, databases: Sequence[Database], grader: Grader | SQLGrader | None = None
 ) -> list[Finding]:
-    """Return all that is found about a task.
+    """Return the findings about a task.
 
     Args:
-        databases: everything is tried on the first; on the others the gold SQL has to run and agree.
+        databases: the first one runs all checks; on the others the gold SQL has to run and give the same.
 
     Raises:
         EnvironmentFault: if a database fails.
@@ -330,7 +336,7 @@ def _of_gold(examined: Examined, gold: Ending) -> list[Finding]:
 
 
 def _changing(task: Task) -> str | None:
-    """Return the function by which the gold SQL depends on chance, the time of day or the server."""
+    """Return the first function in the gold SQL that depends on chance, the clock or the server."""
     tree = only_statement(task.gold.sql or "", task.dialect)
     for node in tree.find_all(exp.Func) if tree is not None else ():
         name = node.name.upper() if isinstance(node, exp.Anonymous) else node.sql_name()
@@ -341,7 +347,7 @@ def _changing(task: Task) -> str | None:
 
 
 def _is_of_now(node: exp.Expr) -> bool:
-    """Return whether it is a time function of SQLite's with the argument `now`, which is also its default."""
+    """Return whether a node is a time function of SQLite with the argument `now`, which is the default."""
     named = isinstance(node, exp.Anonymous) and node.name.upper() in _SQLITES_TIMES
     if not named and not isinstance(node, exp.Date | exp.TsOrDsToTimestamp):
         return False
@@ -364,7 +370,10 @@ def is_empty(examined: Examined, ending: Ending) -> bool:
 
 
 def _is_open(examined: Examined) -> bool:
-    """Return whether the gold SQL ends wrong when rows lie in another order. A file's rows stay put."""
+    """Return whether the gold SQL gives a wrong result when the rows are stored in another order.
+
+    False for a task on a database file, whose rows stay in their order.
+    """
     task, rng = examined.task, random.Random(examined.task.id)
     if task.source is not None or all(len(table.rows) < 2 for table in task.tables):
         return False
@@ -378,7 +387,7 @@ def _is_open(examined: Examined) -> bool:
 
 
 def _on_others(first: Examined, gold: Ending, databases: Sequence[Database]) -> list[Finding]:
-    """Return where else the gold SQL does not run, or gives something else."""
+    """Return a finding for each other database on which the gold SQL fails or gives another result."""
     found = []
     for database in databases:
         ending, problem = replace(first, database=database).gold

@@ -1,4 +1,4 @@
-"""The report of an audit as a page: one file, without requests to a network."""
+"""The report of an audit as one HTML file, which makes no network requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trl_dbbench.data.audit import DOUBTS, KINDS, Audited, counts
 from trl_dbbench.evaluation.report.page import filters, render
 
 MAX_ENTRIES = 1000
-"""Tasks that the page shows; the JSON file has all."""
+"""Largest number of tasks on the page; the JSON file has all."""
 
 OUTCOMES = {
     "dropped": "Dropped",
@@ -17,11 +17,11 @@ OUTCOMES = {
     "repaired": "Repaired",
     "sound": "Sound, with doubts",
 }
-"""Outcomes in the order of the page."""
+"""Outcome -> heading of its section, in the order of the page."""
 
 
 def write_page(audited: Sequence[Audited], title: str, out: str | Path) -> Path:
-    """Write the page: how many tasks have what, then each of them that has anything."""
+    """Write the page: counts by outcome and kind of finding, then each task that has findings."""
     outcomes, kinds = counts(audited)
     shown = [each for each in audited if each.findings][:MAX_ENTRIES]
     return render(

@@ -1,9 +1,9 @@
-"""Rows that tell a gold statement from the slips that pass for it, found by trying.
+"""Search for rows on which the slips that pass for a gold statement give other results than it does.
 
-As distilled test suites do (Zhong et al., 2020, "Semantic Evaluation for Text-to-SQL with Distilled Test
-Suites"), rows are made near those that are there: one or two cells get another value of their column, a value
-that the gold SQL compares with, or one beside it. Here they are added to the task's own tables, and its gold
-answer becomes the result of its gold SQL on them.
+As in distilled test suites (Zhong et al., 2020, "Semantic Evaluation for Text-to-SQL with Distilled Test
+Suites"), new rows are close to existing ones: one or two cells get another value of their column, a value
+that the gold SQL compares with, or a neighbour of such a value. Here the rows are added to the task's own
+tables, and its gold answer becomes the result of its gold SQL on them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from trl_dbbench.tasks import Gold, Table, Task
 from trl_dbbench.utils.sql import only_statement
 
 MAX_TRIES = 200
-"""Changes of the tables that are tried for one more."""
+"""Largest number of candidates tried for each change to the tables."""
 
 MAX_CHANGES = 4
-"""Changes to the tables of one task."""
+"""Largest number of changes to the tables of one task."""
 
 MAX_BASES = 12
-"""Rows of a table that others are made of."""
+"""Largest number of a table's rows that new rows are derived from."""
 
 SUFFIX = "-repaired"
 """Suffix of a repaired task's id."""
@@ -44,7 +44,7 @@ Cells = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Change:
-    """A row that was added to a table, or, if `place` is given, took the place of the one there."""
+    """A row that was added to a table or, if `place` is given, replaced the row at this index."""
 
     table: str
     row: Cells
@@ -58,11 +58,10 @@ class Change:
 def repaired(
     task: Task, databases: Sequence[Database], grader: Grader | SQLGrader | None = None
 ) -> tuple[Task, list[Change]] | None:
-    """Return the task with tables on which no slip passes, and how they were changed; `None` if none were
-    found. On all databases it has nothing wrong.
+    """Return the task with tables on which no slip passes, and their changes; `None` if none are found.
 
-    What tables look like they promise is kept: a column without equal cells at the start of a table, and
-    columns named id, stay so. Where that leaves no way, only declared keys and columns named id do.
+    On all databases the repaired task has no faults. Cells stay unique in declared keys, in columns named id,
+    and in a first column whose cells all differ. If this leaves no solution, the first column may repeat.
     """
     if task.source is not None or task.gold.sql is None:
         return None
@@ -72,7 +71,7 @@ def repaired(
         if found is None:
             continue
         better, changes = found
-        # as written: a grader may have had it executed in another form
+        # executed as written: a grader may have rewritten it during the search
         ending, _ = Examined(better, databases[0]).gold
         if ending is not None:
             better = replace(better, id=f"{task.id}{SUFFIX}", gold=gold_of(better, ending))
@@ -82,7 +81,7 @@ def repaired(
 
 
 def _search(examined: Examined, strictly: bool) -> tuple[Task, list[Change]] | None:
-    """One change after another, each the one of those tried after which the fewest slips are right."""
+    """Change the tables greedily: take each time the candidate after which the fewest slips are right."""
     changes: list[Change] = []
     rng = random.Random(examined.task.id)
     slips = slips_of(examined.task)
@@ -103,12 +102,12 @@ def _search(examined: Examined, strictly: bool) -> tuple[Task, list[Change]] | N
             return None
         _, examined, change = best
         changes.append(change)
-        left = examined.surviving(slips)  # the change may let others pass
+        left = examined.surviving(slips)  # the change may let other slips pass
     return None if left else (examined.task, changes)
 
 
 def _with_change(examined: Examined, change: Change) -> Examined | None:
-    """Return the task changed, with new gold; `None` if a column refuses it or the gold has no effect."""
+    """Return the changed task with new gold; `None` if a column refuses the row or the gold gives nothing."""
     task = examined.task
     tables = tuple(_changed(table, change) if table.name == change.table else table for table in task.tables)
     changed = replace(examined, task=replace(task, tables=tables))
@@ -123,7 +122,7 @@ def _with_change(examined: Examined, change: Change) -> Examined | None:
 
 
 def gold_of(task: Task, ending: Ending) -> Gold:
-    """Return the task's gold with the answer, or the published hash, that its gold SQL ends in."""
+    """Return the task's gold; its answer or published hash, if it has one, is replaced by this result."""
     gold = task.gold
     if not isinstance(ending, Result):
         if gold.state_md5 is None:
@@ -141,11 +140,11 @@ def _changed(table: Table, change: Change) -> Table:
     return replace(table, rows=(*table.rows[:place], change.row, *table.rows[place + 1 :]))
 
 
-# --- what is tried -----------------------------------------------------------------------------------------
+# --- candidates --------------------------------------------------------------------------------------------
 
 
 def _changes(task: Task, rng: random.Random, strictly: bool) -> Iterator[Change]:
-    """Rows that are one or two cells away from one that is there, and such cells in its place, by turns."""
+    """Yield candidates of each kind in turn: copies of rows with up to two new cells, and cells in place."""
     tree = only_statement(task.gold.sql or "", task.dialect)
     if tree is None:
         return
@@ -171,7 +170,7 @@ def _changes(task: Task, rng: random.Random, strictly: bool) -> Iterator[Change]
 
 
 def _literals(tree: exp.Expr) -> dict[str, list[str]]:
-    """Return the literals that each column is compared with or set to, by the column in lower case."""
+    """Return the literals that each column is compared with or set to; keys are names in lower case."""
     found: dict[str, list[str]] = {}
     for literal in tree.find_all(exp.Literal):
         place = literal.find_ancestor(exp.Predicate, exp.In, exp.Between)
@@ -181,7 +180,7 @@ def _literals(tree: exp.Expr) -> dict[str, list[str]]:
 
 
 def _bases(table: Table, literals: Sequence[str], rng: random.Random) -> list[int]:
-    """Places of some rows; those with a value that the gold SQL names come first."""
+    """Return the indices of up to `MAX_BASES` rows; rows with a literal of the gold SQL come first."""
     places = rng.sample(range(len(table.rows)), len(table.rows))
     places.sort(key=lambda place: not any(str(cell) in literals for cell in table.rows[place]))
     return places[:MAX_BASES]
@@ -218,7 +217,7 @@ def _with(row: Cells, cells: dict[int, Any]) -> Cells:
 
 
 def _pool(table: Table, place: int, literals: Sequence[str], rng: random.Random) -> list[Any]:
-    """Values for a cell: some of its column, those that the gold SQL compares it with, their neighbours."""
+    """Return values for a cell: some of its column, those that the gold SQL compares with, and neighbours."""
     cells = [row[place] for row in table.rows]
     distinct = list(dict.fromkeys(cells))
     pool: list[Any] = rng.sample(distinct, min(4, len(distinct)))
@@ -249,7 +248,7 @@ def _fresh(table: Table, place: int) -> Any:
 
 
 def _numbers(cells: Sequence[Any]) -> list[float]:
-    """Return the cells that are not NULL, if there are any and all are numbers."""
+    """Return the cells that are not NULL if all of these are numbers, else an empty list."""
     found = [cell for cell in cells if cell is not None]
     are = all(isinstance(cell, int | float) and not isinstance(cell, bool) for cell in found)
     return found if are else []

@@ -1,9 +1,9 @@
-"""The statements that one slip makes of a gold statement: what an agent may write that is not asked for.
+"""Statements that differ from a gold statement by one slip, as an agent might write them by mistake.
 
-Beside those that task generation goes by (a WHERE forgotten, AND taken for OR, MIN for MAX, ...) here are
-slips whose effect only some databases can show: `<` for `<=`, another column of the same
-kind, a LEFT JOIN for a JOIN, a DISTINCT too many or too few. Slips that change nothing whatever the rows are,
-such as `COUNT(DISTINCT id)` for `COUNT(id)`, are left out.
+To the slips that task generation uses (a forgotten WHERE, AND for OR, MIN for MAX, ...) this adds slips whose
+effect only some databases show: `<` for `<=`, another column of the same kind, a LEFT JOIN for a JOIN, a
+DISTINCT too many or too few. Slips that never change the result, such as `COUNT(DISTINCT id)` for
+`COUNT(id)`, are left out.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from trl_dbbench.tasks.column_types import kind_of_type
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS, only_statement
 
 MAX_SLIPS = 80
-"""Slips of one statement; a query that fills a page would have thousands."""
+"""Largest number of slips of one statement; a query that fills a page would have thousands."""
 
 OTHER_COLUMNS = 3
-"""Other columns tried in the place of each column."""
+"""Largest number of other columns tried for each column."""
 
 _KINDS = {"whole": "number", "exact": "number", "float": "number", "date": "date", "time": "date"}
-"""Kinds of columns that are taken for each other; all others are texts."""
+"""Kind of column -> group whose columns may be mistaken for each other; all other kinds are text."""
 
 
 def slips_of(task: Task) -> list[str]:
-    """Return the statements that differ from the task's gold SQL by one slip; none if it cannot be read."""
+    """Return the statements that differ from the task's gold SQL by one slip; none if it cannot be parsed."""
     tree = only_statement(task.gold.sql or "", task.dialect)
     if tree is None:
         return []
@@ -75,7 +75,7 @@ def _slips(node: exp.Expr, columns: Mapping[str, Sequence[str]]) -> Iterator[Sli
 
 
 def _may_be_equal(comparison: exp.Expr) -> bool:
-    """Return whether a cell may equal the bound; a computed value, such as a mean, hardly does."""
+    """Return whether a cell may equal the bound; a computed value, such as a mean, rarely does."""
     value = comparison.this.unalias()
     if isinstance(value, exp.Min | exp.Max | exp.Sum | exp.Count):
         value = value.this
@@ -83,7 +83,7 @@ def _may_be_equal(comparison: exp.Expr) -> bool:
 
 
 def _is_set(column: exp.Column, other: str) -> bool:
-    """Return whether an UPDATE sets both columns: no server does so twice."""
+    """Return whether an UPDATE sets both columns, so that the slip would set one of them twice."""
     update = column.find_ancestor(exp.Update)
     set_ = [each.this.name.lower() for each in update.expressions] if update is not None else []
     return column.name.lower() in set_ and column.arg_key == "this" and other.lower() in set_
@@ -97,7 +97,7 @@ def _without_the_ends(between: exp.Between) -> None:
 
 
 def _columns_of(tree: exp.Expr, tables: Sequence[Table]) -> dict[str, list[str]]:
-    """For each column, in lower case, others of its table and kind that may be taken for it."""
+    """Return, for each column (in lower case), those of its table and kind that may be mistaken for it."""
     used = {table.name.lower() for table in tree.find_all(exp.Table)}
     found: defaultdict[str, list[str]] = defaultdict(list)
     for table in tables:
@@ -112,10 +112,10 @@ def _columns_of(tree: exp.Expr, tables: Sequence[Table]) -> dict[str, list[str]]
 
 
 def _minimal(sql: str, task: Task) -> str:
-    """Return a statement over one table without the parts that change nothing, whatever the rows are.
+    """Return a statement over one table without the parts that never change the result.
 
-    These are DISTINCT where a key tells the rows apart, IS NOT NULL of a column that holds no NULL, and LIMIT
-    of a single row. Statements over several tables are only written in the same form.
+    These are DISTINCT where a key makes the rows distinct, IS NOT NULL on a column that cannot hold NULL, and
+    LIMIT on a single row. Statements over several tables are only brought into the same form.
     """
     tree = only_statement(sql, task.dialect)
     if tree is None:
@@ -160,10 +160,10 @@ def _column(node: exp.Expr) -> str | None:
 
 
 def keys_of(table: Table, strictly: bool) -> set[int]:
-    """Return the places of the columns in which no two cells may be equal.
+    """Return the indices of the columns whose cells must be unique.
 
     Args:
-        strictly: also a first column whose cells all differ, whatever its name is.
+        strictly: include the first column if its cells all differ, whatever its name is.
     """
     found = set()
     for place, column in enumerate(table.columns):

@@ -1,19 +1,20 @@
-"""Endless tasks: procedural tables, questions of every skill, gold that is executed before it is kept.
+"""Generate any number of tasks: procedural tables, questions for every skill, gold checked by execution.
 
 ```python
 >>> tasks = generate_tasks(100, seed=1)                                     # all 22 skills
->>> tasks = generate_tasks(100, skills=["limit_only"], single_skill=True)   # one skill, and what it needs
->>> tasks = generate_tasks(100, level="plain")       # short requests in people's words
+>>> tasks = generate_tasks(100, skills=["limit_only"], single_skill=True)   # one skill, and those it needs
+>>> tasks = generate_tasks(100, level="plain")       # short requests in everyday words
 >>> tasks = generate_tasks(100, level="relational")  # over 2 to 5 tables: joins, windows, CTEs ...
 ```
 
-A task is made in three steps. A *plan* says which skills its SQL is to have; the plans of a level are
-enumerated, so a request that none fulfils is refused at once. A *draft* writes SQL and a question for the
-plan and a table. `checks` executes it and keeps it if no slip of the agent would give the same result.
+A task is made in three steps. A *plan* lists the skills that its SQL must have; the plans of a level are
+enumerated, so an impossible request fails at once. A *draft* is a question and its SQL for the plan and a
+table. `checks` executes the draft and keeps it if no slip (a small mistake of an agent) gives the same
+result.
 
-All chance comes from `random.Random`, one for every chunk of tasks, so a seed gives the same bytes
-everywhere. A checksum assigns each table and each question to one of the two splits: whatever the
-seeds, a table or question of one never comes up in the other.
+All random numbers come from one `random.Random` for each chunk of tasks, so a seed gives the same bytes
+everywhere. A checksum assigns each table and each question to one of the two splits: whatever the seeds, a
+table or question of one split never occurs in the other.
 """
 
 from __future__ import annotations
@@ -46,17 +47,17 @@ TEST_SHARE = 5
 """1 in TEST_SHARE tables, and 1 in TEST_SHARE questions, is for the test split."""
 
 CHUNK = 200
-"""Tasks that one random generator makes, and one worker at a time."""
+"""Number of tasks made by one worker with one random generator."""
 
 TRIES = 1_000
-"""Tables tried for one task; few need more than ten. After that there is nothing left to ask."""
+"""Tables tried for one task, of which few need more than ten, before there is taken to be none left."""
 
 _DRAFTS = 8
-"""Drafts on one table, before another is made."""
+"""Drafts tried on one table before another is made."""
 
 
 def _one_statement(database: Database, source: Any, plan: Any, question: str, sql: str) -> Task | None:
-    """Return the task whose gold is this SQL; `None` if a slip gives the same result."""
+    """Return the task with this gold SQL; `None` if it lacks the plan's skills or a slip gives the same."""
     skills = skills_of(sql)
     if set(skills) != plan.skills:
         return None
@@ -68,7 +69,7 @@ def _one_statement(database: Database, source: Any, plan: Any, question: str, sq
 
 
 def _plain_task(database: Database, source: Any, plan: Any, question: str, sql: str) -> Task | None:
-    """Return the task as AgentBench has it: an answer of labels, judged by the protocol's own grader."""
+    """Return the task in AgentBench's form: the answer is labels, judged by the protocol's own grader."""
     task = _one_statement(database, source, plan, question, sql)
     if task is None or task.gold.answer is None:
         return task and replace(task, grader=None)
@@ -81,11 +82,11 @@ class Level:
     """A kind of tasks.
 
     Args:
-        name: begins the ids of its tasks, and decides the random numbers.
-        plans: each has `skills`.
-        source: makes the tables, and has as `table` the one that decides the split.
-        draft: writes a question for tables and a plan, and what the task is made of, such as SQL.
-        task: makes the task of these; `None` if they are no good.
+        name: prefix of its tasks' ids, and part of the random seed.
+        plans: objects with an attribute `skills`.
+        source: makes the tables; the `table` of what it returns decides the split.
+        draft: returns a question for tables and a plan, and what the task is made from, such as SQL.
+        task: makes the task from these; `None` if it is rejected.
     """
 
     name: str
@@ -126,18 +127,17 @@ def generate_tasks(
     level: str = "full",
     workers: int = 1,
 ) -> list[Task]:
-    """Tasks whose gold has been executed; each names the skills that its gold SQL has.
+    """Return tasks whose gold has been executed, each with the skills of its gold SQL.
 
     Args:
-        skills: what the tasks are about, in turn; a task may combine several of these, and has others only
-            where it cannot do without (`limit_only` needs `select` and an order). All of the level by
-            default.
-        single_skill: each task has one of `skills` and no more than that one needs.
-        max_skills: most skills that a task has, the needed ones included.
+        skills: the skills to ask for, in turn. A task may combine several of these, and has other skills only
+            where these need them (`limit_only` needs `select` and an order). All of the level by default.
+        single_skill: each task has one of `skills`, and no other skills than that one needs.
+        max_skills: largest number of skills of a task, the needed ones included.
         split: `"train"` or `"test"`; the two share no table and no question, whatever their seeds.
-        level: `"full"` has all 22 skills; `"plain"` asks in the words that people use, and its answers are
-            AgentBench's labels; `"relational"` asks of 2 to 5 tables, and its skills are
-            `skills.QUERY_KINDS`; or the dotted path of a function that returns a `Level`.
+        level: `"full"` has all 22 skills; `"plain"` asks in everyday words, and its answers are AgentBench's
+            labels; `"relational"` asks about 2 to 5 tables, and its skills are `skills.QUERY_KINDS`; or the
+            dotted path of a function that returns a `Level`.
         workers: processes that share the work; the tasks are the same for any number. With more than one, a
             script needs the `if __name__ == "__main__":` that `multiprocessing` asks for.
 
@@ -150,12 +150,12 @@ def generate_tasks(
 
 
 def iterate_tasks(num_tasks: int, request: Request, workers: int = 1) -> Iterator[Task]:
-    """`generate_tasks`, one by one; the settings are checked at once."""
+    """Return an iterator over the tasks of `generate_tasks`; the settings are checked at once."""
     for name, value in (("tasks", num_tasks), ("workers", workers)):
         if value < 1:
             raise ConfigError(f"the number of {name} is {value}; it must be at least 1.")
     check_choice("split", request.split, SPLITS)
-    request.plans()  # raises for what cannot be had
+    request.plans()  # raises for impossible requests
     return _generate(request, num_tasks, workers)
 
 
@@ -167,7 +167,7 @@ Plans = dict[str, dict[int, list[list[Any]]]]
 
 @dataclass(frozen=True)
 class Request:
-    """The settings of `generate_tasks`, as a worker gets them."""
+    """The settings of `generate_tasks`, in the form that workers get."""
 
     seed: int = 0
     skills: tuple[str, ...] | None = None
@@ -227,8 +227,10 @@ class Request:
 
 
 def _minimal_skill_sets(groups: Iterable[frozenset[str]], asked: set[str]) -> list[frozenset[str]]:
-    """Return the sets with the fewest skills beyond `asked`, compared with all sets that have at least the
-    same part of `asked`."""
+    """Return the sets of skills that have no more skills beyond `asked` than necessary.
+
+    A set is compared with all sets that contain at least the same part of `asked`.
+    """
     fewest: dict[frozenset[str], int] = {}
     for group in groups:
         part = group & asked
@@ -244,13 +246,10 @@ def _minimal_skill_sets(groups: Iterable[frozenset[str]], asked: set[str]) -> li
 # --- tasks ----------------------------------------------------------------------------------------
 
 
-# --- tasks ----------------------------------------------------------------------------------------
-
-
 def _generate(request: Request, num_tasks: int, workers: int) -> Iterator[Task]:
-    """Yield the chunks' tasks in order, each question of a table once."""
+    """Yield the chunks' tasks in order, each question about the same tables once."""
     seen: set[bytes] = set()
-    spare: Iterator[Task] = _drawn(request, "spare", None)  # in the place of what two chunks have in common
+    spare: Iterator[Task] = _drawn(request, "spare", None)  # replace repeats of another chunk's tasks
     number = 0
     for chunk in _chunks(request, num_tasks, workers):
         for task in chunk:
@@ -280,13 +279,13 @@ def _chunk(request: Request, number: int, size: int) -> list[Task]:
 
 
 def _drawn(request: Request, part: str, num_tasks: int | None) -> Iterator[Task]:
-    """Yield `num_tasks` different tasks, or tasks without end."""
+    """Yield `num_tasks` different tasks, or endless ones if it is `None`."""
     rng = random.Random(f"{request.name}-{part}")
     seen: set[bytes] = set()
     targets = list(request.plans())
     with open_database("sqlite", limits=PATIENT) as database:
         while num_tasks is None or len(seen) < num_tasks:
-            if len(seen) % len(targets) == 0:  # each skill once, then each once more: none is left out
+            if len(seen) % len(targets) == 0:  # a new round of all skills
                 rng.shuffle(targets)
             target = targets[len(seen) % len(targets)]
             made = tried(rng, request, target, database)
@@ -304,7 +303,7 @@ def _identity(task: Task) -> bytes:
 
 
 def tried(rng: random.Random, request: Request, skill: str, database: Database) -> Iterator[Task]:
-    """Yield the tasks of a skill that `TRIES` tables give."""
+    """Try `TRIES` tables for a skill, and yield the tasks that they give."""
     level, plans = find_level(request.level), request.plans()[skill]
     for _ in range(TRIES):
         task = try_once(rng, level, draw_plan(rng, plans), request.split, database)
@@ -313,13 +312,13 @@ def tried(rng: random.Random, request: Request, skill: str, database: Database) 
 
 
 def draw_plan(rng: random.Random, sizes: dict[int, list[list[Any]]]) -> Any:
-    """Return a plan. Most plans have many clauses, so the size is drawn first, small ones more often."""
+    """Draw a plan. Most plans have many skills, so their number is drawn first, small ones more often."""
     (size,) = rng.choices(list(sizes), [0.75**rank for rank in range(len(sizes))])
     return rng.choice(rng.choice(sizes[size]))
 
 
 def try_once(rng: random.Random, level: Level, plan: Any, split: str, database: Database) -> Task | None:
-    """Return a task of this plan on a new table; `None` if some drafts gave none."""
+    """Return a task for a plan on a new table; `None` if `_DRAFTS` drafts give none."""
     source = level.source(rng)
     while _split_of(_key(source.table)) != split:
         source = level.source(rng)

@@ -1,8 +1,8 @@
-"""Gold by execution: a draft becomes a task only if no plausible wrong statement ends where its SQL does.
+"""Gold by execution: a draft becomes a task only if no plausible wrong statement has the same result.
 
-The gold SQL is run in the sandbox that agents get. Then every statement one slip away from it (`slips.py`) is
-run too. Where one of them gives the same answer or leaves the same table, the task would reward that slip, so
-it is dropped. So are empty answers, orders with ties, and whatever the engines or the grader do not agree on.
+The gold SQL is run in the sandbox that agents get, and so is every statement one slip away from it
+(`slips.py`). If one of these gives the same answer or leaves the same table, the task would reward that slip,
+so it is dropped. So are empty answers, orders with ties, and results on which engines or graders disagree.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from trl_dbbench.grading.states import state_hash
 from trl_dbbench.tasks import Gold, Table
 
 PATIENT = Limits(seconds=60.0)
-"""Limits of drafts: a machine that is busy for seconds, which an agent's limit stops at, changes no task."""
+"""Limits for drafts, looser than an agent's, so that a machine that is busy for seconds changes no task."""
 
 MOST_ROWS = 12
-"""Rows of an answer; a longer one only tests patience."""
+"""Largest number of rows in an answer; a longer one only tests patience."""
 
-# The grader cuts at commas and parentheses, quoted or not; a date is an object on MySQL and a text elsewhere.
+# The grader splits at commas and parentheses, quoted or not; a date is an object on MySQL, a text elsewhere.
 _UNSAFE_TEXT = re.compile(r"[,()\[\]\\]|'.*\"|\".*'|^\s|\s$|^$|^\d{4}-\d\d-\d\d$|^None$")
-# Collations agree on the order of these.
+# Texts on whose order all collations agree.
 _SORTABLE = re.compile(r"[A-Za-z0-9 ]+")
 
 
 def gold_answer(sandbox: Sandbox, sql: str, tables: Sequence[Table] = ()) -> Gold | None:
-    """Return a question's gold, `None` if the task is unfair; over several `tables` more slips are tried."""
+    """Return a question's gold, or `None` if it is unfair; `tables` adds the slips over several tables."""
     rows = sandbox.execute(sql).rows
     if not rows or len(rows) > MOST_ROWS or all(cell is None for row in rows for cell in row):
         return None
     tree = sqlglot.parse_one(sql, dialect="mysql")
     if len(rows) > 1 and not tree.args.get("order"):
-        return None  # engines may differ in the order of the rows, and the grader minds it
+        return None  # engines may differ in the order of the rows, which the grader compares
     if not all(_safe(cell) for row in rows for cell in row):
         return None
     if _has_ties(sandbox, tree) or _rounds_a_tie(sandbox, tree):
@@ -52,7 +52,7 @@ def gold_answer(sandbox: Sandbox, sql: str, tables: Sequence[Table] = ()) -> Gol
 
 
 def gold_state(sandbox: Sandbox, sql: str, table: Table) -> Gold | None:
-    """Return the hash of the table that a change leaves, or `None` if it does not make a fair task."""
+    """Return a change's gold, with the hash of the table that it leaves, or `None` if it is unfair."""
     tree = sqlglot.parse_one(sql, dialect="mysql")
     after = _state_after(sandbox, sql, table)
     if not after or after == Counter(sandbox.state()[table.name].rows) or _has_ties(sandbox, tree):
@@ -63,7 +63,7 @@ def gold_state(sandbox: Sandbox, sql: str, table: Table) -> Gold | None:
 
 
 def _state_after(sandbox: Sandbox, sql: str, table: Table) -> Counter[tuple] | None:
-    """Return the rows that `sql` leaves, taken back at once; `None` if it fails."""
+    """Return the rows that `sql` leaves, `None` if it fails; it is rolled back at once."""
     sandbox.execute("BEGIN")
     failed = sandbox.execute(sql).error is not None
     rows = None if failed else Counter(sandbox.state()[table.name].rows)
@@ -71,7 +71,7 @@ def _state_after(sandbox: Sandbox, sql: str, table: Table) -> Counter[tuple] | N
     return rows
 
 
-# --- what engines or graders do not agree on -----------------------------------------------------
+# --- results on which engines or graders disagree ------------------------------------------------
 
 
 def _has_ties(sandbox: Sandbox, tree: exp.Expr) -> bool:
@@ -95,7 +95,7 @@ def _has_ties(sandbox: Sandbox, tree: exp.Expr) -> bool:
 
 
 def _ordered_by(tree: exp.Expr, order: exp.Order) -> exp.Expr:
-    """Return a query with one row for each row that an ORDER BY, or a window's, orders: its keys."""
+    """Return a query for the sort keys of all rows that an ORDER BY, in a query or a window, orders."""
     owner = order.parent
     assert owner is not None
     if isinstance(owner, exp.SetOperation):
@@ -112,7 +112,7 @@ def _ordered_by(tree: exp.Expr, order: exp.Order) -> exp.Expr:
     keys = [each.copy() for each in owner.args.get("partition_by") or ()] + _keys(query, order)
     if with_ := tree.args.get("with_"):
         kept["with_"] = with_
-    # copies: a node that hangs from a new query is lost to its own
+    # copies, as a node that joins a new query loses its old parent
     copies = {
         name: [each.copy() for each in part] if isinstance(part, list) else part.copy()
         for name, part in kept.items()

@@ -1,7 +1,7 @@
-"""One draft of a question and its SQL: random numbers, table, conditions and the clauses of all forms.
+"""Drafts of a question and its SQL: random choices, and the conditions and clauses that all forms use.
 
-A draft knows which rows its WHERE leaves and computes from the cells what is left of groups, so that orders,
-limits and bounds that would decide nothing are not even written down. What counts in the end is `checks`.
+A draft knows which rows its WHERE keeps, and computes groups from the cells, so that it writes no order,
+limit or bound that would have no effect. `checks` has the final say.
 """
 
 from __future__ import annotations
@@ -33,12 +33,15 @@ _TESTS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 Rows = frozenset[int]
-"""Numbers of rows."""
+"""Indices of rows."""
 
 
 @dataclass(frozen=True)
 class Words:
-    """A condition in both languages, the rows that it holds for, and those that its parts alone hold for."""
+    """A condition in SQL and in English, and the rows that it holds for.
+
+    `parts` are the rows for which its misreadings hold: one part alone, AND taken for OR, no parentheses.
+    """
 
     sql: str
     text: str
@@ -52,7 +55,7 @@ def _on(item: Item, test: Callable[[Any], bool]) -> Rows:
 
 
 def _words(item: Item, prefix: str, sql: str, text: str, test: Callable[[Any], bool]) -> Words:
-    """Return a condition on a column, by what stands behind its name and by a test of its cells."""
+    """Return a condition on a column from the SQL and the text after its name, and a test of its cells."""
     return Words(f"{prefix}{item.sql} {sql}", f"the {item.label} {text}", _on(item, test))
 
 
@@ -76,7 +79,7 @@ def _nested(rng: random.Random, a: Words, b: Words, c: Words) -> Words:
             ]
         )
         wrong = (union, c.rows, a.rows & c.rows, b.rows & c.rows, common & c.rows, union | c.rows)
-        # what a reader without parentheses might take it for
+        # the last one is how the condition reads without parentheses
         return Words(sql, text, union & c.rows, (*wrong, a.rows | (b.rows & c.rows)))
     sql, text = rng.choice(
         [
@@ -118,7 +121,7 @@ def _on_text(rng: random.Random, item: Item, prefix: str, value: str) -> Words:
         sql, text = f"<> {literal(value)}", f"is {word} {said(value)}"
         return _words(item, prefix, sql, text, lambda cell: cell != value)
     start = value[:1]
-    # LIKE has signs of its own; collations see no accents and no case, so only where these play no part
+    # LIKE has wildcards, and collations ignore accents and case, so it is used only where neither matters
     if (
         form == 2
         and start.isalnum()
@@ -148,8 +151,10 @@ def _on_amount(rng: random.Random, item: Item, prefix: str, value: Any) -> Words
 
 
 def _scalar(d: Draft, derived: bool = False) -> Words | None:
-    """Return a number against the average, the highest or the lowest; `derived`, with the subquery inside
-    FROM, as MySQL changes no table that a plain subquery reads."""
+    """Return a condition that compares a number with the average, the highest or the lowest.
+
+    With `derived` the subquery is inside FROM, as MySQL changes no table that a plain subquery reads.
+    """
     item = d.item(*NUMBERS)
     if item is None:
         return None
@@ -173,7 +178,7 @@ def _scalar(d: Draft, derived: bool = False) -> Words | None:
 
 
 def _of_same_kind(d: Draft) -> Words | None:
-    """Return the categories of some rows."""
+    """Return a condition that the category is one of some rows."""
     kind = d.item("category")
     if kind is None:
         return None
@@ -185,7 +190,7 @@ def _of_same_kind(d: Draft) -> Words | None:
 
 
 def _of_large_group(d: Draft) -> Words | None:
-    """Return the categories that many rows share."""
+    """Return a condition that many rows share the category."""
     kind = d.item("category")
     if kind is None:
         return None
@@ -199,7 +204,7 @@ def _of_large_group(d: Draft) -> Words | None:
 
 
 def _nested_subquery(d: Draft) -> Words | None:
-    """Return the second highest, or the kind that the highest is of."""
+    """Return a condition for the second highest value, or the category of the highest; or lowest."""
     item = d.item(*NUMBERS)
     if item is None or len(item.present) < 3:
         return None
@@ -233,7 +238,7 @@ _PAIRS = {"two": ("scalar", "scalar"), "mixed": ("scalar", "group")}
 
 
 Made = tuple[list[str], str] | None
-"""The sentences of a question and its SQL; `None` if the table has no columns for the plan."""
+"""The sentences of a question and its SQL; `None` if the table lacks the columns for the plan."""
 
 NUMBERS = ("count", "money", "rate")
 _ALIASES = ("result", "answer", "outcome", "found", "wanted")
@@ -242,7 +247,7 @@ _TABLE_ALIASES = ("t", "src", "x", "tab", "base")
 
 @dataclass(frozen=True)
 class Term:
-    """A term of ORDER BY: its SQL, name, column role, and its value for each row of the table, or group."""
+    """A term of ORDER BY: its SQL, name, column role, and its value for each row or group."""
 
     sql: str
     label: str
@@ -252,18 +257,18 @@ class Term:
 
 @dataclass(frozen=True)
 class Measure:
-    """An aggregate: its SQL, its name, and its value for the rows of these numbers."""
+    """An aggregate: its SQL, its name, and a function that computes it from row indices."""
 
     sql: str
     label: str
     of: Callable[[Sequence[int]], float | None]
     mistaken: Callable[[Sequence[int]], float | None] = lambda rows: None
-    """The value of the aggregate that is easily taken for it."""
+    """The same for the aggregate that it is easily mistaken for."""
 
 
 @dataclass
 class Choices:
-    """A table, and what is drawn of it."""
+    """A table, and random choices from it."""
 
     rng: random.Random
     source: Source
@@ -272,17 +277,16 @@ class Choices:
         return self.rng.choice(wordings)
 
     def item(self, *roles: str, but: Sequence[Item] = ()) -> Item | None:
-        """Return a column of these roles and not among `but`; `None` if there is none."""
+        """Draw a column that has one of these roles and is not in `but`; `None` if there is none."""
         items = [item for item in self.source.of(*roles) if item not in but]
         return self.rng.choice(items) if items else None
 
 
 @dataclass
 class Draft(Choices):
-    """See the module.
+    """A draft for a plan; see the module.
 
-    `kept` are the numbers of the rows that WHERE leaves, `others` those that it leaves if a part is
-    forgotten.
+    `kept` are the indices of the rows that WHERE keeps, `others` those that its misreadings would keep.
     """
 
     plan: Plan
@@ -290,8 +294,8 @@ class Draft(Choices):
     def __post_init__(self) -> None:
         self.kept = list(range(len(self.source.table.rows)))
         self.others: list[list[int]] = []
-        self.terms: list[tuple[Term, bool]] = []  # what the order goes by, and whether from high to low
-        self.cut = slice(None)  # what LIMIT leaves
+        self.terms: list[tuple[Term, bool]] = []  # terms of ORDER BY, each with whether it is descending
+        self.cut = slice(None)  # the rows or groups that LIMIT keeps
         self.alias = self.rng.choice(_TABLE_ALIASES) if self.plan.table_alias else ""
         self.prefix = f"{self.alias}." if self.alias and self.rng.random() < 0.6 else ""
         self.table = self.source.table_sql + (f" AS {self.alias}" if self.alias else "")
@@ -301,11 +305,14 @@ class Draft(Choices):
             self.column_alias = self.rng.choice([each for each in _ALIASES if each not in names])
 
     def named(self, sql: str) -> str:
-        """Return an output column, with the alias that the plan may ask for."""
+        """Return an output column, with an alias if the plan asks for one."""
         return f"{sql} AS {self.column_alias}" if self.column_alias else sql
 
     def where(self) -> tuple[str, str] | None:
-        """` WHERE ...` and what the question says of it, ` where ...`; both empty without."""
+        """Return ` WHERE ...` and its words, ` where ...`, both empty if the plan has none.
+
+        `None` if no condition is found that keeps some rows but not all, and other rows than its misreadings.
+        """
         if not self.plan.where:
             return "", ""
         everything = frozenset(range(len(self.source.table.rows)))
@@ -318,7 +325,7 @@ class Draft(Choices):
         return None
 
     def _condition(self) -> Words | None:
-        """Return a condition with the subquery of the plan; `None` if the table has no columns for it."""
+        """Return a condition with the plan's subquery; `None` if the table lacks the columns for it."""
         parts: list[Words] = []
         kind, subquery = self.plan.where, self.plan.subquery
         for form in _PAIRS.get(subquery, (subquery,)) if subquery else ():
@@ -350,9 +357,10 @@ class Draft(Choices):
         return [column if a else "", table if t else ""]
 
     def limit(self, found: int) -> tuple[str, str] | None:
-        """Return ` LIMIT ...` and its sentence, for `size` rows or groups.
+        """Return ` LIMIT ...` and its sentence for `found` rows or groups, both empty if the plan has none.
 
-        `None` if they are no fair number: one without an order, two or more with one, and not too many.
+        `None` if `found` does not suit the plan: it must be 1 without an order, at least 2 with one, and at
+        most `MOST_ROWS` without a limit.
         """
         plan = self.plan
         if not (found >= 2 if plan.order else found == 1) or (found > MOST_ROWS and not plan.limit):
@@ -377,8 +385,10 @@ class Draft(Choices):
         )
 
     def order(self, choices: list[list[Term]], left: Sequence[int]) -> tuple[str, str] | None:
-        """` ORDER BY ...` and its sentence, by one of `choices` that decides between the rows or groups that
-        are `left`; `None` if none does."""
+        """Return ` ORDER BY ...` and its sentence, both empty if the plan has none.
+
+        The terms are one of `choices` that orders the rows or groups in `left`; `None` if none does.
+        """
         if not self.plan.order:
             return "", ""
         choices = [terms for terms in choices if _decides(terms, left)]
@@ -402,7 +412,7 @@ class Draft(Choices):
         )
 
     def row_order(self) -> tuple[str, str] | None:
-        """Return an order of the rows that are left; `None` if no columns tell them apart."""
+        """Return an order of the rows in `kept`; `None` if no columns tell them apart."""
         terms = [
             Term(self.prefix + item.sql, f"the {item.label}", item.role, item.cells)
             for item in self.source.items
@@ -413,9 +423,14 @@ class Draft(Choices):
         return self.order([[a, b] for a in terms for b in terms if a is not b], self.kept)
 
     def slips_show(self, kept: list[int], others: list[list[int]], ordered: bool = True) -> bool:
-        """Return whether others come out of `kept`, rows or groups, if a term of the order is turned round,
-        and out of `others`, which a forgotten part of WHERE leaves. `ordered`: the same ones in another order
-        are others."""
+        """Return whether each slip changes the rows or groups that LIMIT keeps.
+
+        The slips are reversing one term of the order of `kept`, and starting from one of `others`, as a
+        misread WHERE does.
+
+        Args:
+            ordered: the same rows or groups in another order count as a change.
+        """
 
         def rows(left: list[int], turned: int | None = None) -> list[int]:
             found = list(left)
@@ -429,12 +444,12 @@ class Draft(Choices):
 
 
 def _sort_key(cell: Any) -> tuple:
-    """Return a sort key in SQL's order: NULL first, texts without regard to case."""
+    """Return a sort key in SQL's order: NULL first, texts regardless of case."""
     return (cell is not None, cell.lower() if isinstance(cell, str) else cell)
 
 
 def _decides(terms: list[Term], rows: Sequence[int]) -> bool:
-    """Return whether no rows tie or have a NULL, and a second term, if there is one, is needed for that."""
+    """Return whether the terms order the rows without ties or NULLs, and none of them is superfluous."""
     keys = [tuple(term.cells[row] for term in terms) for row in rows]
     if any(None in key for key in keys):
         return False
@@ -442,7 +457,7 @@ def _decides(terms: list[Term], rows: Sequence[int]) -> bool:
 
 
 def measure(d: Draft) -> Measure | None:
-    """Return an aggregate and its name."""
+    """Draw an aggregate; `None` if the table has no column for it."""
     function = d.rng.choice(["COUNT", "COUNT", "SUM", "AVG", "MAX", "MIN", "DISTINCT"])
     if function == "COUNT":
         return Measure(
@@ -472,11 +487,11 @@ _MEASURES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "DISTINCT": ("COUNT(DISTINCT {})", "COUNT", ("number of different values of {}",)),
 }
-"""SQL, the aggregate that is easily taken for it, and names."""
+"""Aggregate -> its SQL, the aggregate that it is easily mistaken for, and its names."""
 
 
 def aggregate(function: str, item: Item) -> Callable[[Sequence[int]], float | None]:
-    """Return a function that computes the aggregate over rows, given by number, as SQL does."""
+    """Return a function that computes the aggregate over the rows with these indices, as SQL does."""
 
     def of(rows: Sequence[int]) -> float | None:
         cells = [item.cells[row] for row in rows if item.cells[row] is not None]
@@ -504,7 +519,7 @@ def _direction(rng: random.Random, role: str, down: bool) -> str:
 
 
 def sortable(item: Item) -> bool:
-    """Return whether collations agree on the order of its texts."""
+    """Return whether collations agree on the order of a column's texts."""
     return item.role not in ("key", "category") or all(
         each is None or (isinstance(each, str) and each.isascii() and each.replace(" ", "").isalnum())
         for each in item.cells

@@ -1,13 +1,13 @@
-"""A fresh task at every draw: a task depends only on the settings and the number of the draw.
+"""A fresh task for each draw, which depends only on the settings and the number of the draw.
 
 ```yaml
 tasks: generate://full?seed=1&skills=select,limit_only
 max_steps: 500
 ```
 
-So nothing has to be kept of those before, and a run that is resumed goes on with the very tasks that it would
-have had. They are of the train split: no table and no question of `trl-dbbench generate --split test` is
-among them. Two draws may give the same task, which is rare.
+So no state is kept between draws, and a resumed run gets exactly the tasks that it would have had. They
+belong to the train split: they share no table and no question with `trl-dbbench generate --split test`. In
+rare cases two draws give the same task.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ SCHEME = "generate://"
 
 @dataclass(frozen=True)
 class FreshTasks:
-    """Tasks without end, by number; `schema` replaces theirs if it is given."""
+    """Endless tasks, by the number of the draw; `schema`, if given, replaces theirs."""
 
     request: Request
     schema: str | None = None
 
     @classmethod
     def of(cls, url: str, schema: str | None = None) -> FreshTasks:
-        """Read `generate://LEVEL?seed=1&skills=a,b&single_skill=true&max_skills=3`, all but the level
-        optional; see `generate_tasks`. Raise ConfigError if there are no such tasks."""
+        """Read `generate://LEVEL?seed=1&skills=a,b&single_skill=true&max_skills=3`; see `generate_tasks`.
+
+        All parts are optional; the level is `full` by default. Raise ConfigError if there are no such tasks.
+        """
         parts = urlsplit(url)
         level = f"{parts.netloc}{parts.path}".rstrip("/") or "full"
         given = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -57,13 +59,15 @@ class FreshTasks:
             except (ValueError, KeyError):
                 raise ConfigError(f"{url}: {name} cannot be {value!r}.") from None
         made = cls(Request(**read, level=level), schema)
-        made.request.plans()  # raises for what cannot be had
+        made.request.plans()  # raises for impossible requests
         return made
 
-    @lru_cache(maxsize=4_096)  # noqa: B019 - of a frozen value; a draw comes once for each sample of its group
+    @lru_cache(maxsize=4_096)  # noqa: B019 - of a frozen value; each sample of a group asks for its draw
     def task(self, draw: int) -> Task:
-        """Return the task of a draw, from 0; each skill comes once before any comes again. Raise ConfigError
-        if none is found, which `max_skills` and few skills may bring about."""
+        """Return the task of a draw, counted from 0; each skill comes once before any comes again.
+
+        Raise ConfigError if none is found, which can happen with `max_skills` and few skills.
+        """
         request, skills = self.request, list(self.request.plans())
         rounds, place = divmod(draw, len(skills))
         target = random.Random(f"{request.name}-round-{rounds}").sample(skills, len(skills))[place]

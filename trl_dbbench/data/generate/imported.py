@@ -1,4 +1,4 @@
-"""Tables read from elsewhere: from a server, CSV files, SQLite files or dumps."""
+"""Import tables from a server, or from CSV, parquet and SQLite files and dumps."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from trl_dbbench.tasks.table import check_new_names
 from trl_dbbench.utils.lookup import unknown
 
 MAX_REASON = 160
-"""Characters of a reason in a note."""
+"""Largest length, in characters, of a reason in a note."""
 
 _LIST = re.compile(r"^(ENUM|SET)\s*\((?:[^'()]|'[^']*')*\)", re.IGNORECASE)
-"""The type of a column with a list of values, which may have parentheses in them."""
+"""An ENUM or SET type, whose listed values may contain parentheses."""
 
 
 def usable(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
-    """Return the tables as a database can make them, and a note for each left-out table and column."""
+    """Return the tables in a form that a database can create, and notes on what is left out or changed."""
     kept, notes = [], list[str]()
     with open_database("sqlite", limits=PATIENT) as database:
         for table in tables:
@@ -60,8 +60,10 @@ def usable(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
 
 
 def _in_a_row(table: Table, notes: list[str]) -> Table:
-    """Return the table with texts for the columns that are too long for a row of utf8mb4. A server with a
-    character set of one byte has longer ones."""
+    """Return the table with text types for columns that are too long for a row in utf8mb4.
+
+    Servers with a single-byte character set allow longer ones.
+    """
     columns = list(table.columns)
     keyed = [place for place, column in enumerate(columns) if re.search("PRIMARY KEY|UNIQUE", column.type)]
     for place in too_wide([column.type for column in columns], keyed):
@@ -74,7 +76,7 @@ def _in_a_row(table: Table, notes: list[str]) -> Table:
 
 
 def _usable_column(database: Database, table: Table, place: int, notes: list[str]) -> Column | None:
-    """Return the column, without its key or default if it cannot have them; `None` if it cannot be at all."""
+    """Return the column in the first of its `_forms` that a database can create; `None` if there is none."""
     column = table.columns[place]
     rows = tuple((row[place],) for row in table.rows)
     first = None
@@ -90,7 +92,7 @@ def _usable_column(database: Database, table: Table, place: int, notes: list[str
 
 
 def _forms(type_: str) -> Iterator[tuple[str, str]]:
-    """Yield the type as it is, then with less and less of what stands behind it, and what that is."""
+    """Yield the type as it is, then without its key, default, precision or list; each with what is lost."""
     yield type_, ""
     without_default = re.sub(r" DEFAULT '[^']*'", "", type_)
     without_key = re.sub(r" (PRIMARY KEY|UNIQUE)", "", type_)
@@ -107,7 +109,7 @@ def _forms(type_: str) -> Iterator[tuple[str, str]]:
 
 
 def _problem(database: Database, table: Table) -> str | None:
-    """Why a database cannot make the table; `None` if it can."""
+    """Return the reason why a database cannot create the table; `None` if it can."""
     task = Task("", "?", (table,), "SELECT", Gold(answer=((1,),)))
     for place, column in enumerate(table.columns):
         if (strange := _not_listed(column.type, [row[place] for row in table.rows])) is not None:
@@ -124,7 +126,7 @@ def _problem(database: Database, table: Table) -> str | None:
 
 
 def _not_listed(type_: str, cells: Sequence[Cell]) -> str | None:
-    """Return a cell outside the list of its ENUM or SET: servers refuse it, but old MySQL data has some."""
+    """Return a cell that its ENUM or SET does not list: servers refuse these, but old MySQL data has some."""
     found = _LIST.match(type_)
     if found is None:
         return None
@@ -141,13 +143,13 @@ def _not_listed(type_: str, cells: Sequence[Cell]) -> str | None:
 
 @dataclass
 class Imported:
-    """Tables, and what of the originals they do not hold or was read otherwise than it is written."""
+    """Imported tables, and notes on what was left out or changed."""
 
     tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def described(self) -> list[str]:
-        """Return a line for each table: its columns and their types."""
+        """Return a line for each table: its number of rows, its columns and their types."""
         return [
             f"{table.name}, {len(table.rows):,} rows: "
             + ", ".join(f"{column.name} {column.type}" for column in table.columns)
@@ -163,15 +165,15 @@ def import_from(
     seed: int = 0,
     csv: CsvOptions = FROM_FILE,
 ) -> Imported:
-    """Return the tables of a server, by its URL, or those of files.
+    """Read the tables of a server, given by its URL, or of files.
 
     Args:
-        database: of the server, or of a dump that has several.
-        names: only these tables.
-        sample: most rows of a table.
+        database: the database on the server, or in a dump that has several.
+        names: read only these tables.
+        sample: largest number of rows read from a table.
 
     Raises:
-        ConfigError, TaskError, DatabaseError: they cannot be read; the message says why.
+        ConfigError, TaskError, DatabaseError: if they cannot be read; the message says why.
     """
     if sample < 1:
         raise ConfigError(f"the sample is {sample} rows; it must be at least 1.")
@@ -239,7 +241,7 @@ def _read_files(
 
 
 def _check_known(path: Path) -> None:
-    """Raise TaskError for a file without tables, such as a workbook."""
+    """Raise TaskError for a file that is neither a dump nor an SQLite file, such as a workbook."""
     if not path.is_file() or path.name.lower().endswith(DUMP_SUFFIXES):
         return
     with path.open("rb") as file:

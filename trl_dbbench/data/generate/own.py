@@ -1,11 +1,11 @@
-"""Questions drafted over tables of your own: the plans of level full, on tables that are not made but given.
+"""Draft questions about your own tables, with the plans of level full.
 
-A column gets the part that its type, its keys and its cells allow (`source_of`); what cannot be asked about
-without doubt, such as texts that differ in case only, is left out of the questions, and stays in the table.
-As everywhere in this package, gold SQL is executed and must tell a slip from a right answer.
+A column gets the role that its type, its keys and its cells allow (`source_of`). A column that cannot be
+asked about unambiguously, such as texts that differ only in case, is left out of the questions but stays in
+the table. As everywhere in this package, the gold SQL is executed, and slips must give another result.
 
-Each question is asked of one table. Which plans a table can serve shows only when they are tried: a skill of
-which no task comes is given up, and named at the end.
+Each question is about one table. Which plans suit a table shows only when they are tried: a skill that yields
+no task is given up, and named at the end.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from trl_dbbench.tasks.column_types import Kind, kind_of_type
 from trl_dbbench.utils.sql import normal_form
 
 _TRIES = 150
-"""Drafts for one task, before its skill is given up."""
+"""Largest number of drafts for one task, after which its skill is given up."""
 
 _LONGEST = 60
-"""Characters of a text that a question may quote."""
+"""Largest length, in characters, of a text that a question may quote."""
 
 _LONG = 10**12
-"""Whole numbers from here on are codes, such as bar codes; a mean of them has more digits than a DOUBLE."""
+"""Smallest whole number taken for a code, such as a bar code; their mean has more digits than a DOUBLE."""
 
 _LARGEST = 1e300
-"""Fractions from here on are not asked about: their sums and products leave the range of a DOUBLE."""
+"""Bound of the fractions that are asked about: sums and products of larger ones exceed a DOUBLE's range."""
 
 _SMALLEST = 1e-3
-"""Fractions nearer to 0 are not asked about: graders take numbers within 1e-6 of each other for equal."""
+"""Smallest fraction that is asked about: graders take numbers within 1e-6 of each other as equal."""
 
 _BITS = {"TINYINT": 8, "BOOL": 8, "BOOLEAN": 8, "SMALLINT": 16, "MEDIUMINT": 24, "BIGINT": 64}
 
@@ -57,17 +57,17 @@ _WRITTEN: dict[Kind, str] = {
     "time": r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d",
     "text": rf"(?s).{{1,{_LONGEST}}}",
 }
-"""Form of the cells that are asked about, by kind; a time of day alone is not."""
+"""Kind -> pattern of the cells that are asked about; a time of day without a date is not."""
 
 _SILENT = ("ENUM", "SET", "YEAR")
-"""Types that are not asked about."""
+"""Types of columns that are not asked about."""
 
 
 @dataclass
 class Drafts:
-    """Drafts of tasks, made while iterating; afterwards `missing` has the skills without further tasks.
+    """Tasks, drafted while iterating; afterwards `missing` lists the skills that were given up.
 
-    A task has at most `max_skills`. Tables that nothing can be asked of are `silent`.
+    A task has at most `max_skills` skills. `silent` lists the tables that no question can be asked about.
     """
 
     tables: Sequence[Table]
@@ -87,7 +87,7 @@ class Drafts:
                 f"nothing can be asked of {', '.join(table.name for table in self.tables)}: a table needs "
                 "two rows and two columns of numbers, dates or short texts."
             )
-        plans = dict(Request(max_skills=self.max_skills).plans())  # a copy, to give skills up in
+        plans = dict(Request(max_skills=self.max_skills).plans())  # a copy, as skills may be given up
         rng = random.Random(f"own-{self.seed}")
         rough = {
             table.name
@@ -100,7 +100,7 @@ class Drafts:
         number = 0
         with open_database("sqlite", limits=PATIENT) as database:
             while number < self.num_tasks and plans:
-                if not waiting:  # each skill once, then each once more
+                if not waiting:  # a new round of all skills
                     waiting = rng.sample(list(plans), len(plans))
                 skill = waiting.pop()
                 for _ in range(_TRIES):
@@ -116,14 +116,14 @@ class Drafts:
                     del plans[skill]
                     continue
                 seen.add(form)
-                if source.table.name in rough:  # then hashes differ between servers
+                if source.table.name in rough:  # its hash would differ between servers
                     task = replace(task, gold=replace(task.gold, state_md5=None))
                 yield replace(task, id=f"own-{self.seed}-{number:05d}")
                 number += 1
 
 
 def source_of(table: Table) -> Source | None:
-    """Return what can be asked of a table; `None` if it does not suffice for a question."""
+    """Return a table with the columns that can be asked about; `None` if these do not allow a question."""
     cells = [[row[place] for row in table.rows] for place in range(len(table.columns))]
     items = [item for item in map(_item, table.columns, cells) if item is not None]
     # no question could tell two columns with one name apart
@@ -169,9 +169,11 @@ def _item(column: Column, cells: Sequence[Cell]) -> Item | None:
 
 
 def _is_rough(type_: str, cell: Cell) -> bool:
-    """Return whether servers and the embedded database show a cell differently: of a FLOAT, which has 32
-    bits, servers show six digits; the embedded one computes with the digits that a DOUBLE has, and cuts the
-    fractions of moments."""
+    """Return whether servers and the embedded database show a cell differently.
+
+    Servers show six digits of a FLOAT, which has 32 bits. The embedded database computes with the digits of
+    a DOUBLE, and cuts off fractions of seconds.
+    """
     if (kind := kind_of_type(type_)) == "time":
         return "." in str(cell)
     if cell is None or kind not in ("exact", "float"):
@@ -183,7 +185,7 @@ def _is_rough(type_: str, cell: Cell) -> bool:
 
 
 def _read(kind: Kind, cell: Any) -> Any:
-    """Return a cell of a kind; raise ValueError or TypeError for what cannot be asked about."""
+    """Return a cell as a value of its kind; raise ValueError or TypeError if it cannot be asked about."""
     if kind == "whole":
         return int(str(cell))
     if kind in ("exact", "float"):
@@ -195,7 +197,7 @@ def _read(kind: Kind, cell: Any) -> Any:
 
 
 def _bounds(kind: Kind, type_: str) -> tuple[float, float]:
-    """Return the least and the greatest number (MySQL's manual, "Integer Types" and "Fixed-Point Types")."""
+    """Return a type's least and greatest number (MySQL's manual, "Integer Types" and "Fixed-Point Types")."""
     unsigned = "UNSIGNED" in type_
     if kind == "whole":
         bits = next((bits for name, bits in _BITS.items() if type_.startswith(name)), 32)
@@ -217,18 +219,18 @@ def _unmistakable(texts: Sequence[str]) -> bool:
 
 
 def _names_something(column: Column, values: Sequence[int]) -> bool:
-    """Return whether whole numbers are keys, flags, years or long codes, so that their sum says nothing."""
+    """Return whether whole numbers are keys, flags, years or long codes, so that their sum is meaningless."""
     named = re.search(r"(^|_)(id|nr|no|number|code|year|zip|phone)$|[a-z]I[Dd]$", column.name, re.IGNORECASE)
     key = re.search("PRIMARY KEY|UNIQUE", column.type, re.IGNORECASE)
     return bool(named or key) or set(values) <= {0, 1} or max(map(abs, values)) >= _LONG
 
 
 def _fresh(role: str, present: Sequence[Any], length: int, unique: bool, rng: random.Random) -> Cell:
-    """Return a value that fits the column, for a new or a changed row; a new one if they are unique."""
+    """Return a value of the column for a new or changed row; if unique, one that does not occur yet."""
     if role == "id" and unique:
         return present[-1] + 1
     if role == "day" and unique:
-        with suppress(ValueError, OverflowError):  # there is none before the first day of all
+        with suppress(ValueError, OverflowError):  # no day precedes the first one
             day = datetime.datetime.fromisoformat(present[0]) - datetime.timedelta(1)
             return str(day)[: len(present[0])]
     if role == "count":
@@ -238,7 +240,7 @@ def _fresh(role: str, present: Sequence[Any], length: int, unique: bool, rng: ra
         whole = all(float(value).is_integer() for value in present)
         value = rng.randint(low, high) / 100
         return float(round(value)) if whole else value
-    if role == "key":  # the beginning of one and the end of another, where they are of several words
+    if role == "key":  # the first word of one and the last of another, if both have several
         first, last = (rng.choice(present).split() for _ in range(2))
         mixed = " ".join([first[0], last[-1]])
         if len(first) > 1 and len(last) > 1 and len(mixed) <= length:
@@ -249,7 +251,7 @@ def _fresh(role: str, present: Sequence[Any], length: int, unique: bool, rng: ra
 
 
 def _new_text(present: Sequence[str], rng: random.Random) -> str:
-    """Return a text that is like these: one with the next number at its end, or the halves of two of them."""
+    """Return a similar text: one with the next number at its end, or made of halves of two of these."""
     last = max(present, key=lambda text: (len(text), text))
     if digits := re.search("[0-9]+$", last):
         return last[: digits.start()] + str(int(digits[0]) + 1).zfill(len(digits[0]))

@@ -1,11 +1,11 @@
-"""Level plain: short requests in the words that people use, over tables as they stand on web pages.
+"""Level plain: short requests in everyday words, about tables as they appear on web pages.
 
-Names are long and have signs in them (`Nursery Plants of Oslo 2019`, `Height (cm)`), so that they have to be
-copied from the prompt. Dates are texts, and a value of the question may be in lower case, which MySQL's
-collations do not mind. One table, at most two conditions: look up, count, the largest or smallest, add a row,
-change one. These are kinds of requests of DB-Bench's standard tasks; MAX, MIN and SUM are level full's.
-The gold SQL has backticks around every name and quotes around every value, which is right for columns of any
-type.
+Names are long and contain punctuation (`Nursery Plants of Oslo 2019`, `Height (cm)`), so they have to be
+copied from the prompt. Dates are texts, and a value in the question may be in lower case, which makes no
+difference to MySQL's collations. A request has one table and at most two conditions: look up, count, find the
+largest or smallest, add a row, change one. DB-Bench's standard tasks have such requests; those for MAX, MIN
+and SUM are left to level full. The gold SQL has backticks around every name and quotes around every value,
+which works for columns of any type.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MONTHS = (
     *("January", "February", "March", "April", "May", "June", "July"),
     *("August", "September", "October", "November", "December"),
 )
-"""Whatever the locale."""
+"""Months in English, whatever the locale."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ _SIGNS = {
     "category": ("{} or other", "{} / group", "Main {}", "{} (official)"),
     "key": ("{} (full)", "{} #", "{}:", "Official {}", "{} of record"),
 }
-"""Signs and words that headers on web pages have, by the column's role."""
+"""Role of a column -> punctuation and words that its header might have on a web page."""
 
 
 def _as_text(item: Item, written: bool) -> bool:
@@ -136,7 +136,7 @@ def words_of(value: Cell) -> str:
 
 
 def literal_text(value: Cell) -> str:
-    """Return a value as SQL has it: always a text."""
+    """Return a value as an SQL literal, which is always a text."""
     return literal(words_of(value))
 
 
@@ -145,18 +145,18 @@ def literal_text(value: Cell) -> str:
 
 @dataclass
 class Draft(Choices):
-    """A request to be."""
+    """The draft of a request."""
 
     def __post_init__(self) -> None:
         self.conditions: list[tuple[Item, str]] = []  # columns that have to equal a value
-        self.lower = self.rng.random() < 0.35  # columns' names within the sentence
+        self.lower = self.rng.random() < 0.35  # column names in the sentence are in lower case
         self.table = self.rng.choice([self.source.table.name, f"'{self.source.table.name}'"])
 
     def name(self, item: Item) -> str:
         return item.label.lower() if self.lower else item.label
 
     def is_clear(self, question: str) -> bool:
-        """Return whether a question names the column of each value that other columns have as well."""
+        """Return whether a question names the column of each value that also occurs in other columns."""
         return not any(
             words_of(cell).casefold() == value.casefold()
             for item, value in self.conditions
@@ -167,7 +167,7 @@ class Draft(Choices):
         )
 
     def where(self, size: int, shown: Item) -> tuple[str, str, list[Item], list[str]] | None:
-        """Return ` WHERE ...`, its words, its columns and their values; `None` if there are too few."""
+        """Return ` WHERE ...`, its words, its columns and their values; `None` if the table has too few."""
         first = self.item("key", "id", but=(shown,)) or self.item("category", but=(shown,))
         if self.rng.random() < 0.3 or first is None:
             first = self.item("category", "count", "day", but=(shown,))
@@ -203,7 +203,7 @@ Made = tuple[str, str] | None
 
 
 def draft(rng: random.Random, source: Source, plan: PlainPlan) -> Made:
-    """Return a request and its SQL, or `None` if the table has no columns for the plan."""
+    """Return a request and its SQL, or `None` if the table lacks the columns for the plan."""
     d = Draft(rng, source)
     made = _FORMS[plan.form](d, plan.conditions)
     if made is None or not d.is_clear(made[0]):
@@ -222,7 +222,7 @@ def _person(item: Item) -> bool:
 
 def _lookup(d: Draft, size: int) -> Made:
     day = () if any(str(cell)[:2] == "20" for item in d.source.of("day") for cell in item.cells) else ("day",)
-    shown = d.item("id", *TEXTS, *NUMBERS, *day)  # a day only where all are texts
+    shown = d.item("id", *TEXTS, *NUMBERS, *day)  # dates only if they are written in words
     if shown is None or (found := d.where(size, shown)) is None:
         return None
     where, words, items, values = found

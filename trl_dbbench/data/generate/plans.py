@@ -1,5 +1,4 @@
-"""All plans of level full: which clauses a statement has, and thereby which skills, before any table is
-there."""
+"""All plans of level full: the clauses of a statement, and thus its skills, before any table exists."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ SUBQUERY_SKILLS: dict[str, tuple[str, ...]] = {
     "derived": ("subquery_nested", "column_alias", "table_alias"),
 }
 
-# What a form of statement has by itself.
+# Skills that a form of statement has by itself.
 FORM_SKILLS: dict[str, tuple[str, ...]] = {
     "aggregate": ("select",),
     "rows": ("select",),
@@ -50,7 +49,7 @@ FORM_SKILLS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """A form of statement and its clauses, each by the name of its skill or `""`."""
+    """A form of statement and its clauses, each named by its skill, or `""`."""
 
     form: str
     where: str = ""
@@ -74,13 +73,13 @@ _ORDERED = [("", ""), *product(ORDERS, ("", *LIMITS))]
 
 
 def _conditions(*subqueries: str) -> list[tuple[str, str]]:
-    """Return pairs of a WHERE and its subquery: none without WHERE, two only with two conditions."""
+    """Return pairs of a WHERE and its subquery: none without WHERE, two only with several conditions."""
     pairs = product(WHERES, ("", *subqueries))
     return [("", ""), *(p for p in pairs if p[0] != WHERES[0] or p[1] not in ("two", "mixed"))]
 
 
 def all_plans() -> Iterator[Plan]:
-    """Yield every plan that can be asked of one table with one right answer."""
+    """Yield every plan for questions about one table that have one right answer."""
     select = _conditions("scalar", "same", "group", "two", "mixed", "nested")
     for (where, subquery), alias, table in product(select, _COLUMN_ALIAS, _TABLE_ALIAS):
         yield Plan("aggregate", where, subquery, column_alias=alias, table_alias=table)
@@ -106,5 +105,5 @@ def all_plans() -> Iterator[Plan]:
     for (where, subquery), (order, limit) in product(_conditions("derived"), few):
         for table in _TABLE_ALIAS:
             yield Plan("update", where, subquery, order=order, limit=limit, table_alias=table)
-        if where or limit:  # deleting all rows is not asked for
+        if where or limit:  # no task deletes all rows
             yield Plan("delete", where, subquery, order=order, limit=limit)

@@ -1,7 +1,7 @@
-"""Gold SQL and a question for a plan and a table, each form of statement by one function.
+"""Gold SQL and a question for a plan and a table, with one function for each form of statement.
 
-A question says all that the statement says, aliases included, so that there is one right answer. Its
-sentences are put together from parts that each have several wordings.
+A question states everything that the statement does, aliases included, so that there is one right answer. Its
+sentences are assembled from parts with several wordings each.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _fresh(d: Draft, item: Item, place: int = 0) -> Any:
 
 
 def insert(d: Draft) -> Made:
-    """New rows, by their values."""
+    """Draft an INSERT of new rows."""
     items = [item for item in d.source.items if not item.nullable or item.has_default or d.rng.random() < 0.6]
     if not items:
         return None
@@ -65,7 +65,7 @@ def insert(d: Draft) -> Made:
 
 
 def copy(d: Draft) -> Made:
-    """New rows, made of those that are there."""
+    """Draft an INSERT that copies rows."""
     condition, item = d.where(), d.item("category", "key", *NUMBERS, "day")
     if condition is None or item is None:
         return None
@@ -86,9 +86,9 @@ def copy(d: Draft) -> Made:
 
 
 def update(d: Draft) -> Made:
-    """New values, for all rows or some."""
+    """Draft an UPDATE of all or some rows."""
     condition = d.where()
-    picked = _picked(d)  # of the rows that WHERE leaves
+    picked = _picked(d)  # among the rows that WHERE keeps
     if condition is None or picked is None:
         return None
     clause, text = condition
@@ -124,9 +124,9 @@ def _assignment(d: Draft, item: Item) -> tuple[str, str]:
 
 
 def delete(d: Draft) -> Made:
-    """Rows away."""
+    """Draft a DELETE of some rows."""
     condition = d.where()
-    picked = _picked(d)  # of the rows that WHERE leaves
+    picked = _picked(d)  # among the rows that WHERE keeps
     if condition is None or picked is None:
         return None
     clause, text = condition
@@ -137,7 +137,7 @@ def delete(d: Draft) -> Made:
 
 
 def _picked(d: Draft) -> tuple[str, str] | None:
-    """` ORDER BY ... LIMIT ...` of a change and its sentences."""
+    """Return ` ORDER BY ... LIMIT ...` of a change and its sentences; `None` if the rows do not suit it."""
     order = d.row_order()
     if order is None or not order[0]:
         return order
@@ -152,15 +152,15 @@ def _picked(d: Draft) -> tuple[str, str] | None:
 
 
 Group = list[int]
-"""The numbers of the rows of a group."""
+"""Indices of the rows of a group."""
 
 
 def groups(d: Draft) -> Made:
-    """`SELECT key, aggregate ... GROUP BY key`, one row a group."""
+    """Draft `SELECT key, aggregate ... GROUP BY key`, with one row for each group."""
     keys = _keys(d)
     if not keys or (d.plan.order in ORDERS[1:] and not any(map(sortable, keys))):
         return None
-    if _shown(d, keys) is None:  # what all rows do not yield, fewer hardly will
+    if _shown(d, keys) is None:  # if all rows do not suffice, fewer hardly will
         return None
     condition = d.where()
     if condition is None or (found := _shown(d, keys)) is None:
@@ -193,7 +193,7 @@ def groups(d: Draft) -> Made:
 
 
 def _shown(d: Draft, keys: list[Item]) -> tuple[Measure, Having, tuple[str, str], tuple[str, str]] | None:
-    """Return an aggregate, HAVING, an order and a limit that fit the groups of the rows that are left."""
+    """Return an aggregate, HAVING, an order and a limit that suit the groups of the rows WHERE keeps."""
     by_key, *others = (_grouped(keys, rows) for rows in (d.kept, *d.others))
     for _ in range(15):
         shown, having = measure(d), _having(d, list(by_key.values()))
@@ -219,7 +219,7 @@ def _shown(d: Draft, keys: list[Item]) -> tuple[Measure, Having, tuple[str, str]
 
 
 def _keys(d: Draft) -> list[Item]:
-    """Return the columns to group by; none if the table has too few whose values come up again."""
+    """Return the columns to group by; none if the table has too few whose values repeat."""
     shared = [
         item
         for item in d.source.of("category", "key")
@@ -244,7 +244,7 @@ def _only(d: Draft, text: str) -> str:
 
 
 def _terms(d: Draft, keys: list[Item], shown: Measure, left: dict[tuple, Group]) -> list[list[Term]]:
-    """Return the terms that may order the groups."""
+    """Return the choices of terms by which the groups may be ordered."""
     by_measure = Term(shown.sql, f"the {shown.label}", "count", list(map(shown.of, left.values())))
     by_keys = [
         Term(d.prefix + key.sql, key.label, key.role, values)
@@ -264,7 +264,7 @@ def _terms(d: Draft, keys: list[Item], shown: Measure, left: dict[tuple, Group])
 
 @dataclass(frozen=True)
 class Having:
-    """` HAVING ...` with its sentence, or one of its conditions with its words; and which groups it keeps."""
+    """` HAVING ...` with its sentence, or one of its conditions with its words, and a test of a group."""
 
     sql: str
     text: str
@@ -272,7 +272,7 @@ class Having:
 
 
 def _having(d: Draft, groups: list[Group]) -> Having | None:
-    """Return a condition that keeps some groups, not all, and has no idle part; `None` if none is found."""
+    """Return a condition that keeps some groups but not all, without redundant parts; `None` if not found."""
     kind = d.plan.having
     if not kind:
         return Having("", "", lambda group: True)
@@ -347,7 +347,7 @@ _SIGNS = {"+": operator.add, "-": operator.sub, "/": operator.truediv}
 
 
 def _bound(d: Draft, groups: list[Group], measure: Measure) -> Having | None:
-    """Return a bound that some groups pass and others do not, away from fractional values."""
+    """Return a bound that some groups pass and others do not; it keeps clear of fractional values."""
     values = sorted({float(value) for group in groups if (value := measure.of(group)) is not None})
     if len(values) < 2:
         return None
@@ -378,7 +378,7 @@ def _bound(d: Draft, groups: list[Group], measure: Measure) -> Having | None:
 
 
 def of_groups(d: Draft) -> Made:
-    """Return the largest or smallest value that an aggregate has in a group, by a subquery in FROM."""
+    """Draft the largest or smallest value of an aggregate over groups, with a subquery in FROM."""
     keys, condition = _keys(d), d.where()
     if not keys or condition is None:
         return None
@@ -407,7 +407,7 @@ _SHOWN = ("id", "key", "category", *NUMBERS)  # not dates and remarks: graders d
 
 
 def draft(rng: random.Random, source: Source, plan: Plan) -> tuple[str, str] | None:
-    """Return a question and its SQL, or `None` if the table has no columns for the plan."""
+    """Return a question and its SQL, or `None` if the table lacks the columns for the plan."""
     made = _FORMS[plan.form](Draft(rng, source, plan))
     if made is None:
         return None
@@ -447,7 +447,7 @@ def _aggregate(d: Draft) -> Made:
 
 def _rows(d: Draft) -> Made:
     condition = d.where()
-    order = d.row_order()  # of the rows that WHERE leaves
+    order = d.row_order()  # of the rows that WHERE keeps
     limited = d.limit(len(d.kept))
     if condition is None or order is None or limited is None or not d.slips_show(d.kept, d.others):
         return None

@@ -1,16 +1,16 @@
 """Questions over two to five tables: joins, set operations, window functions, CTEs, correlated subqueries.
 
-A draft fills the blanks of a form with tables, columns and conditions. `forms.txt` has the forms, SQL and
-several wordings of the question that it answers, with an empty line between two:
+A draft fills the blanks of a form with tables, columns and conditions. `forms.txt` has the forms, separated
+by empty lines, each with its SQL and several wordings of the question that it answers:
 
 ```
-kind, shape, by the column that its rows are in the order of
+kind, shape, by the column that its rows are ordered by
   SQL
   - a wording
 ```
 
-The shape says how the tables hang together (`Draft.parts`). Each task names its kind, one of
-`skills.QUERY_KINDS`, in the place of skills.
+The shape says how the tables are linked (`Draft.parts`). The skill of each task is its kind, one of
+`skills.QUERY_KINDS`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trl_dbbench.tasks import Gold, Table, Task
 
 @dataclass(frozen=True)
 class Form:
-    """A template; see the module."""
+    """A template of SQL and questions; see the module."""
 
     kind: str
     shape: str
@@ -71,7 +71,7 @@ class Col:
 
 @dataclass(frozen=True)
 class Part:
-    """A table in a statement, under an alias if that is not empty."""
+    """A table in a statement, with an alias unless that is empty."""
 
     entity: Entity
     table: Table
@@ -113,7 +113,7 @@ class Part:
 
     @property
     def name(self) -> Col:
-        """The column that a question tells the rows apart by."""
+        """The column that identifies a row in questions."""
         found = self.cols("name")
         return found[0] if found else self.key
 
@@ -134,7 +134,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Condition:
-    """`c.age > 30`, and "with age above 30"."""
+    """A condition in SQL and in English: `c.age > 30`, "with age above 30"."""
 
     sql: str
     text: str
@@ -142,8 +142,10 @@ class Condition:
 
 @dataclass(frozen=True)
 class Order:
-    """`c.age DESC`, and "sorted by age in descending order", which ends in `how`; `plain` is for set
-    operations, which know no tables."""
+    """An order in SQL and in English: `c.age DESC`, "sorted by age in descending order".
+
+    `text` ends in `how`. `plain` is the SQL for set operations, whose columns belong to no table.
+    """
 
     sql: str
     plain: str
@@ -170,7 +172,7 @@ _WAYS = {
     (False, True): ("in descending order", "from high to low"),
     (False, False): ("in ascending order", "from low to high"),
 }
-"""Words for an order of texts or numbers, downwards or not."""
+"""(whether of texts, whether descending) -> words for the order."""
 
 
 @dataclass
@@ -178,13 +180,13 @@ class Draft:
     """The random numbers, tables and style of one draft."""
 
     COPIES = ("", "other")
-    """Aliases of two copies of a table, the outer and the inner one."""
+    """Aliases of the outer and the inner copy of a table."""
 
     rng: random.Random
     world: World
 
     def part(self, noun: str, alias: str = "") -> Part:
-        """Return a table; its alias is its first letters if none is given."""
+        """Return a table; its default alias is the first letters of its noun."""
         (place,) = (place for place, each in enumerate(self.world.entities) if each.noun == noun)
         return self.made(self.world.entities[place], self.world.tables[place], alias)
 
@@ -198,10 +200,11 @@ class Draft:
         return Part(entity, table, alias)
 
     def parts(self, shape: str) -> dict[str, Part] | None:
-        """Tables for a shape, each by its letter; `None` if the world has no such.
+        """Return the tables for a shape by their letters; `None` if the world has no such tables.
 
-        `p` is a parent of `c`, `q` another one, `r` a parent of `q`, `d` another child of `p`; `i` is `c`
-        once more. `a` refers to its superior `b` in the same table; `e` and `g` are copies of any table.
+        `p` is a parent of `c`, `q` another parent of `c`, `r` a parent of `q`, `d` another child of `p`; `i`
+        is a second copy of `c`. `a` refers to its superior `b` in the same table; `e` and `g` are copies of
+        any table.
         """
         found = list(self._found(shape))
         if not found:
@@ -231,7 +234,7 @@ class Draft:
                     yield from ([*pair, noun] for noun in (others if shape == "pcq" else siblings))
 
     def condition(self, part: Part) -> Condition | None:
-        """Return a condition that some rows of the table meet."""
+        """Return a condition on a table; `None` if it has no column for one."""
         if not (found := part.cols("kind", "number", "money", "day")):
             return None
         col = self.rng.choice(found)
@@ -248,19 +251,19 @@ class Draft:
         return Condition(f"{col} {sign} {literal(cell)}", f"with {col.label} {word} {said}")
 
     def cell(self, col: Col, sign: str) -> Any:
-        """Return a value that the comparison is true of for some rows, but not for most."""
+        """Return a value of the column that at most about two thirds of the rows compare with in this way."""
         cells = sorted(col.cells, reverse=sign[0] == "<")
         return self.rng.choice(cells[len(cells) // 3 :])
 
     def order(self, col: Col) -> Order:
-        """Return an order of the answer's rows by one column, in either direction."""
+        """Return an order of the answer's rows by one column, ascending or descending."""
         down = self.rng.random() < 0.4
         how = self.rng.choice(_WAYS[col.role in ("name", "kind"), down])
         return Order.of(col, down, how, f"{self.rng.choice(['sorted', 'ordered'])} by {col.label} {how}")
 
 
 def joined(*parts: Part, how: str = "JOIN") -> str:
-    """Return the tables in a row, each joined to the one before it."""
+    """Return the SQL that joins each table to the one before it."""
     sql = parts[0].source
     for before, part in pairwise(parts):
         child, parent = (part, before) if before.noun in part.entity.parents else (before, part)
@@ -273,7 +276,7 @@ make_relational = partial(make_world, schemas=SCHEMAS, most_tables=5, rows=(4, 1
 
 
 def draft(rng: random.Random, world: World, form: Form, style: type[Draft] = Draft) -> tuple[str, str] | None:
-    """Return a question and its SQL; `None` if the tables have nothing for this form."""
+    """Return a question and its SQL; `None` if the tables do not suit this form."""
     made = style(rng, world)
     parts = made.parts(form.shape)
     if parts is None:
@@ -282,12 +285,12 @@ def draft(rng: random.Random, world: World, form: Form, style: type[Draft] = Dra
     question = rng.choice(form.wordings)
     try:
         return question.format(**blanks), form.sql.format(**blanks)
-    except KeyError:  # of a blank that these tables cannot fill
+    except KeyError:  # a blank that these tables cannot fill
         return None
 
 
 def _blanks(made: Draft, parts: dict[str, Part], form: Form) -> dict[str, Any]:
-    """Return all that a form may have in its blanks; `None` for a blank that these tables cannot fill."""
+    """Return the values of all blanks that a form may have; `None` for one that these tables cannot fill."""
     rng = made.rng
     blanks: dict[str, Any] = dict(parts)
     first = parts.get("a") or parts.get("e") or parts["p"]
@@ -343,7 +346,7 @@ def _sums(ref: Col, number: Col) -> list[float]:
 
 
 def _middle(rng: random.Random, part: Part) -> Any:
-    """Return the name of a row with rows above and below it, where there is one."""
+    """Return the name of a row, in a hierarchy one with rows above and below it if there is one."""
     if not part.entity.superior:
         return rng.choice(part.name.cells)
     rows = list(zip(part.name.cells, part.key.cells, part.superior.cells, strict=True))
@@ -352,7 +355,7 @@ def _middle(rng: random.Random, part: Part) -> Any:
 
 
 def make_task(database: Database, world: World, form: Form, question: str, sql: str) -> Task | None:
-    """Return the task, if no slip gives the same answer."""
+    """Return the task; `None` if a slip gives the same answer or the answer has a NULL."""
     task = Task("", question, world.tables, "SELECT", Gold(sql=sql), (form.kind,))
     with database.sandbox(task) as sandbox:
         gold = gold_answer(sandbox, sql, world.tables)

@@ -1,4 +1,4 @@
-"""Schemas of several tables that are linked by keys, and rows for them.
+"""Schemas of several tables linked by keys, and rows for them.
 
 A schema is a list of entities, written as text (`read_schemas`). The first column of each table is its key,
 named after the entity; a column of the same name in another table refers to it, so a prompt's column names
@@ -20,8 +20,11 @@ from trl_dbbench.tasks import Cell, Column, Table
 
 @dataclass(frozen=True)
 class Field:
-    """A column that is not a key: `name` tells the rows of its table apart, `kind` is shared by some,
-    `number` and `day` can be compared."""
+    """A column that is not a key.
+
+    By its role, a `name` identifies a row, a `kind` is shared by some rows, and a `number`, `money` or `day`
+    can be compared.
+    """
 
     name: str
     role: str
@@ -48,12 +51,12 @@ class Field:
 
 @dataclass(frozen=True)
 class Entity:
-    """A table to be.
+    """A table of a schema.
 
     Args:
         table: its name, the plural of `noun`.
         parents: nouns of the entities that each row belongs to.
-        superior: what the row that a row refers to in its own table is called: `manager`.
+        superior: noun for the row of the same table that a row refers to, such as `manager`.
     """
 
     table: str
@@ -69,7 +72,7 @@ class Entity:
 
 @dataclass(frozen=True)
 class World:
-    """The tables of a task; `table` is the first one, which the split goes by."""
+    """The tables of a task; `table` is the first one, which decides the split."""
 
     entities: tuple[Entity, ...]
     tables: tuple[Table, ...]
@@ -86,7 +89,7 @@ def make_world(
     rows: tuple[int, int],
     most_id: int,
 ) -> World:
-    """Two to `most_tables` tables of one schema; each table that a column refers to is among them."""
+    """Return two to `most_tables` tables of one schema, including each table that a column refers to."""
     schema = rng.choice(schemas)
     by_noun = {entity.noun: entity for entity in schema}
 
@@ -103,7 +106,7 @@ def make_world(
     entities = [entity for entity in schema if entity.noun in chosen]
     made: dict[str, Table] = {}
     for entity in entities:  # parents come first in a schema
-        # children are more numerous than parents
+        # children tend to have more rows than parents
         size = rng.randint((rows[0] + rows[1]) // 2 if entity.parents else rows[0], rows[1])
         made[entity.noun] = _rows(rng, entity, made, size, most_id)
     rng.shuffle(entities)
@@ -117,7 +120,7 @@ def _rows(rng: random.Random, entity: Entity, made: dict[str, Table], size: int,
         (Column(f"{parent}_id", "INT"), _references(rng, made[parent], size)) for parent in entity.parents
     ]
     columns += [(Column(field.name, field.type), field.cells(rng, size)) for field in entity.fields]
-    if entity.superior:  # a hierarchy: each refers to one of those before it, the first to none
+    if entity.superior:  # a hierarchy: each row refers to an earlier one, the first to none
         above: list[Any] = [None, *(rng.choice(ids[:place]) for place in range(1, size))]
         columns.append((Column(f"{entity.superior}_id", "INT"), above))
     rows = list(zip(*(cells for _, cells in columns), strict=True))
@@ -126,13 +129,13 @@ def _rows(rng: random.Random, entity: Entity, made: dict[str, Table], size: int,
 
 
 def _references(rng: random.Random, parent: Table, size: int) -> list[Any]:
-    """Keys of a part of the parent's rows, so that some have no partner and others several."""
+    """Return keys from only some of the parent's rows, so that some have no partner and others several."""
     ids = [row[0] for row in parent.rows]
     some = rng.sample(ids, rng.randint(2, max(2, len(ids) - 1)))
     return [rng.choice(some) for _ in range(size)]
 
 
-# --- what the tables are of -----------------------------------------------------------------------
+# --- schemas --------------------------------------------------------------------------------------
 
 _LISTS = {
     "PEOPLE": """Alma Frank, Bruno Keller, Carla Rossi, Dora Silva, Emil Larsen, Farid Haddad, Greta Weber,
@@ -145,7 +148,7 @@ _LISTS = {
 
 
 def read_schemas(text: str) -> tuple[tuple[Entity, ...], ...]:
-    """Return the schemas in a text, with an empty line between two. An entity comes after its parents.
+    """Return the schemas in a text, separated by empty lines. An entity comes after its parents.
 
     `books: book of author below editor` is the table of books; each belongs to an author and may refer to
     another book, its editor. Its columns follow, each with its role and its words or bounds.
@@ -172,4 +175,4 @@ def _field(line: str) -> Field:
 
 
 SCHEMAS = read_schemas(Path(__file__).with_name("schemas.txt").read_text(encoding="utf-8"))
-"""Eight themes of level relational."""
+"""The eight schemas of level relational."""

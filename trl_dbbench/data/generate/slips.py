@@ -1,12 +1,12 @@
-"""Statements one slip away from a right one: what a question must tell apart from its gold SQL.
+"""Statements one slip away from the gold SQL, which must give other results for a task to be fair.
 
-Every clause is once left out or turned round: a WHERE forgotten, one of its conditions left out, AND taken
-for OR, the order turned round, no LIMIT, MIN for MAX. Over several tables more goes wrong:
+Each clause is left out or changed in turn: no WHERE, one of its conditions missing, AND for OR, the order
+reversed, no LIMIT, MIN for MAX. Over several tables there are more slips:
 
-- an inner join for an outer one and the reverse, where that can make a difference;
+- an inner join for an outer one and vice versa, where that can make a difference;
 - another column of the same type, or the same column of the other copy in a self join;
-- `<` for `<=`; UNION for UNION ALL; one set operation for another, or one half of it alone; EXCEPT turned
-  round;
+- `<` for `<=`; UNION for UNION ALL; one set operation for another, or one half of it alone; EXCEPT with its
+  halves swapped;
 - no PARTITION BY; COUNT(*) for COUNT(column).
 """
 
@@ -30,16 +30,16 @@ BOUNDS: dict[type[exp.Expr], type[exp.Expr]] = {
     exp.LT: exp.LTE,
     exp.LTE: exp.LT,
 }
-"""Comparisons, and what the boundary is taken for."""
+"""Comparison -> the one that differs from it only at the boundary."""
 _SETS = (exp.Union, exp.Intersect, exp.Except)
 
 
 def wrong_statements(tree: exp.Expr, tables: Sequence[Table] = (), dialect: str = "mysql") -> Iterator[str]:
-    """Yield each statement that one slip makes of `tree`.
+    """Yield each statement that differs from `tree` by one slip.
 
     Args:
-        tables: for the slips over several tables as well, if the statement is one that `forms.txt` has.
-        dialect: of the statements.
+        tables: adds the slips over several tables; for statements of `forms.txt` only.
+        dialect: dialect of the statements.
     """
 
     def slips(node: exp.Expr) -> Iterator[Slip]:
@@ -57,7 +57,7 @@ def each_changed(tree: exp.Expr, slips: Callable[[exp.Expr], Iterator[Slip]], di
             copy = tree.copy()
             changed = next(islice(copy.walk(), place, None))
             made = slip(changed)
-            # what takes the place of the whole statement has no parent to hang from
+            # a slip that replaces the whole statement has no parent to change
             whole = made if changed is copy and isinstance(made, exp.Expr) else copy
             yield whole.sql(dialect=dialect, copy=False)
 
@@ -94,7 +94,7 @@ def _without_limit(limit: exp.Limit) -> None:
 
 def _turn_round(term: exp.Ordered) -> None:
     descending = not term.args.get("desc")
-    # said as MySQL does it by itself, so that nothing is written of where NULLs go
+    # `nulls_first` as MySQL sorts by default, so that sqlglot writes nothing about NULLs
     desc = descending or None  # `False` would be written as ASC
     term.replace(exp.Ordered(this=term.this.copy(), desc=desc, nulls_first=not descending))
 
@@ -122,7 +122,7 @@ def _slips_of_joins(node: exp.Expr, tables: Sequence[Table]) -> Iterator[Slip]:
 
 
 def move_bound(comparison: exp.Expr) -> exp.Expr:
-    """Take the boundary in, or leave it out."""
+    """Replace a comparison by the one that includes the boundary instead of excluding it, or vice versa."""
     other = BOUNDS[type(comparison)]
     return comparison.replace(other(this=comparison.this.copy(), expression=comparison.expression.copy()))
 
@@ -152,7 +152,7 @@ def _as_other(other: type[exp.SetOperation], node: exp.SetOperation) -> exp.Expr
 
 
 def _only(side: str, node: exp.SetOperation) -> exp.Expr:
-    """One of the two queries alone, each of its rows once."""
+    """Replace a set operation by one of its two queries, with DISTINCT."""
     query = node.args[side].copy()
     query.set("distinct", exp.Distinct())
     query.set("order", node.args.get("order") and node.args["order"].copy())
@@ -166,9 +166,9 @@ def _swap(node: exp.Except) -> None:
 
 
 def _bound_counts(node: exp.Expr, tables: Sequence[Table]) -> bool:
-    """Return whether `<` and `<=` can be told apart: against the value of a cell, or of keys of two rows.
+    """Return whether `<` and `<=` may give other rows: in comparisons with a literal, or of two keys.
 
-    Other columns and averages are seldom equal, so no few rows can tell.
+    Other columns and averages are seldom equal, so a few rows cannot show a difference.
     """
     sides = (node.args["this"], node.args["expression"])
     keys = {table.columns[0].name for table in tables}
@@ -176,11 +176,11 @@ def _bound_counts(node: exp.Expr, tables: Sequence[Table]) -> bool:
 
 
 def _can_be_outer(join: exp.Join, tables: Sequence[Table]) -> bool:
-    """Return whether LEFT JOIN in its place could give other rows.
+    """Return whether a LEFT JOIN instead of this join could give other rows.
 
-    It could not where a condition needs the joined table, or where each row before it has a partner: its
-    foreign key is one of the keys there. Nor is it tried where something else chooses among the rows, by what
-    those without a partner lack: HAVING, or the query around this one.
+    It could not if a condition needs the joined table, or if each row before it has a partner, because its
+    foreign key is among the keys there. It is not tried either if HAVING or an enclosing query filters the
+    rows, as that may drop those without a partner.
     """
     select = join.parent
     assert isinstance(select, exp.Select)
@@ -231,7 +231,7 @@ def _sources(select: exp.Select) -> list[exp.Expr]:
 
 
 def _home(column: exp.Expr, tables: Sequence[Table]) -> tuple[str, Table | None]:
-    """Return what a statement calls a column's table, and the table; `""` and `None` if unknown."""
+    """Return the alias or name of a column's table, and the table; `""` and `None` if unknown."""
     by_name = {table.name: table for table in tables}
     select = column.find_ancestor(exp.Select)
     while select is not None:
@@ -246,11 +246,11 @@ def _home(column: exp.Expr, tables: Sequence[Table]) -> tuple[str, Table | None]
 
 
 def _mistaken_for(column: exp.Column, tables: Sequence[Table]) -> Iterator[tuple[str, str]]:
-    """(table, column) of others of the same type, where taking them would be a mistake."""
+    """Yield (table, column) for columns of the same type that it would be a mistake to use instead."""
     if isinstance(column.parent, exp.Count | exp.Is | exp.Group):
-        return  # another column that is never NULL, or that tells the same groups apart, is as good
+        return  # another column that is never NULL, or that forms the same groups, is as good
     if _in_recursion(column):
-        return  # it might never end
+        return  # the recursion might never end
     alias, table = _home(column, tables)
     if table is None:
         return

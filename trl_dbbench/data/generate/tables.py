@@ -1,7 +1,7 @@
-"""Believable tables: a theme gives the columns, chance the names, the rows, the gaps and the repetitions.
+"""Realistic tables: a theme gives the columns; names, rows, NULLs and repeated values are random.
 
-Values are chosen so that MySQL, MariaDB and SQLite agree on them: no two texts of a column differ in case
-or accents only (their collations call those equal), and floats have an exact binary value.
+Values are chosen so that MySQL, MariaDB and SQLite agree on them: no two texts of a column differ only in
+case or accents (their collations call those equal), and floats have an exact binary value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trl_dbbench.utils.sql import quote
 
 @dataclass(frozen=True)
 class Item:
-    """A column of a made table."""
+    """A column of a table, with what a question needs to know about it."""
 
     name: str
     role: str
@@ -32,9 +32,9 @@ class Item:
     bounds: tuple[float, float] = (-math.inf, math.inf)
     """Range of the numbers that the type holds."""
     has_default: bool = False
-    """Whether the column has a DEFAULT, which a row gets that leaves the column out."""
+    """The column has a DEFAULT, so a row that leaves it out does not get NULL."""
     as_written: bool = False
-    """The name is as people write it: with blanks and signs, in backticks in SQL."""
+    """The name is as people write it, with spaces and punctuation; SQL puts it in backticks."""
 
     @property
     def sql(self) -> str:
@@ -47,18 +47,18 @@ class Item:
 
     @property
     def present(self) -> list[Any]:
-        """The distinct values that occur, NULL left out, in order."""
+        """The distinct values except NULL, sorted."""
         return sorted(set(self.present_all))
 
     @property
     def present_all(self) -> list[Any]:
-        """Every value but NULL, as often as it occurs."""
+        """All values except NULL, with repetitions."""
         return [cell for cell in self.cells if cell is not None]
 
 
 @dataclass(frozen=True)
 class Source:
-    """A table with what its columns mean."""
+    """A table with the noun for its rows and the roles of its columns."""
 
     table: Table
     rows: str
@@ -73,7 +73,7 @@ class Source:
 
 
 def make_table(rng: random.Random) -> Source:
-    """Return seven to sixteen rows and four to seven columns; one is a key and one a category."""
+    """Return a table of 7 to 16 rows and 4 to 9 columns, among them a key, a category and a number."""
     theme = rng.choice(THEMES)
     size = rng.randint(7, 16)
     required = [next(f for f in theme.fields if f.role == role) for role in ("key", "category")]
@@ -101,7 +101,7 @@ def _item(rng: random.Random, field: Field, size: int) -> Item:
         pool = _apart(rng, field, rng.randint(3, 5))
         cells = [rng.choice(pool) for _ in range(size)]
     elif field.role == "key":
-        # some keys come up again: the same customer orders twice
+        # some keys repeat: the same customer orders twice
         pool = _apart(rng, field, size if rng.random() < 0.7 else size - 2)
         cells = [*pool, *(rng.choice(pool) for _ in range(size - len(pool)))]
         rng.shuffle(cells)
@@ -148,7 +148,7 @@ def _type(rng: random.Random, item: Item) -> str:
 
 
 _RESERVED = RESERVED | {"offset", "returning", "class", "unit"}
-"""Names in backticks: MySQL reserves all but four, MariaDB the first two of those, no server the others."""
+"""Names put in backticks: all are reserved in MySQL but the last four; MariaDB reserves two of these."""
 
 
 def quoted(name: str) -> str:
@@ -162,7 +162,7 @@ def literal(value: Cell) -> str:
         return "NULL"
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
-    # a float beyond 65 digits, written out, is another number to MySQL: none of its DECIMALs is longer
+    # written out, a float of more than 65 digits is another number to MySQL, whose DECIMALs are not longer
     return str(int(value)) if abs(value) < 10**15 and float(value).is_integer() else str(value)
 
 

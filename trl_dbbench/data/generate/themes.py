@@ -1,7 +1,7 @@
 """Fourteen themes of generated tables, each with names, columns and sources of values.
 
 The values are chosen so that MySQL, MariaDB and SQLite agree on them: floats have an exact binary value, and
-dates lie within four years. That the texts of one column differ in more than accents is `tables.py`'s doing.
+dates lie within four years. `tables.py` makes the texts of one column differ in more than accents.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Values = Callable[[random.Random], Cell]
 
 
 def words(text: str) -> list[str]:
-    """Split a list at its commas."""
+    """Split a text at its commas."""
     return [each.strip() for each in text.split(",") if each.strip()]
 
 
@@ -53,12 +53,12 @@ NOTES = words(
 _LISTS = {"FIRST": FIRST, "LAST": LAST, "CITIES": CITIES, "NOTES": NOTES}
 
 _STEPS = {"count": 1, "money": 20, "rate": 4}
-"""Parts of a unit that numbers of a role are whole multiples of."""
+"""Role -> number of steps in a unit: its values are multiples of 1 / steps."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """A column to be. `role` is what a question may do with it.
+    """A column of a theme. `role` says what a question may do with it.
 
     - `key`: a text that tells the rows apart, or nearly so; `category`: a text that many rows share;
       `note`: a text that many rows lack;
@@ -73,7 +73,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Theme:
-    """A theme of tables: possible names, the word for its rows, possible columns."""
+    """A theme of tables: possible names, the noun for its rows, possible columns."""
 
     tables: tuple[str, ...]
     rows: str
@@ -85,11 +85,11 @@ def random_day(rng: random.Random) -> str:
 
 
 def _read(text: str) -> Iterator[Theme]:
-    """Yield the themes in a text, with an empty line between two.
+    """Yield the themes in a text, separated by empty lines.
 
-    The first line has the names of the table and the word for its rows. A line for each column follows: its
-    names, its role, with a `?` if it may be NULL, and its values. These are bounds, or a list of words; of
-    two lists, each value has a word of either. A `code` is a key with three digits behind the word.
+    The first line has the names of the table and the noun for its rows. A line for each column follows: its
+    names, its role, with a `?` if it may be NULL, and its values. These are bounds, or a list of words; with
+    two lists, a value joins a word of each. A `code` is a key with three digits after the word.
     """
     for entry in text.strip().split("\n\n"):
         head, *columns = entry.splitlines()
