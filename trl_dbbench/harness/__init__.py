@@ -1,12 +1,13 @@
-"""Episodes played by a program of the user's that talks to a chat API.
+"""Episodes played by the user's own program, which talks to a chat API.
 
 ```
-player.py     an episode: starts the program, waits for its answer, judges the database
-program.py    the programs: each episode's is a process of its own (`zygote.py`)
-session.py    what an episode's calls are: replies as turns, messages as token ids
-endpoint.py   where it calls, over HTTP: chat completions, SQL
+player.py     plays an episode: starts the program, waits for its answer, judges the database
+program.py    the programs, one process for each episode (`zygote.py`)
+session.py    the calls of an episode: replies become turns, messages become token ids
+endpoint.py   the HTTP server that the program calls: chat completions, SQL
 answer.py     rows and answers as JSON
-mysql.py      the episode's database, for clients of MySQL
+mysql.py      the episode's database, for MySQL clients
+task.py       the task, as the program gets it
 ```
 """
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def played_by(player: Player, harness: str, seconds: float = DEFAULT_SECONDS) -> Player:
-    """Return a player with the same settings whose episodes this program plays."""
+    """Return a player with the same settings whose episodes are played by the program `harness`."""
     try:
         from trl_dbbench.harness.player import HarnessPlayer
     except ModuleNotFoundError as error:

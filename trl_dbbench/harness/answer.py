@@ -1,4 +1,4 @@
-"""Rows that a program gets, and what it answers, as JSON holds them."""
+"""JSON values for the rows that a program gets, and for its answers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 
 def as_answer(given: Any, levels: int = 2) -> Any:
-    """Return a cell, a list of cells or of rows as JSON holds them; raise TypeError for anything else."""
-    if hasattr(given, "tolist"):  # numbers and arrays of numpy
+    """Return a cell, a list of cells or a list of rows as JSON values; raise TypeError for anything else."""
+    if hasattr(given, "tolist"):  # scalars and arrays of numpy
         given = given.tolist()
     if levels and isinstance(given, Sequence) and not isinstance(given, str | bytes | bytearray):
         return [as_answer(each, levels - 1) for each in given]
@@ -18,15 +18,15 @@ def as_answer(given: Any, levels: int = 2) -> Any:
 
 
 def as_json(cell: Any) -> Any:
-    """Return a cell that JSON has no form of: a DECIMAL as a number, others as text.
+    """Return a JSON value for a cell of another type: a number for a DECIMAL, text for others.
 
-    A DECIMAL with more digits than a float is text too. A TIME is text as MySQL prints it.
+    A DECIMAL with more digits than a float holds becomes text too. A TIME is written as MySQL prints it.
     """
     if isinstance(cell, Decimal) and cell.is_finite():
         number = int(cell) if cell == int(cell) else float(cell)
         return number if Decimal(repr(number)) == cell else str(cell)
     if isinstance(cell, datetime.timedelta):
-        from trl_dbbench.grading.states import without_dates  # loads more than most programs need
+        from trl_dbbench.grading.states import without_dates  # imports more than most programs need
 
         return without_dates((cell,))[0]
     if isinstance(cell, datetime.date | datetime.time | Decimal | bytes | bytearray):

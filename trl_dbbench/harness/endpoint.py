@@ -1,9 +1,9 @@
-"""Where programs call, on this machine alone: `/v1/chat/completions` of OpenAI's form, `/v1/models`, `/sql`.
+"""HTTP server for programs on this machine: OpenAI's `/v1/chat/completions` and `/v1/models`, and `/sql`.
 
-Each episode has a key of its own, which says whose call it is and ends with the episode.
+Each episode has its own API key, which identifies its calls and expires when it ends.
 
-What a request cannot choose: the model, and how tokens are drawn (`temperature`, `top_p`, `seed`), which the
-training decides. `tool_choice: "required"` is read as `"auto"`.
+A request can choose neither the model nor the sampling (`temperature`, `top_p`, `seed`): the training decides
+these. `tool_choice: "required"` is read as `"auto"`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trl_dbbench.harness.session import Failed, Refused, Said, Session
 from trl_dbbench.utils.nesting import MAX_NESTING, not_nested_deeply
 
 MAX_BODY = 8 << 20
-"""Bytes of a request at most."""
+"""Largest size of a request, in bytes."""
 
 SERVED = "there is /v1/chat/completions, /v1/models and /sql; let the agent use chat completions"
 
@@ -63,12 +63,12 @@ class Endpoint:
         self.databases = Databases(self._sessions)
         self.started = asyncio.create_task(self.databases.start())
         self.episodes = 0
-        """How many play here."""
+        """Number of episodes being played."""
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
 
     @contextmanager
     def session(self, session: Session) -> Iterator[str]:
-        """Give a session's key, for as long as the block lasts."""
+        """Register a session and yield its key, which is valid within the block."""
         key = secrets.token_urlsafe(24)
         self._sessions[key] = session
         try:
@@ -89,11 +89,11 @@ class Endpoint:
 
     async def _chat(self, request: Request) -> Response:
         session, body = await self._asked(request)
-        # half a surrogate pair, as of a text that was cut, is in no token
+        # half a surrogate pair, as in a text that was cut, has no token
         text = well_formed(json.dumps(body, ensure_ascii=False))
         asked = _checked(json.loads(text))
         async with session.chatting[text]:
-            # a client that did not wait for the reply asks again
+            # a client that did not wait for the reply may send the request again
             if (heard := session.unread.pop(text, None)) is None:
                 heard = [await session.reply(*asked) for _ in range(_count(body, session))]
             if await request.is_disconnected():
@@ -118,7 +118,7 @@ class Endpoint:
         return Response(json.dumps(answer, default=as_json), media_type="application/json")
 
     async def _asked(self, request: Request) -> tuple[Session, dict[str, Any]]:
-        """Return whose call it is, and what it asks."""
+        """Return the session that a request belongs to, and its body."""
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         session = self._sessions.get(key.strip()) if scheme.lower() == "bearer" else None
         if session is None:
@@ -142,13 +142,13 @@ class Endpoint:
 
 
 def _said(status: int, message: str) -> Response:
-    """Return an error as OpenAI's API words it."""
+    """Return an error in the form of OpenAI's API."""
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
     return JSONResponse({"error": error}, status)
 
 
 def _checked(body: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the arguments of `Session.reply`."""
+    """Return a request's arguments for `Session.reply`; raise HTTPException if one is invalid."""
     messages, tools, stop = body.get("messages"), body.get("tools"), body.get("stop") or []
     if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
         raise HTTPException(400, "messages must be a list of at least one message, an object each")
@@ -207,7 +207,7 @@ def _choice(place: int, said: Said) -> dict[str, Any]:
 async def _chunks(
     common: dict[str, Any], choices: list[dict[str, Any]], usage: dict[str, int] | None
 ) -> AsyncIterator[str]:
-    """Yield a streamed answer: each reply is there as a whole."""
+    """Yield a streamed answer, with each reply whole in one chunk."""
     common = {**common, "object": "chat.completion.chunk"}
     for choice in choices:
         message = dict(choice["message"])

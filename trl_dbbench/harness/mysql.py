@@ -1,8 +1,8 @@
-"""The episodes' databases as a MySQL server, for programs with a client of their own, such as SQLAlchemy.
+"""A MySQL server for the episodes' databases, for programs that use a MySQL client such as SQLAlchemy.
 
-Statements go to the episode's sandbox like those of `/sql`, whatever database it is on: limits, the record
-and the judge are the same. What a client says for itself, such as `SET NAMES` or `COMMIT`, is answered here
-and changes nothing: each statement takes effect at once.
+Statements go to the episode's sandbox like those of `/sql`, whatever database this is on: limits, records and
+judging are the same. Statements that the client sends by itself, such as `SET NAMES` or `COMMIT`, are
+answered here and change nothing: each statement takes effect at once.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from trl_dbbench.grading.states import without_dates
 from trl_dbbench.harness.session import Failed, Refused, Session
 
 DATABASE = "dbbench"
-"""The name of the database in the URL."""
+"""Name of the database in the URL."""
 
 USER_CHARACTERS = 16
-"""Characters of a key that are its user's name."""
+"""Number of a key's first characters that are the user's name."""
 
 ACCESS_DENIED, LIMIT_REACHED, SHUTDOWN = 1045, 1226, 1053
-"""MySQL's numbers of the errors that are made here."""
+"""MySQL's numbers for the errors that are raised here."""
 
 _OF_THE_CLIENT = re.compile(
     r"(?>\s+|/\*(?!!).*?\*/)*+"
@@ -38,7 +38,7 @@ _OF_THE_CLIENT = re.compile(
     r"|SHOW\s+(?:SESSION\s+|GLOBAL\s+)?(?:VARIABLES|WARNINGS)\b)[^;]*;?\s*",
     re.IGNORECASE | re.DOTALL,
 )
-"""One statement that a client says for itself; after a comment, as Java's driver writes them."""
+"""One statement that a client sends by itself, possibly after a comment, as Java's driver does."""
 
 _VARIABLE = re.compile(r"@@(?:(?:session|global|local)\.)?(\w+)", re.IGNORECASE)
 
@@ -46,7 +46,7 @@ _NUMBER = re.compile(r"^\d+ \(\w+\): ")
 
 
 class Databases:
-    """The server. Each episode's user is the first characters of its key, which is the password."""
+    """The server. An episode's key is its password, and the key's first characters are its user's name."""
 
     def __init__(self, sessions: Mapping[str, Session]):
         self._server = MysqlServer(lambda: _Connection(sessions), identity_provider=_Users(sessions))
@@ -96,7 +96,7 @@ class _Connection(Connected):
                 return await super().handle_query(sql, attrs)
             except MysqlError as error:
                 if error.code != ErrorCode.UNKNOWN_SYSTEM_VARIABLE:
-                    raise  # the database knows others
+                    raise  # the database may know the variable
         try:
             result, _ = await session.execute(sql)
         except Refused as refused:
@@ -112,9 +112,9 @@ class _Connection(Connected):
 
 
 def _columns(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> list[ResultColumn]:
-    """Return the columns, each with a type for all of its cells.
+    """Return the columns, each with a type that fits all of its cells.
 
-    mysql_mimic would send a DECIMAL as text, and refuses two columns of one name.
+    mysql_mimic itself would send a DECIMAL as text, and refuses two columns with the same name.
     """
     columns = []
     for place, name in enumerate(names):
@@ -125,7 +125,7 @@ def _columns(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> list[Result
 
 
 def _type_of(cells: Mapping[type, Any]) -> ColumnType:
-    """Return a column's type: numbers of several types have the widest one, other mixtures are text."""
+    """Return a column's type: the widest one for numbers of several types, text for other mixtures."""
     if len(cells) == 1 and Decimal not in cells:
         return infer_type(*cells.values())
     if cells and cells.keys() <= {int, float, Decimal}:
@@ -138,5 +138,5 @@ def _as_mysql(column: ResultColumn, cell: Any) -> bytes:
 
 
 def _error(text: str, code: int) -> MysqlError:
-    made: Any = MysqlError  # its type names a few numbers; any goes into the packet
+    made: Any = MysqlError  # its annotation allows a few numbers, but any can be sent
     return made(text, code)

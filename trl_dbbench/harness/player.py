@@ -1,4 +1,4 @@
-"""Plays episodes by a program of the user's."""
+"""Play episodes with the user's own program."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from trl_dbbench.harness.task import DEFAULT_SECONDS, HarnessTask
 from trl_dbbench.utils.settings import check_number
 
 POLL_SECONDS = 0.25
-"""Seconds between two looks at a program's time limit."""
+"""Seconds between two checks of a program's time limit."""
 
 
 @dataclass(frozen=True)
 class HarnessPlayer(Player):
-    """Plays each episode by a program, in a process of its own.
+    """A player that runs a program for each episode, in a process of its own.
 
     Args:
         harness: the dotted path of a function that takes a `HarnessTask` and returns the answer, or
             `file.py:name`, or a command line.
-        seconds: time limit of a program.
+        seconds: time limit of a program; see `DEFAULT_SECONDS`.
     """
 
     harness: str = ""
     seconds: float = DEFAULT_SECONDS
     _started: dict[str, Programs] = field(default_factory=dict, repr=False, compare=False)
-    """Kept by `dataclasses.replace`: the user's module is imported once."""
+    """The programs by harness. `dataclasses.replace` keeps them, so the user's module is imported once."""
     _served: dict[asyncio.AbstractEventLoop, Endpoint] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -58,9 +58,9 @@ class HarnessPlayer(Player):
         return True
 
     async def play(self, start: Start, engine: Engine, row: int = 0) -> Episode:
-        """Run the program of one episode to its end, then judge.
+        """Run the program of one episode to its end, then judge the episode.
 
-        What goes wrong with the program is `Status.HARNESS_FAULT`. Nothing that it does makes this raise.
+        A failure of the program becomes `Status.HARNESS_FAULT`. Nothing that it does makes this raise.
         """
         protocol, role = self.chat.protocol, self.chat.protocol.observation_role
         episode = Episode(
@@ -84,7 +84,7 @@ class HarnessPlayer(Player):
         return episode
 
     async def _run(self, session: Session, told: dict[str, Any]) -> End:
-        """Run the program to its end, or to that of its time, which does not count what it waits for."""
+        """Run the program until it ends or its time is up; time that it waits for replies does not count."""
         running = self.programs.start(told)
         try:
             while (end := await running.end(min(POLL_SECONDS, self.seconds))) is None:
@@ -115,7 +115,7 @@ class HarnessPlayer(Player):
 
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[Endpoint]:
-        """Give the loop's endpoint, which is there from the first episode that is playing to the last."""
+        """Yield the event loop's endpoint, which is open while at least one episode is playing."""
         loop = asyncio.get_running_loop()
         endpoint = self._served.get(loop) or self._served.setdefault(loop, Endpoint())
         endpoint.episodes += 1
@@ -130,9 +130,9 @@ class HarnessPlayer(Player):
 
 
 def _note_end(session: Session, end: End) -> None:
-    """Note how the program ended, and its answer as the last turn.
+    """Record how the program ended, and its answer as the last turn.
 
-    A program that fails because no call or token is left has reached that limit.
+    A program that fails because no call or token is left gets the status of that limit.
     """
     episode, fault, limit = session.episode, end.fault, session.limit
     if fault is None and end.answer is None and episode.task.is_question:
@@ -141,6 +141,6 @@ def _note_end(session: Session, end: End) -> None:
     if fault is not None:
         episode.status, episode.fault = limit or Status.HARNESS_FAULT, fault
         return
-    text = json.dumps(end.answer, ensure_ascii=False)  # which a replay reads
+    text = json.dumps(end.answer, ensure_ascii=False)  # read by a replay
     episode.status = Status.ANSWERED
     episode.turns.append(Turn(Completion([], []), text, given_answer(end.answer)))

@@ -20,15 +20,15 @@ from typing import Any
 from trl_dbbench.errors import ConfigError, EnvironmentFault
 
 OUTPUT_CHARACTERS = 4_000
-"""Characters kept of a program's output, its last ones."""
+"""Number of last characters kept of a program's output."""
 
 END_SECONDS = 10
-"""Seconds for the process that starts the programs to end them."""
+"""Seconds that the process which starts the programs gets to end them, before it is killed."""
 
 
 @dataclass(frozen=True)
 class End:
-    """How a program ended: its answer, or what went wrong with it, and what it printed."""
+    """The end of a program: its answer, or the reason why it failed, and its output."""
 
     answer: Any
     fault: str | None
@@ -36,19 +36,19 @@ class End:
 
 
 class Running:
-    """A program that runs. `end` is its end; `stop` ends it."""
+    """A running program. `end` waits for its end; `stop` ends it."""
 
     def __init__(self, programs: Programs, name: str, log: Path):
         self._programs, self._name, self._log = programs, name, log
-        self._ended: Future[dict[str, Any] | None] = Future()  # `None`: nobody knows
+        self._ended: Future[dict[str, Any] | None] = Future()  # `None`: unknown, as the zygote has died
         self._waiting: asyncio.Future[dict[str, Any] | None] | None = None
 
     def stop(self, why: str) -> None:
-        """End it and all that it has started; `why` becomes its fault."""
+        """End the program and all processes that it has started; `why` becomes its fault."""
         self._programs.ask({"id": self._name, "why": why})
 
     async def end(self, seconds: float) -> End | None:
-        """Wait for its end; `None` if it has not ended after these seconds."""
+        """Wait for the program's end; return `None` if it has not ended after these seconds."""
         self._waiting = self._waiting or asyncio.wrap_future(self._ended)
         await asyncio.wait([self._waiting], timeout=seconds)
         return self._read(self._waiting.result()) if self._waiting.done() else None
@@ -72,7 +72,7 @@ class Programs:
         self._numbers = itertools.count()
         self._running: dict[str, Running] = {}
         self._lock = threading.Lock()  # for `_running`
-        self._writing = threading.Lock()  # another: a full pipe may wait until `note` has read what came back
+        self._writing = threading.Lock()  # a second lock: a write may wait for `note`, which takes the first
         self._folder = tempfile.TemporaryDirectory(prefix="dbbench-harness-", ignore_cleanup_errors=True)
         path = os.pathsep.join(
             filter(None, [str(Path.cwd()), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")])
@@ -118,7 +118,7 @@ class Programs:
             running._ended.set_result(end)
 
     def lose(self) -> None:
-        """Tell all that the process which starts the programs is dead."""
+        """Tell all episodes that the process which starts the programs is dead."""
         with self._lock:
             lost, self._running = list(self._running.values()), {}
         for running in lost:

@@ -1,8 +1,8 @@
-"""An episode's calls: replies of the model as turns, and the messages before them as token ids.
+"""The calls of an episode: the model's replies become turns, the messages before them token ids.
 
-A reply that the program sends back is recognised, by the ids of its calls or by its text, and its sampled ids
-stay as they are. What the template makes of the messages decides which tokens the next reply follows, so a
-history that is rewritten, or a second conversation, is a sequence of its own (see `episode.token_tree`).
+A reply that the program sends back is recognised by the ids of its calls or by its text, and keeps its
+sampled token ids. The tokens that the next reply follows are those of the rendered messages, so a rewritten
+history or a second conversation becomes a separate sequence (see `episode.token_tree`).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from trl_dbbench.episode.tool_calls import after_thoughts, tool_call, well_forme
 from trl_dbbench.episode.types import Completion, Engine, Episode, Request, Status, Turn
 
 STATEMENTS_PER_CALL = 20
-"""Statements that an episode may execute, for each call of the chat API that it has."""
+"""Largest number of statements in an episode, for each call of the chat API that it may make."""
 
 
 class Refused(Exception):
-    """A call that cannot be answered; its text is for the program's author."""
+    """A call that cannot be answered; the message is for the program's author."""
 
 
 class Failed(Exception):
-    """A call during which the database or the engine failed: no fault of the program's."""
+    """A call during which the database or the engine failed, which is not the program's fault."""
 
 
 @dataclass
@@ -47,16 +47,16 @@ class Said:
     calls: dict[str, tuple[str, str]]  # id -> name and arguments
     finish: str
     known: bool = True
-    """Whether its sampled ids are kept when the program sends it back."""
+    """The reply keeps its sampled ids when the program sends it back."""
 
 
 class Session:
     """The open episode of a program.
 
     Args:
-        opening: its sandbox, which is being made.
-        row: its number among those that the engine plays side by side.
-        player: plays it.
+        opening: gives its sandbox, once this is created.
+        row: its index among the episodes that the engine plays in parallel.
+        player: has the chat format, the database and the rules.
     """
 
     def __init__(
@@ -69,27 +69,27 @@ class Session:
         self._tree = TokenTree([])
         self._said: list[Said] = []
         self._statements = 0
-        self._one = asyncio.Lock()  # an episode has one row of the engine's cache
+        self._one = asyncio.Lock()  # one call at a time, as an episode has one row in the engine's cache
         self.closed = False
         self.fault: Exception | None = None
         """The error of the database or the engine, if one has failed."""
-        self._open = 0  # calls that are being answered
-        self._own, self._since = 0.0, time.monotonic()  # seconds without one, and since when there is none
+        self._open = 0  # number of calls being answered
+        self._own, self._since = 0.0, time.monotonic()  # seconds without a call; time when the last one ended
         self.chatting: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """A lock for each request: when it is sent again, it waits for the reply to the first."""
+        """Locks by request: one that is sent again waits for the reply to the first."""
         self.unread: dict[str, list[tuple[Said, int]]] = {}
-        """By their requests, the replies whose client had gone before they came."""
+        """Replies, by request, that came after the client had disconnected."""
         self.limit: Status | None = None
-        """The limit that was reached when a call was refused; `None` if none was."""
+        """The limit for which a call was refused, if any."""
 
     @property
     def own_seconds(self) -> float:
-        """Seconds since the start, without those in which a call was being answered."""
+        """Seconds since the start in which no call was being answered."""
         return self._own + (0.0 if self._open else time.monotonic() - self._since)
 
     @asynccontextmanager
     async def _answering(self) -> AsyncIterator[None]:
-        """Answer calls one after the other."""
+        """Let calls be answered one at a time; `own_seconds` stands still meanwhile."""
         self._own = self.own_seconds
         self._open += 1
         try:
@@ -107,7 +107,7 @@ class Session:
     # --- SQL --------------------------------------------------------------------------------------
 
     async def execute(self, sql: str) -> tuple[QueryResult, str]:
-        """Execute a statement; return its result, and what the protocol would show of it."""
+        """Execute a statement; return its result, and the protocol's observation of it."""
         async with self._answering():
             most = STATEMENTS_PER_CALL * self.max_calls
             if self.closed or self._statements == most:
@@ -142,10 +142,10 @@ class Session:
         stop: Sequence[str],
         calls: bool,
     ) -> tuple[Said, int]:
-        """Sample the next reply; return it and the tokens that it was sampled after.
+        """Sample the next reply; return it and the number of tokens before it.
 
         Args:
-            calls: whether tool calls are read; else they stay in the text.
+            calls: parse tool calls; otherwise they stay in the text.
         """
         async with self._answering():
             number = len(self._said)
@@ -176,13 +176,13 @@ class Session:
             return said, len(ids)
 
     def _room(self, ids: Sequence[int]) -> int:
-        """Return the tokens that may still come, those that the messages bring included."""
+        """Return how many tokens may follow these ids; new ones among them count as used."""
         new = len(ids) - self._tree.find(ids)[0]
         used = len(self._tree.ids) + new - len(self.episode.prompt_ids) if self._said else 0
         return self._rules.room(used, len(ids))
 
     def _place(self, ids: list[int], turn: Turn) -> None:
-        """Put a turn, and what it was sampled after, into the episode and its tree."""
+        """Add a turn, and the tokens that it was sampled after, to the episode and its token tree."""
         new, turn.follows = self._tree.read(ids)
         if self._said:
             self.episode.turns[-1].observation_ids = new
@@ -192,7 +192,10 @@ class Session:
         self.episode.turns.append(turn)
 
     def _replies_in(self, messages: Sequence[dict[str, Any]]) -> dict[int, Turn]:
-        """Return the turns among these messages by their place; of equal texts the last, in their order."""
+        """Return the turns among these messages by the messages' index.
+
+        They are matched from the end, in the order of the turns: of equal replies, the last one counts.
+        """
         found: dict[int, Turn] = {}
         before = len(self._said)
         for place, message in reversed(list(enumerate(messages))):
@@ -229,12 +232,12 @@ class Session:
                 name, arguments = called[0], json.dumps(called[1], ensure_ascii=False)
                 calls[f"{number:09d}"] = (well_formed(name), well_formed(arguments))
         finish = "tool_calls" if calls else "length" if turn.cut_off else "stop"
-        # without the stop text it has other tokens than the sampled ones
+        # cut off before the stop text, it has other tokens than the sampled ones
         return Said(turn, None if calls else content, calls, finish, known=stopped is None)
 
 
 def _written(call: dict[str, Any]) -> tuple[str, str]:
-    """Return a call's name and arguments, as `Said` has them."""
+    """Return a call's name and arguments, in the form of `Said.calls`."""
     function = call["function"]
     arguments = function.get("arguments", "")
     with suppress(ValueError, TypeError, RecursionError):
@@ -244,7 +247,7 @@ def _written(call: dict[str, Any]) -> tuple[str, str]:
 
 
 def _until(completion: Completion, stop: Sequence[str], chat: ChatFormat) -> tuple[Completion, str | None]:
-    """Return a completion up to the token in which a stop text ends, and that text, if there is one."""
+    """Return a completion up to the token in which the first stop text ends, and that text or `None`."""
     begun = chat.text([])
 
     def text(count: int) -> str:

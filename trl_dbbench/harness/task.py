@@ -1,4 +1,4 @@
-"""The task as a program gets it."""
+"""The task, as a program gets it."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 DEFAULT_SECONDS = 300.0
-"""Time limit of a program, in seconds of its own."""
+"""Time limit of a program, in seconds; time in which its calls are being answered does not count."""
 
 
 @dataclass(frozen=True)
 class HarnessTask:
-    """A task, and where the agent's program calls. A command finds the same in `DBBENCH_TASK_FILE`.
+    """A task, and the URLs that the agent's program calls. A command finds it in `DBBENCH_TASK_FILE`.
 
     Args:
-        question: what is asked, or to be changed.
-        tables: the tables' names.
-        messages: the system prompt and the question with its tables, as the protocol asks it.
-        tools: the tools of the protocol, in OpenAI's form; empty for a protocol of texts.
-        base_url: of the chat API: `OpenAI(base_url=task.base_url, api_key=task.api_key)`.
-        api_key: this episode's own; it ends with the episode.
-        model: the name to ask for.
-        sql_url: where SQL is executed, by a POST of `{"sql": ...}` with the key; see `execute`.
-        database_url: the episode's database for a MySQL client of the program's own, such as SQLAlchemy. Each
-            statement takes effect at once.
-        max_calls: most calls of the chat API.
+        question: the question, or the change to make.
+        tables: names of the tables.
+        messages: the system prompt and the question with its tables, as the protocol words them.
+        tools: the protocol's tools in OpenAI's form; empty for text protocols.
+        base_url: URL of the chat API: `OpenAI(base_url=task.base_url, api_key=task.api_key)`.
+        api_key: the episode's own key, which expires when it ends.
+        model: the model's name in requests.
+        sql_url: URL that executes SQL, by a POST of `{"sql": ...}` with the key; see `execute`.
+        database_url: URL of the episode's database for a MySQL client such as SQLAlchemy. Each statement
+            takes effect at once.
+        max_calls: largest number of calls of the chat API.
     """
 
     question: str
@@ -45,12 +45,12 @@ class HarnessTask:
         """Execute one statement in the episode's database.
 
         Returns:
-            `rows`, a list of lists or `None`; `error`, the server's message or `None`; `affected`, the rows
-            that a change matched; `limit`, the limit that has cut `rows` (`rows`, `text`) or ended the
-            statement (`time` and others), or `None`; `text`, what the protocol would show of it.
+            `rows`, a list of lists or `None`; `error`, the server's message or `None`; `affected`, the number
+            of rows that a change matched; `limit`, the limit that cut `rows` (`rows`, `text`) or ended the
+            statement (`time` and others), or `None`; `text`, the observation that the protocol makes of it.
 
         Raises:
-            RuntimeError: if it is not executed, saying why, such as a limit that is reached.
+            RuntimeError: if the statement is not executed; the message says why, as when a limit is reached.
         """
         request = urllib.request.Request(
             self.sql_url,

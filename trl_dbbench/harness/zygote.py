@@ -1,10 +1,11 @@
-"""Starts a process for each episode: `python -m trl_dbbench.harness.zygote HARNESS`.
+"""Start a process for each episode: `python -m trl_dbbench.harness.zygote HARNESS`.
 
-Imports a function once and forks for each line on standard input, which takes milliseconds; a command is
-started by the shell. Lines are JSON: `{"id", "task", "log"}` starts one, `{"id", "why"}` ends one. For each
-process that has ended a line comes back: `{"id", "answer", "fault"}`. At the end of its input it ends all.
+A function is imported once, and each episode's process is forked, which takes milliseconds; a command is
+started by the shell. Lines on standard input are JSON: `{"id", "task", "log"}` starts a process,
+`{"id", "why"}` ends one. For each process that has ended, a line goes to standard output:
+`{"id", "answer", "fault"}`. At the end of the input all processes are ended.
 
-Loads nothing but the standard library and the user's module.
+Apart from the user's module, only the standard library and small modules of this package are imported.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from pathlib import Path
 from typing import IO, Any
 
 POLL_SECONDS = 0.02
-"""Seconds between two looks at the processes, while there are any."""
+"""Seconds between two checks of the processes, while there are any."""
 
 MAX_ANSWER = 1 << 20
-"""Bytes of an answer at most."""
+"""Largest size of an answer, in bytes."""
 
 MAX_FILE = 1 << 30
-"""Bytes of a file at most that a program writes, its output included."""
+"""Largest size of a file that a program writes, its output included, in bytes."""
 
 MAX_VARIABLE = 100_000
-"""Bytes of an environment variable at most; Linux starts no process with a longer one than 128 KiB."""
+"""Bound of an environment variable's size, in bytes; Linux starts no process with one above 128 KiB."""
 
 Start = Callable[[dict[str, Any], str], None]
-"""Plays a task, and writes the answer to a file."""
+"""Function that plays a task and writes the answer to a file."""
 
 
 @dataclass
@@ -47,7 +48,7 @@ class Process:
     pid: int
     answer: str  # the file that it writes
     why: str | None = None
-    """Why it was ended, if it was."""
+    """The reason, if it was ended."""
 
 
 class Zygote:
@@ -98,7 +99,7 @@ class Zygote:
             self._say(name, fault=f"no process can be started: {error}")
 
     def _begin(self, asked: dict[str, Any]) -> Process:
-        """Fork a process for an episode, in a group of its own."""
+        """Fork a process for an episode, in its own process group."""
         answer = f"{asked['log']}.answer"
         if (pid := os.fork()) == 0:
             code = 1
@@ -128,19 +129,19 @@ class Zygote:
 
 
 def kill(process: Process) -> None:
-    """End a process and all that it has started in its group."""
+    """Kill a process and all others in its process group."""
     for end in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError):
             end(process.pid, signal.SIGKILL)
 
 
 def ended(process: Process) -> dict[str, Any] | None:
-    """Return what a process has left, if it has ended."""
+    """Return the answer or fault of a process that has ended, else `None`."""
     pid, status = os.waitpid(process.pid, os.WNOHANG)
     if pid == 0:
         return None
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # what it has started and left
+        os.killpg(process.pid, signal.SIGKILL)  # the processes that it left running
     if process.why is not None:
         return {"fault": process.why}
     if status:
@@ -155,7 +156,7 @@ def ended(process: Process) -> dict[str, Any] | None:
         return {}
 
 
-# --- what is started ----------------------------------------------------------------------------------
+# --- starters -----------------------------------------------------------------------------------------
 
 
 def of_function(name: str) -> Start:
@@ -179,15 +180,15 @@ def of_function(name: str) -> Start:
 def of_command(command: str) -> Start:
     """Return a starter of a shell command.
 
-    What it writes to standard output is its answer; a JSON list there is a list of values or rows.
+    The command's standard output is the answer; a JSON list there is a list of values or rows.
 
     Raises:
-        ValueError: if the shell knows no program of that name.
+        ValueError: if the shell finds no program of that name.
     """
     from trl_dbbench.harness.answer import as_answer
 
     program = command.split()[0]
-    plain = re.fullmatch(r"[\w./+-]+", program)  # others are for the shell to read, such as `A=1 agent`
+    plain = re.fullmatch(r"[\w./+-]+", program)  # leave others to the shell, such as `A=1 agent`
     look = ("/bin/sh", "-c", f"command -v {program}")
     if plain and subprocess.run(look, stdout=subprocess.DEVNULL).returncode:
         raise ValueError(
@@ -213,10 +214,10 @@ def of_command(command: str) -> Start:
 
 
 def environment(task: dict[str, Any], file: str) -> dict[str, str]:
-    """Return the variables that a program finds its task by; the first two are the OpenAI SDK's own.
+    """Return the environment variables that describe the task; the OpenAI SDK reads the first two itself.
 
     Args:
-        file: where the task is written, for variables that are too long.
+        file: file to write the task to, as variables that are too long are left out.
     """
     here = ",".join(filter(None, ["127.0.0.1", *map(os.environ.get, ("no_proxy", "NO_PROXY"))]))
     told = json.dumps(task, ensure_ascii=False)
@@ -247,7 +248,7 @@ def main() -> None:
         signal.signal(each, signal.SIG_IGN)
     harness = sys.argv[1]
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what the user's module prints is no answer
+    os.dup2(2, 1)  # output of the user's module must not end up among the answers
     fault, start = None, None
     try:
         start = of_function(harness) if is_function(harness) else of_command(harness)
@@ -256,7 +257,7 @@ def main() -> None:
     print(json.dumps({"fault": fault}), file=answers, flush=True)
     if start is not None:
         Zygote(start, sys.stdin.buffer, answers).serve()
-    os._exit(0)  # without the threads of the user's module
+    os._exit(0)  # without waiting for threads of the user's module
 
 
 if __name__ == "__main__":
