@@ -52,7 +52,7 @@ class Process:
 
 
 class Zygote:
-    """Starts and watches processes."""
+    """A server that starts and watches processes."""
 
     def __init__(self, start: Start, source: IO[bytes], sink: IO[str]):
         self._start, self._source, self._sink = start, source, sink
