@@ -203,7 +203,7 @@ class Finding:
 
 @dataclass
 class Examined:
-    """A task on a database: executes the gold SQL and other statements, and judges their results.
+    """A task on one database, where the gold SQL and other statements are executed and judged.
 
     Args:
         grader: judges questions instead of the task's own grader.
@@ -287,7 +287,7 @@ def examine(
     """Return the findings about a task.
 
     Args:
-        databases: the first one runs all checks; on the others the gold SQL has to run and give the same.
+        databases: the first one runs all checks; on the others the gold SQL has to run and agree.
 
     Raises:
         EnvironmentFault: if a database fails.

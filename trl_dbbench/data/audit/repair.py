@@ -1,4 +1,4 @@
-"""Search for rows on which the slips that pass for a gold statement give other results than it does.
+"""Find rows on which a gold statement and the slips that pass for it give different results.
 
 As in distilled test suites (Zhong et al., 2020, "Semantic Evaluation for Text-to-SQL with Distilled Test
 Suites"), new rows are close to existing ones: one or two cells get another value of their column, a value
@@ -81,7 +81,7 @@ def repaired(
 
 
 def _search(examined: Examined, strictly: bool) -> tuple[Task, list[Change]] | None:
-    """Change the tables greedily: take each time the candidate after which the fewest slips are right."""
+    """Change the tables greedily: each change is the candidate after which the fewest slips are right."""
     changes: list[Change] = []
     rng = random.Random(examined.task.id)
     slips = slips_of(examined.task)

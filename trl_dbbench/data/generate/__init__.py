@@ -50,7 +50,7 @@ CHUNK = 200
 """Number of tasks made by one worker with one random generator."""
 
 TRIES = 1_000
-"""Tables tried for one task, of which few need more than ten, before there is taken to be none left."""
+"""Tables tried for one task before giving up, as nothing is left to ask; few tasks need more than ten."""
 
 _DRAFTS = 8
 """Drafts tried on one table before another is made."""
@@ -79,13 +79,14 @@ def _plain_task(database: Database, source: Any, plan: Any, question: str, sql: 
 
 @dataclass(frozen=True)
 class Level:
-    """A kind of tasks.
+    """A kind of task.
 
     Args:
         name: prefix of its tasks' ids, and part of the random seed.
         plans: objects with an attribute `skills`.
         source: makes the tables; the `table` of what it returns decides the split.
-        draft: returns a question for tables and a plan, and what the task is made from, such as SQL.
+        draft: returns a question for tables and a plan, and what the task is made from, such as SQL; `None`
+            if the tables do not suit the plan.
         task: makes the task from these; `None` if it is rejected.
     """
 

@@ -178,7 +178,7 @@ def _scalar(d: Draft, derived: bool = False) -> Words | None:
 
 
 def _of_same_kind(d: Draft) -> Words | None:
-    """Return a condition that the category is one of some rows."""
+    """Return a condition that the category occurs in rows that meet another condition."""
     kind = d.item("category")
     if kind is None:
         return None
@@ -204,7 +204,7 @@ def _of_large_group(d: Draft) -> Words | None:
 
 
 def _nested_subquery(d: Draft) -> Words | None:
-    """Return a condition for the second highest value, or the category of the highest; or lowest."""
+    """Return a condition for the second highest (lowest) value, or for the highest's (lowest's) category."""
     item = d.item(*NUMBERS)
     if item is None or len(item.present) < 3:
         return None

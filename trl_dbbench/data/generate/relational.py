@@ -251,7 +251,7 @@ class Draft:
         return Condition(f"{col} {sign} {literal(cell)}", f"with {col.label} {word} {said}")
 
     def cell(self, col: Col, sign: str) -> Any:
-        """Return a value of the column that at most about two thirds of the rows compare with in this way."""
+        """Return one of the column's values as a bound that at most about two thirds of the rows meet."""
         cells = sorted(col.cells, reverse=sign[0] == "<")
         return self.rng.choice(cells[len(cells) // 3 :])
 

@@ -148,7 +148,7 @@ def _type(rng: random.Random, item: Item) -> str:
 
 
 _RESERVED = RESERVED | {"offset", "returning", "class", "unit"}
-"""Names put in backticks: all are reserved in MySQL but the last four; MariaDB reserves two of these."""
+"""Names put in backticks. MySQL reserves all but the last four; of these, MariaDB reserves the first two."""
 
 
 def quoted(name: str) -> str:
