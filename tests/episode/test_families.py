@@ -28,7 +28,14 @@ from trl_dbbench.episode.protocol import (
     get_protocol,
 )
 from trl_dbbench.episode.templates import keeping_variants, knows_thoughts, load_chat_template
-from trl_dbbench.episode.tool_calls import THOUGHT_FIELDS, THOUGHTS, after_thoughts, thought_of, tool_call
+from trl_dbbench.episode.tool_calls import (
+    THOUGHT_FIELDS,
+    THOUGHTS,
+    after_thoughts,
+    has_thought,
+    thought_of,
+    tool_call,
+)
 from trl_dbbench.episode.types import Completion, Turn
 from trl_dbbench.errors import ConfigError
 
@@ -235,6 +242,12 @@ def test_a_mark_after_the_thought_is_text(opened: str, closed: str) -> None:
     sql = f"SELECT '{closed}' FROM t"
     turn = f"{opened}\nI look.\n{closed}\n\n{sql}"
     assert (thought_of(turn), after_thoughts(turn).strip()) == ("I look.", sql)
+
+
+@pytest.mark.parametrize("blanks", ["", "\n", " \n\n"])
+def test_blanks_around_a_turn_are_no_thought(blanks: str) -> None:
+    assert not has_thought(f"{blanks}SELECT 1{blanks}")
+    assert has_thought(f"<think>\n\n</think>\n\nSELECT 1{blanks}")
 
 
 def test_thoughts_switched_off(tokenizer: PreTrainedTokenizerBase) -> None:

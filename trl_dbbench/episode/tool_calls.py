@@ -134,7 +134,7 @@ def has_header(text: str) -> bool:
 
 def has_thought(text: str) -> bool:
     """Return whether a turn has more than `after_thoughts` returns: a thought, perhaps an empty one."""
-    return text.count(_MESSAGE_START) > 1 if has_header(text) else after_thoughts(text).strip() != text
+    return text.count(_MESSAGE_START) > 1 if has_header(text) else after_thoughts(text).strip() != text.strip()
 
 
 def well_formed(text: str) -> str:

@@ -232,7 +232,7 @@ class InProcessBackend:
                 from trl_dbbench.engines.vllm.cpu import use_one_adapter
 
                 use_one_adapter()
-                # it would rewind the random generator after part of a prompt, which a CPU's cannot
+                # vLLM cannot rewind a CPU's random generator after part of a prompt
                 options["enable_chunked_prefill"] = False
                 options["block_size"] = CPU_BLOCK_TOKENS
             else:
