@@ -1,4 +1,4 @@
-"""MySQL's dialect on SQLite, in this process: tables in memory that answer as MySQL 9.7 does, or refuse.
+"""MySQL's dialect on SQLite: in-memory tables in this process that answer as MySQL 9.7 does, or refuse.
 
 ```python
 >>> from trl_dbbench.mysqlite import Column, Connection, Table
@@ -11,9 +11,9 @@ trl_dbbench.mysqlite.errors.StatementError: (1582, "Incorrect parameter count in
 
 ```
 
-A statement is read by MySQL's grammar (`grammar`), parsed by sqlglot (`parse`), refused where MySQL refuses
-it (`checks`, `names`), rewritten for SQLite (`rules`), and run under limits (`guard`). Where it is
-not sure what MySQL answers, it refuses with error 1235. Nothing outside of this package is imported.
+A statement is checked against MySQL's grammar (`grammar`), parsed by sqlglot (`parse`), refused where MySQL
+refuses it (`checks`, `names`), rewritten for SQLite (`rules`), and run under limits (`guard`). If MySQL's
+answer is not certain, it is refused with error 1235. This package imports nothing else of `trl_dbbench`.
 """
 
 from trl_dbbench.mysqlite.connection import TIME_LIMIT, Connection, Limits, Result

@@ -1,4 +1,4 @@
-"""Statements that MySQL refuses although SQLite would answer them, and ONLY_FULL_GROUP_BY."""
+"""Checks for statements that MySQL refuses but SQLite would answer, including ONLY_FULL_GROUP_BY."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from trl_dbbench.mysqlite.names import clause, conditions, named, parts, sources
 from trl_dbbench.mysqlite.parse import text_of
 
 MAX_TABLES_READ = 1_000
-"""Tables that a statement may read when its views and CTEs are expanded."""
+"""Most tables that a statement may read, with its views and CTEs expanded."""
 
 
 def check_target(tree: exp.Expr) -> None:
-    """Raise StatementError for a statement that changes a table and reads it, but for a derived table."""
+    """Raise StatementError for a statement that reads the table it changes, except in a derived table."""
     if not isinstance(tree, exp.Update | exp.Delete | exp.Insert):
         return
     name = (tree.this.this if isinstance(tree.this, exp.Schema) else tree.this).name
@@ -40,7 +40,7 @@ def check_target(tree: exp.Expr) -> None:
 
 
 def check_letters(tree: exp.Expr) -> None:
-    """Raise StatementError for a text with letters whose weight is not known, if it is compared."""
+    """Raise StatementError for a compared text that contains letters of unknown weight."""
     for literal in tree.find_all(exp.Literal):
         if literal.is_string and (odd := unknown_letters([literal.name])):
             above = literal.find_ancestor(exp.Predicate, exp.Anonymous, exp.Case, exp.Ordered)
@@ -50,7 +50,7 @@ def check_letters(tree: exp.Expr) -> None:
 
 
 def check_missing(tree: exp.Expr) -> None:
-    """Raise StatementError for clauses that the embedded database does not have."""
+    """Raise StatementError for clauses that the embedded database does not support."""
     refuse_if(isinstance(tree, exp.Delete) and tree.args.get("using"), "DELETE ... USING")
     for node in tree.find_all(exp.Select, exp.Join, exp.WindowSpec):
         refuse_if(isinstance(node, exp.Join) and node.side.upper() == "FULL", "FULL JOIN")
@@ -63,7 +63,7 @@ def check_missing(tree: exp.Expr) -> None:
 
 
 def _check_field(select: exp.Select) -> None:
-    """Refuse FIELD and ELT in WHERE beside an outer join, which MySQL takes for an inner one then."""
+    """Refuse FIELD and ELT in WHERE with an outer join, which MySQL then treats as an inner join."""
     where = select.args.get("where")
     if where is None or not any(join.side for join in select.args.get("joins") or []):
         return
@@ -72,7 +72,7 @@ def _check_field(select: exp.Select) -> None:
 
 
 def _check_aggregates(select: exp.Select) -> None:
-    """Refuse an aggregate of a column of a query around this one, to which it belongs in MySQL."""
+    """Refuse an aggregate of an outer query's columns: in MySQL, it belongs to the outer query."""
     above = select.find_ancestor(exp.Select)
     own = sources(select) if above is not None else set()
     while above is not None:
@@ -85,14 +85,14 @@ def _check_aggregates(select: exp.Select) -> None:
 
 
 def names_read(tree: exp.Expr) -> list[str]:
-    """Return the tables and views that a statement names, in lower case, each as often as it is named."""
+    """Return the tables and views that a statement names, in lower case, with repetitions."""
     return [table.name.lower() for table in tree.find_all(exp.Table)]
 
 
 def check_size(tree: exp.Expr, views: Mapping[str, list[str]]) -> None:
-    """Raise StatementError for a statement that would be huge with its views and CTEs written out: in a chain
-    of views each of which reads the previous one twice, it grows exponentially. `views` has what each view
-    reads (`names_read`), by its name in lower case."""
+    """Raise StatementError for a statement that is too large with its views and CTEs expanded: a chain of
+    views that each read the previous one twice grows exponentially. `views` maps the name of each view, in
+    lower case, to what it reads (`names_read`)."""
     reads = {name: list(names) for name, names in views.items()}
     for part in tree.find_all(exp.CTE):
         reads.setdefault(part.alias.lower(), []).extend(names_read(part.this))
@@ -109,25 +109,25 @@ def check_size(tree: exp.Expr, views: Mapping[str, list[str]]) -> None:
 
 
 _OF_ROWS = (exp.From, exp.Join, exp.CTE, exp.SetOperation, exp.Subquery, exp.DDL)
-"""Nodes below which a subquery stands for all of its rows."""
+"""Parent nodes of subqueries that provide all of their rows, not a single value."""
 
 
 def single_row(subquery: exp.Expr) -> exp.Expr:
-    """Return a subquery, which fails for several rows if it stands for a value: SQLite takes the first."""
-    if isinstance(subquery.parent, exp.SetOperation):  # where SQLite takes no brackets
+    """Return a subquery that fails for several rows if it is used as a value: SQLite takes the first."""
+    if isinstance(subquery.parent, exp.SetOperation):  # SQLite allows no brackets here
         return exp.select("*").from_(exp.Subquery(this=subquery.this))
     stands = isinstance(subquery.parent, _OF_ROWS) and subquery.arg_key != "on"
     of_rows = subquery.parent is None or stands or listing(subquery)
     if of_rows or _has_one_row(subquery.unnest()):
         return subquery
     above = subquery.find_ancestor(exp.Where, exp.Join, exp.Query)
-    # beside other conditions, MySQL may read it where SQLite does not, or not
+    # among other conditions, MySQL may read it where SQLite does not, or the reverse
     among = isinstance(above, exp.Where | exp.Join) and above.find(exp.Connector) is not None
     if among and _is_dependent(subquery):
         raise unsupported("several rows of a subquery that depends on the query around it")
     rows = exp.select("*").from_(exp.Subquery(this=subquery.this)).limit(2)
     number = exp.Subquery(this=exp.select("COUNT(*)").from_("my_rows"))
-    # MySQL does not read it beside NULL, which what is computed on the other side may be
+    # MySQL does not read it if the other operand is NULL, as a computed one may be
     parent = subquery.parent
     beside = parent.args.get("this") if parent is not None and subquery.arg_key == "expression" else None
     perhaps = isinstance(beside, exp.Expr) and not isinstance(
@@ -146,7 +146,7 @@ def single_row(subquery: exp.Expr) -> exp.Expr:
 
 
 def _is_condition(subquery: exp.Expr) -> bool:
-    """Return whether a condition names only columns of its subqueries. MySQL reads these first."""
+    """Return whether the condition around a subquery has no columns of its own: MySQL reads it first."""
     where = subquery.find_ancestor(exp.Where, exp.Query)
     if not isinstance(where, exp.Where) or where.parent is not subquery.root() or _is_dependent(subquery):
         return False
@@ -156,13 +156,13 @@ def _is_condition(subquery: exp.Expr) -> bool:
 
 
 def _is_dependent(subquery: exp.Expr) -> bool:
-    """Return whether a subquery names the rows around it."""
+    """Return whether a subquery names columns of an outer query."""
     own = {each.alias_or_name for each in subquery.find_all(exp.Table, exp.Subquery)}
     return any(column.table and column.table not in own for column in subquery.find_all(exp.Column))
 
 
 def _has_one_row(query: exp.Expr) -> bool:
-    """Return whether it can be seen that a query has at most one row."""
+    """Return whether a query evidently has at most one row."""
     if not isinstance(query, exp.Select):
         return False
     limit = query.args.get("limit")
@@ -175,7 +175,7 @@ def _has_one_row(query: exp.Expr) -> bool:
 
 
 def check_limits(tree: exp.Expr) -> None:
-    """Raise StatementError for LIMIT in a subquery of IN, ANY or ALL, and names for numbers of LAG."""
+    """Raise StatementError for LIMIT in a subquery of IN, ANY or ALL, and for a name as LAG's offset."""
     for shifted in tree.find_all(exp.Lag, exp.Lead):
         offset = shifted.args.get("offset")
         if isinstance(offset, exp.Column) and not offset.table:
@@ -188,7 +188,7 @@ def check_limits(tree: exp.Expr) -> None:
 
 
 def check_contexts(tree: exp.Expr) -> None:
-    """Raise StatementError for an aggregate or a window function where there are no groups for it."""
+    """Raise StatementError for an aggregate or a window function where MySQL does not allow it."""
     for node in tree.find_all(exp.AggFunc, exp.Anonymous, exp.Window):
         window = isinstance(node, exp.Window)
         of_window = isinstance(node.parent, exp.Window) and node.arg_key == "this"
@@ -222,7 +222,7 @@ def check_contexts(tree: exp.Expr) -> None:
 
 
 def check_windows(tree: exp.Expr) -> None:
-    """Raise StatementError for a window that is sorted by the place of a column."""
+    """Raise StatementError for a window that is sorted or partitioned by the position of a column."""
     for window in tree.find_all(exp.Window):
         keys = [term.this for term in clause(window, "order")] + (window.args.get("partition_by") or [])
         if any(isinstance(key, exp.Literal) and key.is_int for key in keys):
@@ -243,7 +243,7 @@ def _is_aggregate(node: exp.Expr) -> bool:
 
 
 def listing(query: exp.Expr) -> exp.Expr | None:
-    """Return the IN, ANY, ALL or EXISTS whose rows a query is."""
+    """Return the IN, ANY, ALL or EXISTS that a query provides the rows for, or `None`."""
     above = query.parent
     while isinstance(above, exp.Subquery):
         query, above = above, above.parent
@@ -257,11 +257,11 @@ _INNER = (exp.AggFunc, exp.Window, exp.Query, exp.Subquery)
 _MODE = "this is incompatible with sql_mode=only_full_group_by"
 
 MAX_COMPARED_NODES = 100
-"""Nodes of an expression that is compared with those in GROUP BY, which takes time."""
+"""Most nodes of an expression that is compared with those in GROUP BY, as this takes time."""
 
 
 def check_groups(tree: exp.Expr, tables: Sequence[TableColumns] = ()) -> None:
-    """Raise StatementError for a column outside of aggregates that has several values in a group."""
+    """Raise StatementError for a nonaggregated column that may have several values in a group."""
     selects = list(tree.find_all(exp.Select))
     for select in selects:
         _check_having(select, tables)
@@ -338,7 +338,7 @@ def _folds(node: exp.Expr) -> bool:
 
 
 def _is_aggregated(node: exp.Expr) -> bool:
-    """Return whether an aggregate stands in an expression. Subqueries and window functions do not count."""
+    """Return whether an expression contains an aggregate. Subqueries and window functions do not count."""
     if isinstance(node, exp.Window):
         return any(map(_is_aggregated, [*node.this.iter_expressions(), *list(node.iter_expressions())[1:]]))
     if isinstance(node, exp.AggFunc) or (isinstance(node, exp.Anonymous) and node.name.upper() in AGGREGATES):
@@ -347,12 +347,12 @@ def _is_aggregated(node: exp.Expr) -> bool:
 
 
 def _is_listed(select: exp.Select) -> bool:
-    """Return whether a query lists rows for IN or EXISTS: MySQL passes over its GROUP BY and ORDER BY."""
+    """Return whether a query provides rows for IN or EXISTS: MySQL ignores its GROUP BY and ORDER BY."""
     return listing(select) is not None and not select.args.get("having")
 
 
 def _sort_keys(select: exp.Select) -> Iterator[exp.Expr]:
-    """Return the keys of ORDER BY, with NULL for places in the SELECT list and for aliases."""
+    """Yield the keys of ORDER BY, with NULL for positions in the SELECT list and for aliases."""
     aliases = {each.alias.lower() for each in select.expressions if each.alias}
     for key in (term.this for term in clause(select, "order")):
         alias = isinstance(key, exp.Column) and not key.table and key.name.lower() in aliases
@@ -375,12 +375,12 @@ class _Single:
             key = _bare(key.unalias())
             self._add(key)
             alias = isinstance(key, exp.Column) and not key.table and key.name.lower() in aliases
-            if alias and key.name.lower() not in known:  # a column goes before an alias
+            if alias and key.name.lower() not in known:  # a column takes precedence over an alias
                 self._add(_bare(aliases[key.name.lower()]))
         self._follow(list(_equalities(select)) if follow else [])
 
     def loose(self, node: exp.Expr) -> Iterator[str]:
-        """Return the columns in an expression with several values. A key of GROUP BY counts as a whole."""
+        """Yield the columns in an expression that may have several values. A whole GROUP BY key has one."""
         written = _normal(_bare(node)) if self._expressions else None
         if written is None or not any(map(written.may_be, self._expressions)):
             yield from self._loose(node)
@@ -389,7 +389,7 @@ class _Single:
         if _folds(node):
             return
         if isinstance(node, exp.Anonymous) and node.name.upper() in ("TIMESTAMPDIFF", "TIMESTAMPADD"):
-            for child in node.expressions[1:]:  # the first is a unit, and no column
+            for child in node.expressions[1:]:  # the first is a unit, not a column
                 yield from self._loose(child)
         elif isinstance(node, exp.Column | exp.Star):
             of_rows = isinstance(node, exp.Star) and isinstance(node.parent, exp.Count)
@@ -409,7 +409,7 @@ class _Single:
                 yield from self._loose(child)
 
     def inside(self, query: exp.Expr) -> Iterator[str]:
-        """Return the columns of this query that a subquery names."""
+        """Yield the columns of this query that a subquery names and that may have several values."""
         inner = {each.alias_or_name for each in query.find_all(exp.Table, exp.Subquery)}
         for column in query.find_all(exp.Column):
             own = column.find_ancestor(exp.Select)
@@ -425,7 +425,7 @@ class _Single:
             self._expressions.append(written)
 
     def _has(self, node: exp.Expr) -> bool:
-        """Return whether it is a column with a single value, such as one of a query around this one."""
+        """Return whether a node is a column with a single value, such as one of an outer query."""
         if not isinstance(node, exp.Column) or isinstance(node.this, exp.Star):
             return False
         outer = bool(node.table) and node.table not in self._sources
@@ -449,7 +449,7 @@ class _Single:
 
 
 def _bare(node: exp.Expr) -> exp.Expr:
-    """Return an expression without brackets; one in a subquery without a table is the same to MySQL."""
+    """Return an expression without brackets. To MySQL, one in a subquery without a table is the same."""
     inner = node.unnest()
     while isinstance(inner, exp.Select) and len(inner.expressions) == 1:
         if not all(isinstance(each, exp.Table) and each.name.upper() == "DUAL" for each in parts(inner)):
@@ -491,11 +491,11 @@ def _keyed(select: exp.Select, tables: Sequence[TableColumns]) -> Iterator[_Keye
 
 
 def _equalities(select: exp.Select) -> Iterator[tuple[exp.Column, Any]]:
-    """Return the columns that WHERE or ON makes equal to something, and to what."""
+    """Yield the columns that WHERE or ON equates with an expression, and that expression."""
     for name in (name for join in select.args.get("joins") or [] for name in join.args.get("using") or []):
         yield exp.column(name.name), exp.column(name.name)
     for condition, join in conditions(select):
-        # of an outer join, the rows of one side remain whatever the condition says
+        # an outer join keeps the rows of one side whatever the condition says
         bound = {"LEFT": join.alias_or_name, "RIGHT": ""}.get(join.side.upper()) if join else None
         for each in terms(condition.unnest()):
             one = isinstance(each, exp.In) and len(each.expressions) == 1
@@ -506,7 +506,7 @@ def _equalities(select: exp.Select) -> Iterator[tuple[exp.Column, Any]]:
 
 
 def _has_constant_condition(select: exp.Select) -> bool:
-    """Return whether WHERE or ON holds a constant. If it is false, MySQL forgets what else they say."""
+    """Return whether WHERE or ON has a constant condition. If it is false, MySQL ignores the others."""
     every = (term for condition, _ in conditions(select) for term in terms(condition))
     return any(_is_constant(term) and text_of(term) not in ("1", "TRUE", "1 = 1") for term in every)
 
@@ -516,7 +516,7 @@ def _is_constant(node: exp.Expr) -> bool:
 
 
 def _same(column: exp.Column, other: exp.Expr) -> bool:
-    """Return whether two columns may be the same, or the other is a star that stands for it as well."""
+    """Return whether two columns may be the same; a `*` includes any column."""
     if isinstance(other, exp.Star):
         return True
     return (
@@ -527,7 +527,7 @@ def _same(column: exp.Column, other: exp.Expr) -> bool:
 
 
 def _outermost(node: exp.Expr, kind: type[E]) -> Iterator[E]:
-    """Return the nodes of a kind in an expression, outside of aggregates and subqueries."""
+    """Yield the nodes of a type in an expression, outside of aggregates and subqueries."""
     if isinstance(node, kind):
         yield node
     elif not (isinstance(node, _INNER) or _folds(node)):
@@ -537,19 +537,19 @@ def _outermost(node: exp.Expr, kind: type[E]) -> Iterator[E]:
 
 @dataclass(frozen=True)
 class _Written:
-    """An expression in one fixed spelling without the tables of its columns, and these, perhaps empty."""
+    """An expression's normalized text without the tables of its columns, and these tables, some empty."""
 
     text: str
     tables: tuple[str, ...]
 
     def may_be(self, other: _Written) -> bool:
-        """Return whether both are the same; a column without a table may be of any table."""
+        """Return whether both may be the same; a column without a table may be of any table."""
         pairs = zip(self.tables, other.tables, strict=True) if self.text == other.text else [("a", "b")]
         return all(one == another or not one or not another for one, another in pairs)
 
 
 def _normal(node: exp.Expr) -> _Written | None:
-    """Return the spelling of an expression, `None` for a very long one."""
+    """Return the normalized text of an expression, `None` for a very large one."""
     if next(islice(node.walk(), MAX_COMPARED_NODES, None), None) is not None:
         return None
     copy, of_tables = node.copy(), []

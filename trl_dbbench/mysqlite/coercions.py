@@ -1,5 +1,5 @@
-"""Values of one type in the place of another, as MySQL converts and compares them. The rules hand in nodes
-whose kinds are known (`kinds`), and get nodes that call the functions of `functions`."""
+"""Conversion and comparison of values of different types, as in MySQL. The rules pass nodes whose kinds are
+known (`kinds`), and get back nodes that call the functions of `functions`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trl_dbbench.mysqlite.values import COLLATION, number
 
 
 def call(name: str, *arguments: exp.Expr | int | str | None) -> exp.Anonymous:
-    """Return a call of one of our functions. `None` is no argument, an int or a str a constant."""
+    """Return a call of one of our functions. A `None` is left out; an int or str becomes a constant."""
     given = [each for each in arguments if each is not None]
     return exp.Anonymous(
         this=f"my_{name}",
@@ -34,7 +34,7 @@ def call(name: str, *arguments: exp.Expr | int | str | None) -> exp.Anonymous:
 
 
 def as_text(node: exp.Expr) -> exp.Expr:
-    """Return a number as MySQL writes it, with all places of a decimal; anything else is a text already."""
+    """Return a number as a text, with all places of a decimal. Return anything else unchanged."""
     kind = kind_of(node)
     if kind.name not in ("decimal", "float"):
         return node
@@ -54,7 +54,7 @@ def as_text(node: exp.Expr) -> exp.Expr:
 
 
 def _chosen(node: exp.Expr) -> list[tuple[exp.Expr, str]]:
-    """Return the nodes and arguments among which CASE or IF chooses: MySQL writes each by its type."""
+    """Return the results of CASE or IF, as pairs of node and argument: MySQL writes each by its own type."""
     if isinstance(node, exp.Case):
         default = [(node, "default")] if node.args.get("default") is not None else []
         return [*((branch, "true") for branch in node.args["ifs"]), *default]
@@ -64,8 +64,8 @@ def _chosen(node: exp.Expr) -> list[tuple[exp.Expr, str]]:
 
 
 def as_number(node: exp.Expr) -> exp.Expr:
-    """Return a date as the number 20200131, or 20200131235959. Of dates chosen among texts, MySQL decides
-    which they are: raise StatementError."""
+    """Return a date as the number 20200131 or 20200131235959. Raise StatementError for a choice among dates
+    and texts, which MySQL may read either way."""
     if (
         kind_of(node).name == "text"
         and chooses(node)
@@ -76,7 +76,7 @@ def as_number(node: exp.Expr) -> exp.Expr:
 
 
 def numeric(node: exp.Expr, check: str = "FULL_NUMBER") -> exp.Expr:
-    """Return a value in the place of a number, which must be one in a statement that changes rows."""
+    """Return a value to use as a number. In a statement that changes rows, a text must be a number."""
     return as_number(node) if is_moved(node) else in_change(as_number(node), check)
 
 
@@ -84,13 +84,13 @@ _MOVING = frozenset({"my_DATE_ADD", "my_DATE_SUB", "my_FULL_DATE_ADD", "my_FULL_
 
 
 def is_moved(node: exp.Expr) -> bool:
-    if isinstance(node, exp.Case) and node.args.get("default") is not None:  # of `unless_null`
+    if isinstance(node, exp.Case) and node.args.get("default") is not None:  # made by `unless_null`
         return is_moved(node.args["default"])
     return isinstance(node, exp.Anonymous) and node.this in _MOVING
 
 
 def strict_truths(tree: exp.Expr) -> None:
-    """Check texts in the place of truth values in a change of rows: they must be numbers."""
+    """Check texts used as truth values in a statement that changes rows: they must be numbers."""
     for node in list(tree.find_all(exp.Connector, exp.Not, exp.Where, exp.If, exp.Is)):
         of_value = (
             isinstance(node, exp.If) and isinstance(node.parent, exp.Case) and node.parent.this is not None
@@ -104,7 +104,7 @@ def strict_truths(tree: exp.Expr) -> None:
 
 
 def exact(node: exp.Expr, kind: Kind, places: int | None = None) -> exp.Expr:
-    """Return a computed decimal, rounded to its places, or to `places`: floats differ in the 16th digit."""
+    """Return a computed decimal, rounded to its places or to `places`: floats differ in the 16th digit."""
     if kind.name != "decimal" or not kind.places:
         return node
     new = call("DECIMAL", node, kind.places if places is None else places)
@@ -113,7 +113,7 @@ def exact(node: exp.Expr, kind: Kind, places: int | None = None) -> exp.Expr:
 
 
 def unified(node: exp.Expr, kind: Kind) -> exp.Expr:
-    """Return a value of CASE, COALESCE or UNION as the kind that all their values have together."""
+    """Return a value of CASE, COALESCE or UNION, converted to the common kind of all their values."""
     own = kind_of(node)
     if kind == DATETIME and own == DATE:
         new: exp.Expr = call("MOMENT", node)
@@ -128,7 +128,7 @@ def unified(node: exp.Expr, kind: Kind) -> exp.Expr:
 
 
 def sure_decimal(node: exp.Expr, kind: Kind) -> exp.Expr:
-    """Return a value for a column. As a text, a computed decimal that is 0 has its places or not."""
+    """Return a value to store; refuse a computed decimal 0 as a text, whose places MySQL may not write."""
     if kind.name != "text" or not _is_computed_decimal(node):
         return node
     chosen = [part.args[name] for part, name in _chosen(node)]
@@ -142,8 +142,8 @@ def _is_computed_decimal(node: exp.Expr) -> bool:
 
 
 def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr]:
-    """Return the sides of a comparison, read as dates where one is a date. With `strict`, an unreadable
-    constant date is an error, as with `=`; in a change of rows, a text beside a number must be one."""
+    """Return the operands of a comparison, read as dates if one is a date. With `strict`, an unreadable
+    constant date is an error, as with `=`. In a change of rows, a text compared with a number must be one."""
     kinds = [kind_of(node) for node in nodes]
     pairs = list(zip(nodes, kinds, strict=True))
     if not any(kind.is_moment for kind in kinds):
@@ -175,9 +175,9 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
             read.append(node)
         else:
             checked = strict and kind.name == "text" and (is_in_change(node) or not _differs(node))
-            # beside a date, MySQL reads the date alone of a text, if both may differ from row to row
+            # MySQL ignores the time in a text compared with a date, if both may differ from row to row
             day = len(nodes) == 2 and DATE in kinds and kind.name == "text" and all(map(_differs, nodes))
-            # MySQL makes NULL, and not the lowest date, of some texts that are not dates
+            # MySQL reads some texts that are not dates as NULL, not as the lowest date
             sure = kind.name == "text" and chooses(node) and _differs(node)
             name = "FULL_MOMENT" if checked else "SURE_MOMENT" if sure else "MOMENT"
             of_day = "FULL_DAY_OF" if is_in_change(node) else "DAY_OF"
@@ -191,20 +191,20 @@ def _differs(node: exp.Expr) -> bool:
 
 
 def chooses(node: exp.Expr) -> bool:
-    """Return whether an expression gives one of several values as it is."""
+    """Return whether an expression returns one of several values unchanged."""
     name = node.name.upper().removeprefix("MY_") if isinstance(node, exp.Anonymous) else ""
     named = name in ("IFNULL", "NULLIF", "IF", "GREATEST", "LEAST", "ELT")
     return named or isinstance(node.unnest(), exp.If | exp.Case | exp.Coalesce)
 
 
 def is_in_change(node: exp.Expr) -> bool:
-    """Return whether a node stands in a statement that changes rows, where MySQL is strict."""
+    """Return whether a node is in a statement that changes rows, where MySQL is strict."""
     change = node.find_ancestor(exp.Insert, exp.Update, exp.Delete)
     return change is not None and not change.args.get("ignore")
 
 
 def in_change(node: exp.Expr, check: str = "FULL_NUMBER") -> exp.Expr:
-    """Return a text in the place of a number, or for another `check` of a date. In a change, all of it is."""
+    """Return a text used as a number, or as a date by another `check`, checked in a change of rows."""
     kind = kind_of(node)
     if kind.name != "text" or not is_in_change(node):
         return node
@@ -224,12 +224,12 @@ def in_change(node: exp.Expr, check: str = "FULL_NUMBER") -> exp.Expr:
     if check in ("FULL_NUMBER", "FULL_BEGUN_DECIMAL") and isinstance(node, exp.Literal):
         if is_number(node.name):
             return node
-        check = check.replace("BEGUN_", "")  # MySQL minds what comes behind the number in a constant
+        check = check.replace("BEGUN_", "")  # in a constant, MySQL also checks what follows the number
     return keep_kind(call(check, node), node)
 
 
 def _may_be_stored(node: exp.Expr) -> bool:
-    """Return whether MySQL may have stored a text made of TEXT. It reads what is stored without an error."""
+    """Return whether MySQL may have stored a text made from TEXT, which it then reads without an error."""
     above = node.find_ancestor(exp.Window, exp.Query)
     stored = isinstance(above, exp.Window) or (isinstance(above, exp.Select) and above.args.get("group"))
     return bool(stored) and reads_long_text(node)
@@ -245,24 +245,24 @@ def is_check(node: exp.Anonymous) -> bool:
 
 
 def doubt(check: exp.Anonymous) -> None:
-    """Make a check refuse, for where MySQL may pass over its failure."""
+    """Make a check refuse instead of failing, where MySQL may ignore the failure."""
     check.set("this", f"my_{DOUBTFUL}{check.this.removeprefix('my_').removeprefix(DOUBTFUL)}")
 
 
 def is_early(node: exp.Expr) -> bool:
-    """Return whether it is a constant that MySQL reads before any row."""
+    """Return whether a node is a constant that MySQL reads before any row."""
     return bool(node.meta.get("early"))
 
 
 def unless_null(earlier: Sequence[exp.Expr], computed: exp.Expr) -> exp.Expr:
-    """Return NULL where one of `earlier` is, and else `computed`, which MySQL looks at only then."""
+    """Return NULL if one of `earlier` is NULL, else `computed`, which MySQL evaluates only then."""
     tests = [exp.Is(this=exp.paren(each.copy()), expression=exp.null()) for each in earlier]
     return exp.Case(ifs=[exp.If(this=test, true=exp.null()) for test in tests], default=computed)
 
 
 def check_numbers(nodes: Sequence[exp.Expr]) -> None:
-    """Raise StatementError for a number, in a change of rows, beside a date if it is not one, and beside a
-    column that stands beside a text as well, which MySQL may put in its place."""
+    """Raise StatementError, in a change of rows, for a number that is compared with a date and is not one, or
+    with a TEXT column that is also compared with a constant text, which MySQL may put in its place."""
     for node in nodes if any(kind_of(each).is_number for each in nodes) else ():
         if isinstance(node, exp.Column) and kind_of(node).silent and is_in_change(node) and _has_text(node):
             raise unsupported("a column beside a number and a text in a statement that changes rows")
@@ -281,7 +281,7 @@ def check_numbers(nodes: Sequence[exp.Expr]) -> None:
 
 
 def _has_text(column: exp.Column) -> bool:
-    """Return whether the condition in which a column stands also compares it with a constant text."""
+    """Return whether the condition that contains a column also compares it with a constant text."""
     where = column.find_ancestor(exp.Where)
     others = where.find_all(exp.Column) if where is not None else ()
     for other in others:
@@ -294,7 +294,7 @@ def _has_text(column: exp.Column) -> bool:
 
 
 def _constant(node: exp.Literal, strict: bool) -> str | None:
-    """Return a constant as a date and time, or `None`."""
+    """Return a constant as a date and time, or `None` if it is not one; an error for a text if `strict`."""
     found = moment(node.name)
     if found is None and strict and node.is_string:
         raise incorrect(node.name)
@@ -337,7 +337,7 @@ def _comparison(name: str) -> Callable[[exp.Expr], exp.Expr]:
         sides = comparable([left, right], strict=True)
         if is_in_change(node):
             if sides[0] == sides[1] and may_fail(sides[0]):
-                raise unsupported("what may fail beside itself")  # MySQL need not read it
+                raise unsupported("what may fail beside itself")  # MySQL may not read it
             sides = _read_early(node, sides)
             _doubt(sides)
         return _lazy(name, sides, is_in_change(node))
@@ -346,7 +346,7 @@ def _comparison(name: str) -> Callable[[exp.Expr], exp.Expr]:
 
 
 def _unwrap(node: exp.Expr) -> None:
-    """Take the brackets off the columns and constants that a node compares."""
+    """Remove the brackets around columns and constants that a node compares."""
     for each in list(node.iter_expressions()):
         inner = each.unnest()
         if isinstance(each, exp.Paren) and isinstance(inner, exp.Column | exp.Literal):
@@ -354,8 +354,8 @@ def _unwrap(node: exp.Expr) -> None:
 
 
 def _read_early(node: exp.Expr, sides: list[exp.Expr]) -> list[exp.Expr]:
-    """Return the sides of a comparison in a statement that changes rows. A constant text beside a column of
-    numbers is read before any row, if the comparison is part of a condition."""
+    """Return the operands of a comparison in a statement that changes rows. A constant text compared with a
+    column of numbers is read before any row, if the comparison is part of a condition."""
     for n, (own, column) in enumerate(((node.this, node.expression), (node.expression, node.this))):
         kind, literal = kind_of(column), own.unnest()
         if not isinstance(column.unnest(), exp.Column) or not kind.is_number:
@@ -372,7 +372,7 @@ def _read_early(node: exp.Expr, sides: list[exp.Expr]) -> list[exp.Expr]:
 
 
 def _doubt(sides: list[exp.Expr]) -> None:
-    """Refuse what fails in a query or a constant beside a column: if that is a key, MySQL passes over it."""
+    """Refuse what fails in a query or constant compared with a column: for a key, MySQL ignores it."""
     for value, column in (sides, reversed(sides)):
         computed = value.find(exp.Query) is not None or value.find(exp.Column) is None
         if isinstance(column, exp.Column) and computed:
@@ -383,8 +383,8 @@ def _doubt(sides: list[exp.Expr]) -> None:
 
 
 def _is_condition(node: exp.Expr) -> bool:
-    """Return whether a node stands in WHERE or HAVING of a query of tables. Raise StatementError for one of
-    derived tables: MySQL reads their columns early or not."""
+    """Return whether a node is in WHERE or HAVING of a query on tables. Raise StatementError for a query on
+    derived tables or with CTEs, whose columns MySQL may or may not read early."""
     above = node.find_ancestor(exp.Where, exp.Having, exp.AggFunc, exp.Query, exp.DML)
     if not isinstance(above, exp.Where | exp.Having):
         return False
@@ -398,7 +398,7 @@ def _is_condition(node: exp.Expr) -> bool:
 
 
 def _of_rows(name: str, left: exp.Tuple, right: exp.Expr, node: exp.Expr) -> exp.Expr | None:
-    """Return a comparison of rows cell by cell, `None` where SQLite's does: all cells are of like types."""
+    """Return a comparison of rows cell by cell, or `None` if SQLite's will do, as all types are alike."""
     if not isinstance(right, exp.Tuple) or len(left.expressions) != len(right.expressions):
         return None
     pairs = list(zip(left.expressions, right.expressions, strict=True))
@@ -407,20 +407,20 @@ def _of_rows(name: str, left: exp.Tuple, right: exp.Expr, node: exp.Expr) -> exp
     refuse_if(name not in ("EQ", "NE"), "an order of rows with values of different types")
     equalities = [exp.EQ(this=one, expression=other) for one, other in pairs]
     for each in equalities:
-        each.parent = node.parent  # where it is to stand
+        each.parent = node.parent  # it will be inserted there
     equal = exp.paren(exp.and_(*map(_comparison("EQ"), equalities), copy=False))
     return exp.Not(this=equal) if name == "NE" else equal
 
 
 def _binary(node: exp.Expr) -> exp.Expr:
-    """Return a comparison by bytes, but not with a number: MySQL compares numbers as numbers."""
+    """Return a comparison by bytes. Refuse one with a number or date: MySQL does not compare its bytes."""
     if any(kind_of(each).is_number or kind_of(each).is_moment for each in (node.this, node.expression)):
         raise unsupported("a number or a date beside BINARY or a collation")
     return node
 
 
 def _lazy(name: str, sides: list[exp.Expr], in_change: bool) -> exp.Expr:
-    """Return a comparison; behind NULL, MySQL does not look at what may fail in a change of rows."""
+    """Return a comparison. After a NULL, MySQL does not evaluate what may fail in a change of rows."""
     compared = call(name, *sides)
     if not in_change or not any(may_fail(side) and not is_early(side) for side in sides[1:]):
         return compared
@@ -429,7 +429,7 @@ def _lazy(name: str, sides: list[exp.Expr], in_change: bool) -> exp.Expr:
 
 
 def _quantified(name: str, left: exp.Expr, right: exp.Any | exp.All) -> exp.Expr:
-    """Return `a < ALL (SELECT ...)`, true for no row, or `a < ANY (...)`, true for one row."""
+    """Return `a < ALL (SELECT ...)`, true if no row breaks it, or `a < ANY (...)`, true if a row meets it."""
     own, theirs = kind_of(left), [kind for _, kind in right.this.unnest().meta.get("row", ())]
     refuse_if(not all(_alike(own, each) for each in theirs), "ANY and ALL of rows of another type")
     rows = exp.CTE(
@@ -453,7 +453,7 @@ def _in(node: exp.Expr) -> exp.Expr:
         return node
     if node.args.get("query"):
         rows = node.args["query"].unnest()
-        if node.args["query"].this is not rows:  # in two brackets, which to SQLite is one value
+        if node.args["query"].this is not rows:  # SQLite takes double brackets for a single value
             node.set("query", exp.Subquery(this=rows))
         node.set("this", collated(_beside_rows(node)))
         return node
@@ -477,7 +477,7 @@ def _in(node: exp.Expr) -> exp.Expr:
 
 
 def _in_rows(node: exp.Expr) -> exp.Expr:
-    """Return a row IN rows, as a comparison with each of them where their cells are of different types."""
+    """Return a row IN rows, as a comparison with each of them if their cells are of different types."""
     left, query = node.this, node.args.get("query")
     if query is not None:
         kinds = [kind for _, kind in query.unnest().meta.get("row", ())]
@@ -496,7 +496,7 @@ def _alike(one: Kind, other: Kind) -> bool:
 
 
 def _beside_rows(node: exp.Expr) -> exp.Expr:
-    """Return the value that is looked for in a query's rows, as their kind, or make them its kind."""
+    """Return the value that IN looks up in a query's rows, as their kind, or convert them to its kind."""
     value, kinds = node.this, [kind for _, kind in node.args["query"].unnest().meta.get("row", ())]
     own, theirs = kind_of(value), kinds[0] if len(kinds) == 1 else UNKNOWN
     if _alike(own, theirs) or {own.name, theirs.name} & {"null", "unknown"}:
@@ -504,7 +504,7 @@ def _beside_rows(node: exp.Expr) -> exp.Expr:
     if own.name == "text" and theirs.is_number:
         read = call("CAST_DOUBLE", in_change(value))
         for check in filter(is_check, list(read.find_all(exp.Anonymous))):
-            doubt(check)  # for no rows, MySQL reads nothing
+            doubt(check)  # if there are no rows, MySQL reads nothing
         return read
     rows = node.args["query"].unnest()
     plain = isinstance(rows, exp.Select) and not rows.args.get("having") and not rows.is_star
@@ -534,7 +534,7 @@ def _between(node: exp.Expr) -> exp.Expr:
     ):
         raise unsupported("a text BETWEEN dates in a statement that changes rows")
     compared = comparable(sides)
-    if number and text:  # all of them are numbers then
+    if number and text:  # then all are compared as numbers
         compared = [
             call("CAST_DOUBLE", each) if kind.name == "text" else each
             for kind, each in zip(kinds, compared, strict=True)
@@ -564,7 +564,7 @@ def _regexp(node: exp.Expr) -> exp.Expr:
     function = isinstance(node.this, exp.Func) and not isinstance(node.this, exp.Case | exp.If)
     refuse_if(
         function and node.this.find(exp.Null), "REGEXP of a function of NULL"
-    )  # without a character set
+    )  # it has no character set
     exact = is_binary(node.this) or is_binary(node.expression)
     return call(
         "REGEXP_LIKE", as_text(_bare(node.this)), as_text(_bare(node.expression)), "c" if exact else ""
@@ -572,7 +572,7 @@ def _regexp(node: exp.Expr) -> exp.Expr:
 
 
 def _case(node: exp.Expr) -> exp.Expr:
-    """Return `CASE a WHEN b THEN x ...` by the number of the value that equals a."""
+    """Return `CASE a WHEN b THEN x ...` as a CASE on the position of the value that equals a."""
     subject = node.this
     if subject is not None:
         of_dates = any(kind_of(branch.this).is_moment for branch in node.args["ifs"])
@@ -597,7 +597,7 @@ def _if(node: exp.Expr) -> exp.Expr:
 
 
 def _chain(node: exp.Expr, kind: type[exp.Expr]) -> Iterator[exp.Expr]:
-    """Return the sides of a chain of AND, or of OR."""
+    """Yield the operands of a chain of AND or of OR."""
     for side in (node.this.unnest(), node.expression.unnest()):
         if isinstance(side, kind):
             yield from _chain(side, kind)
@@ -606,19 +606,19 @@ def _chain(node: exp.Expr, kind: type[exp.Expr]) -> Iterator[exp.Expr]:
 
 
 def _may_be_known(side: exp.Expr) -> bool:
-    """Return whether MySQL may know a condition by a column's type, as `id IS NULL` or `i = 1.5`."""
+    """Return whether MySQL may decide a condition by a column's type, as `id IS NULL` or `i = 1.5`."""
     numbers = [each for each in side.find_all(exp.Literal) if not each.is_string]
     odd = any(not each.name.isdecimal() or int(each.name) >= 2**31 for each in numbers)
     return odd or isinstance(side.this if isinstance(side, exp.Not) else side, exp.Is)
 
 
 def _connector(node: exp.Expr) -> exp.Expr:
-    """Return AND or OR. MySQL knows what a constant makes of them, and may not look at the other side."""
+    """Return AND or OR. MySQL may decide it by a constant and not evaluate the other operands."""
     above = node.parent
     while isinstance(above, exp.Paren):
         above = above.parent
     if type(above) is type(node) or not is_in_change(node):
-        return node  # one of a chain is looked at with all of it
+        return node  # the top of a chain checks all of it
     sides = list(_chain(node, type(node)))
     constant = any(side.find(exp.Column, exp.Query) is None for side in sides) and any(map(may_fail, sides))
     early = any(is_early(each) for side in sides for each in side.find_all(exp.Anonymous))
@@ -633,7 +633,7 @@ def _connector(node: exp.Expr) -> exp.Expr:
 
 
 def _is_equality(side: exp.Expr) -> bool:
-    """Return whether a column equals a constant, which MySQL looks at before other conditions of AND."""
+    """Return whether a condition equates a column and a constant, which MySQL evaluates first in AND."""
     sides = side.expressions if isinstance(side, exp.Anonymous) and side.this in ("my_EQ", "my_IN") else []
     constant = any(each.find(exp.Column, exp.Query) is None for each in sides)
     return len(sides) == 2 and constant and any(isinstance(each, exp.Column) for each in sides)
@@ -656,4 +656,4 @@ COMPARISONS: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     exp.Case: _case,
     exp.If: _if,
 }
-"""The rules of `rules` for them."""
+"""Translation rules for comparisons, by node type (see `rules`)."""

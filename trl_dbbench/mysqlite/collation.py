@@ -1,7 +1,7 @@
-"""Texts as MySQL's collation utf8mb4_0900_ai_ci compares them, and its upper and lower case.
+"""MySQL's collation utf8mb4_0900_ai_ci, and its upper and lower case.
 
-A character weighs what `letters.json` says, or as much as its parts in Unicode: `ä` as `a`, `ø` as `o`, `ß`
-as `ss`. Accents weigh nothing. Ideographs come last, in the order of their codes.
+A character has the weight in `letters.json`, or the weights of its parts in Unicode: `ä` sorts as `a`, `ø` as
+`o`, `ß` as `ss`. Accents have no weight. Ideographs come last, in the order of their code points.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from typing import Any
 MAX_CACHED_KEY_CHARACTERS = 100
 MAX_CACHED_KEYS = 16_384
 MAX_CACHED_CHARACTERS = 16_384
-"""The caches of all sandboxes together stay below 64 MB, whatever the texts: a character may become 18."""
+"""Most entries of each cache. All caches together stay below 64 MB: one character may become 18 in a key."""
 
 _LETTERS: dict[str, Any] = json.loads(Path(__file__).with_name("letters.json").read_text())
-"""MySQL's order of the characters in `ranges` (pairs of codes); benchmarks/make_letters.py writes it. `order`
-has one character of each weight, `ignored` those without one. Where Unicode says otherwise, `alike` has
-others that weigh the same together, `upper` and `lower` the other case. That of `growing` ones takes more
-bytes: MySQL loses them in UPPER and LOWER."""
+"""MySQL's order of the characters in `ranges` (pairs of code points), written by benchmarks/make_letters.py.
+`order` has one character of each weight, `ignored` the characters without a weight. Where MySQL differs from
+Unicode, `alike` maps a character to others that together have its weights, `upper` and `lower` to its other
+case. The other case of `growing` characters takes more bytes: MySQL loses them in UPPER and LOWER."""
 
 _IDEOGRAPHS = range(0x4E00, 0x9FD6)
 _UNKNOWN = "\U00100000"
-"""Stands before a character whose weight is not known, and before ideographs: both come last."""
+"""Prefix of characters of unknown weight and of ideographs in sort keys, so that both come last."""
 
 
 def sort_key(text: str) -> str:
-    """Return a key that compares as the collation compares the texts."""
+    """Return a key that sorts a text in the collation's order."""
     return _cached_sort_key(text) if len(text) <= MAX_CACHED_KEY_CHARACTERS else _sort_key(text)
 
 
 def collate(left: str, right: str) -> int:
-    """Return the collation in the form that SQLite calls."""
+    """Return -1, 0 or 1 for the order of two texts, as SQLite expects it of a collation."""
     first, second = sort_key(left), sort_key(right)
     return (first > second) - (first < second)
 
 
 def symbols(text: str) -> str:
-    """Return a symbol for each character, the same for characters of equal weight: LIKE compares these."""
+    """Return a symbol for each character, the same for characters of equal weight, for LIKE to compare."""
     return text.translate(_SYMBOLS)
 
 
 def find(part: str, whole: str, start: int = 0) -> int:
-    """Return the first place from `start` on where what weighs as `part` begins with a character, or -1."""
+    """Return the first index, from `start` on, at which the collation finds `part`, or -1."""
     if not 0 <= start <= len(whole):
         return -1
     wanted, key, offset = sort_key(part), sort_key(whole[start:]), 0
@@ -65,14 +65,14 @@ def find(part: str, whole: str, start: int = 0) -> int:
 
 
 def unknown_letters(texts: Iterable[str]) -> set[str]:
-    """Return the characters of texts whose weight or case is not known: they are compared by their codes."""
+    """Return the characters of texts whose weight or case is unknown: they are compared by code point."""
     seen = {char for text in texts if not text.isascii() for char in text}
     unknown = {char for char in seen if ord(char) not in _IDEOGRAPHS and _UNKNOWN in _weights(char)}
     return unknown | (seen & set(_LETTERS["growing"]))
 
 
 def upper(text: str) -> str:
-    """Return UPPER, which changes each character alone: `ß` stays as it is."""
+    """Return UPPER of a text, which changes one character to one: `ß` stays as it is."""
     return text.upper() if text.isascii() else text.translate(_UPPER)
 
 
@@ -82,14 +82,14 @@ def lower(text: str) -> str:
 
 
 def decomposed(char: str) -> str:
-    """Return the characters into which Unicode takes one apart, in lower case."""
+    """Return a character's compatibility decomposition (NFKD) in Unicode, case-folded."""
     return unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", char).casefold())
 
 
 class _Table(dict[int, str]):
-    """Results by the code of a character, computed when it is first met.
+    """A table for `str.translate` that computes its entries when a character is first met.
 
-    Texts are changed character by character: for a text as a whole, `normalize` would also sort its combining
+    Texts are changed character by character: for a whole text, `normalize` would also sort its combining
     characters, which takes seconds for 10,000 of them in a row.
     """
 
@@ -137,7 +137,7 @@ _KEYS, _SYMBOLS = _Table(_computed_weights), _Table(_symbol)
 _UPPER = _Table(lambda char: _LETTERS["upper"].get(char) or _one(char.upper(), char))
 _LOWER = _Table(lambda char: _LETTERS["lower"].get(char) or _one(char.lower(), char))
 _SEVERAL: dict[str, str] = {}
-"""Weights of characters that have none or several, and the symbol of each: some 30,000 in Unicode."""
+"""Symbols of characters with no weight or several, by these weights: about 30,000 in Unicode."""
 _lock = threading.Lock()
 
 

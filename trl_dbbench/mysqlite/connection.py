@@ -1,4 +1,4 @@
-"""A database in memory that answers MySQL's statements."""
+"""An in-memory database that executes MySQL statements."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _MISSING = re.compile(
     r"|SHOW\s+(FIELDS|KEYS|INDEXES|EXTENDED)|CREATE\s+(TRIGGER|EVENT|USER|ROLE|DEFINER|OR))\b",
     re.IGNORECASE,
 )
-"""Beginnings of MySQL's statements that this database does not have."""
+"""First words of MySQL statements that this database does not support."""
 
 TIME_LIMIT = 3024
-"""Number of the error for a statement that ran too long."""
+"""MySQL's error number for a statement that exceeded its time limit."""
 
 Take = Callable[[Iterable[Any]], tuple[list[tuple], str | None]]
-"""Reads the rows of a result: returns those that are kept, and the name of the limit that cut them."""
+"""Function from a result's rows to the rows kept, and the name of the limit that cut them or `None`."""
 
 
 class Limits(NamedTuple):
-    """Bounds of one statement: `seconds` of its execution, and `rows` of its result."""
+    """Limits per statement: `seconds` of execution, and `rows` in the result."""
 
     seconds: float = 5.0
     rows: int = 1000
@@ -49,8 +49,8 @@ class Result(NamedTuple):
     """The result of a statement.
 
     `rows` is `None` for a statement without a result set; `affected` is then the number of rows that it
-    changed. `columns` are the names of the columns of `rows`. `limit` is the name of the limit that cut the
-    rows, `"rows"` for `Limits.rows`.
+    changed. `columns` are the names of the columns in `rows`. `limit` is the name of the limit that cut the
+    rows (`"rows"` for `Limits.rows`), or `None`.
     """
 
     rows: list[tuple] | None = None
@@ -64,7 +64,7 @@ _LATE = "Query execution was interrupted, maximum statement execution time excee
 
 
 def _named(shown: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of a query's columns: those that are shown and, for a `*`, the database's own."""
+    """Return a query's column names: `shown`, with a `*` replaced by names from the database's `own`."""
     if shown.count("*") != 1:
         return own if "*" in shown else shown or own
     place, more = shown.index("*"), len(own) - len(shown)
@@ -72,17 +72,17 @@ def _named(shown: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Connection:
-    """The given tables in memory, for the statements of one session. One thread at a time may use it.
+    """One session on an in-memory database with the given tables. Only one thread at a time may use it.
 
     Raises:
-        StatementError: MySQL would not make one of the tables.
-        sqlite3.Error: SQLite does not make it.
+        StatementError: MySQL would refuse to create one of the tables.
+        sqlite3.Error: SQLite fails to create one of the tables.
     """
 
     def __init__(self, given: Sequence[Table] = (), limits: Limits = Limits()) -> None:  # noqa: B008
         self._limits = limits
         self.changed = False
-        """True if the last statement may have changed something, if only in part."""
+        """True if the last statement may have changed something, even if it then failed."""
         self._views: dict[str, list[str]] = {}
         self._queries: dict[str, exp.Expr] = {}
         self._known: set[str] | None = {table.name for table in given}
@@ -91,9 +91,9 @@ class Connection:
         self._assigned = False
         self._temporary = False
         self._miscounted: set[str] = set()
-        """Tables whose next number of AUTO_INCREMENT may be another in MySQL."""
+        """Tables whose next AUTO_INCREMENT value may differ from MySQL's."""
         self._numbered: set[str] = set()
-        """Tables with AUTO_INCREMENT that got rows in the open transaction."""
+        """AUTO_INCREMENT tables that the open transaction has inserted into."""
         self._open = False
         self._raw = sqlite3.connect(
             ":memory:",
@@ -116,12 +116,12 @@ class Connection:
         """Execute a statement.
 
         Args:
-            take: reads the rows of the result, in place of a limit to their number.
+            take: reads the rows of the result. By default, the first `Limits.rows` of them are kept.
 
         Raises:
-            StatementError: MySQL refuses it, or this database does. Where memory or room for files was short,
-                `__cause__` is the error that says so.
-            Exception: this database is broken, or met a mistake of its own.
+            StatementError: MySQL or this database refuses the statement. If memory or disk space ran out,
+                `__cause__` is the original error.
+            Exception: this database is broken, or has a bug.
         """
         self.changed, self._open = False, self._raw.in_transaction
         self._take = take or self._first_rows
@@ -141,7 +141,7 @@ class Connection:
             if code in SHORTAGES and code != sqlite3.SQLITE_FULL:
                 raise StatementError(1041, "Out of memory") from error
             raise StatementError(*as_mysql(str(error))) from error
-        except UnicodeDecodeError:  # a name or the text of an error
+        except UnicodeDecodeError:  # in a name or an error message
             raise StatementError(1300, "Invalid utf8mb4 character string") from None
         except MemoryError as error:
             raise StatementError(1041, "Out of memory") from error
@@ -150,17 +150,17 @@ class Connection:
 
     @property
     def rolled_back(self) -> bool:
-        """Return whether the last statement failed, and with it ended a transaction, which MySQL keeps."""
+        """Return whether the last statement failed and rolled back a transaction that MySQL would keep."""
         return self._open and not self._raw.in_transaction
 
     def table_names(self) -> list[str]:
-        """Return the names of the tables, but for temporary ones."""
+        """Return the names of the tables, except temporary ones."""
         with self._guard.reading():
             return [name for name, type in self._schema.listed() if type == "BASE TABLE"]
 
     def table(self, name: str, most: int) -> tuple[tuple[str, ...], list[tuple]]:
-        """Return a table's columns, and as many of its rows as are wanted."""
-        # of main: not the temporary table that may hide it
+        """Return a table's column names and its rows, at most `most` of them."""
+        # in main: a temporary table may hide it
         sql = f"SELECT * FROM main.{quote(name)} LIMIT {most}"
         kinds = self._schema.kinds(name)
         with self._guard.reading():
@@ -169,7 +169,7 @@ class Connection:
             return tuple(column[0] for column in found.description), rows
 
     def close(self) -> None:
-        """Remove the tables. May be called repeatedly."""
+        """Close the database, which discards its tables. May be called repeatedly."""
         self._raw.close()
 
     def _fill(self, table: Table) -> None:
@@ -190,7 +190,7 @@ class Connection:
     def _dispatch(self, sql: str) -> Result:
         statement = look(sql)
         tree = statement.tree
-        # forgotten, unless it turns out that the statement leaves them as they are
+        # forget the known tables, unless the statement turns out to leave them unchanged
         known, self._known = self._known, None
         if known is None:
             self._declared.clear()
@@ -204,7 +204,7 @@ class Connection:
         refuse_if(assigned and tree.find(exp.Parameter), "a variable that SET has set")
         if self._views:
             check_size(tree, self._views)
-        if commits(tree):  # also where it then fails
+        if commits(tree):  # even if the statement then fails
             self._commit()
         if statement.tables:
             known = self._schema.names() if known is None else known
@@ -227,7 +227,7 @@ class Connection:
         made = translation(statement, self._described(statement.tables))
         for constant in made.constants:
             self._read_early(constant)
-        # MySQL changes one row after the other in an order, and with IGNORE stores a value in place of NULL
+        # with ORDER BY, MySQL changes rows one by one in that order; with IGNORE, it replaces NULL by a value
         doubtful = "UNIQUE" if tree.args.get("order") else "NOT NULL" if tree.args.get("ignore") else None
         try:
             result = self._insert(tree, made.sql) if isinstance(tree, exp.Insert) else self._run(*made[:2])
@@ -244,11 +244,11 @@ class Connection:
         return result._replace(columns=_named(statement.shown, result.columns or ()) or None)
 
     def _check_reopened(self, statement: Statement) -> None:
-        """Refuse to read a temporary table twice in a statement, which MySQL cannot."""
+        """Refuse a statement that reads a temporary table twice, which MySQL cannot do."""
         temporary = self._schema.temporary().keys() & set(statement.tables)
         counts = Counter(table.name for table in statement.tree.find_all(exp.Table)) if temporary else {}
         twice = {name for name, count in counts.items() if count > 1}
-        # a WITH that is read twice reads its tables twice
+        # a CTE that is read twice reads its tables twice
         refuse_if(twice - set(statement.tables) or twice & temporary, "a temporary table that is read twice")
 
     def _check_new(self, name: str) -> None:
@@ -257,7 +257,7 @@ class Connection:
         refuse_if(alike, "names of tables that differ in case alone")
 
     def _insert(self, tree: exp.Insert, sql: str) -> Result:
-        """Execute INSERT or REPLACE. AUTO_INCREMENT goes on from the number that MySQL has, or is refused."""
+        """Execute INSERT or REPLACE; refuse it if MySQL's next AUTO_INCREMENT value is not certain."""
         name = cast(exp.Table, tree.find(exp.Table)).name
         (table,) = self._described((name,))
         if not table.automatic:
@@ -268,20 +268,20 @@ class Connection:
         kinds, passes_over = set(rows), tree.args.get("ignore") or tree.args.get("conflict")
         doubtful = name in self._miscounted or (passes_over and len(rows) != 1)
         refuse_if(doubtful and kinds != {False}, "the next number of AUTO_INCREMENT")
-        if len(rows) != 1 and kinds not in ({True}, {False}):  # MySQL reserves numbers that it does not give
+        if len(rows) != 1 and kinds not in ({True}, {False}):  # MySQL reserves values that it does not use
             self._miscounted.add(name)
         try:
             return self._run(sql)
         except BaseException as error:
             duplicate = str(error).startswith("UNIQUE")
-            if duplicate and kinds == {True}:  # MySQL has given all rows their numbers
+            if duplicate and kinds == {True}:  # MySQL has numbered all rows by then
                 self._schema.skip_numbers(name, len(rows))
             elif kinds != {False} and (duplicate or len(rows) != 1):
                 self._miscounted.add(name)
             raise
 
     def _read_early(self, constant: str) -> None:
-        """Evaluate a constant that must be a date or a number: MySQL does before any row, if there is one."""
+        """Evaluate a constant or constant subquery and raise if it fails: MySQL reads it before any row."""
         try:
             self._run(f"SELECT {constant}")
         except sqlite3.Error:
@@ -289,7 +289,7 @@ class Connection:
                 raise
 
     def _described(self, names: Sequence[str]) -> tuple[TableColumns, ...]:
-        """Return tables and views, looked up once until a statement changes them."""
+        """Return the columns of tables and views, cached until a statement changes the schema."""
         for name in names:
             if name not in self._declared:
                 found = self._schema.columns(name)
@@ -338,7 +338,7 @@ class Connection:
         refuse_if(any(kind.is_single or kind.name == "fixed" for kind in kinds), "a query with FLOAT")
         if view:
             self._check_view(tree, [named for named, _ in copy.meta["row"]])
-            # what it has read before counts, too: perhaps it cannot be made again
+            # keep what an existing view of this name reads: this CREATE may fail
             self._views.setdefault(name.lower(), []).extend(names_read(tree))
             self._together([translated(tree, read).sql, f"SELECT 1 FROM {quote(name)} LIMIT 0"])
             self._queries[name] = query.copy()
@@ -386,7 +386,7 @@ class Connection:
         return _DONE
 
     def _together(self, statements: Iterable[str]) -> Result:
-        """Run all statements, or undo those before one that fails; return the last one's result."""
+        """Run the statements, and undo all of them if one fails; return the last one's result."""
         result = self._run("SAVEPOINT my_change")
         try:
             for each in statements:
@@ -394,7 +394,7 @@ class Connection:
             self._raw.execute("RELEASE my_change")
         except BaseException:
             with self._guard.own():
-                if self._raw.in_transaction:  # SQLite has not rolled all of it back
+                if self._raw.in_transaction:  # SQLite has not rolled back the transaction
                     self._raw.execute("ROLLBACK TO my_change")
                     self._raw.execute("RELEASE my_change")
             raise
@@ -422,7 +422,7 @@ class Connection:
         return _DONE
 
     def _transact(self, statement: Statement) -> Result:
-        """End an open transaction, for BEGIN as well; COMMIT and ROLLBACK without one do nothing."""
+        """Begin or end a transaction. BEGIN commits an open one; without one, the others do nothing."""
         tree = statement.tree
         refuse_if("READ ONLY" in _modes(tree.args.get("modes")), "a transaction that is READ ONLY")
         if isinstance(tree, exp.Rollback) and tree.args.get("savepoint"):
@@ -435,7 +435,7 @@ class Connection:
         return _DONE
 
     def _roll_back(self) -> None:
-        """Undo the transaction. MySQL keeps its temporary tables, then empty, and its numbers."""
+        """Roll back. In MySQL, temporary tables stay but are empty, and AUTO_INCREMENT values stay used."""
         made = self._schema.temporary()
         self._miscounted |= self._numbered
         self._run("ROLLBACK")
@@ -450,7 +450,7 @@ class Connection:
             self._run("COMMIT")
 
     def _set(self, statement: Statement) -> Result:
-        """Set autocommit, or a user's variables, which cannot be read then. The isolation has no effect."""
+        """Set autocommit or user variables, whose later use is refused. The isolation level has no effect."""
         before, assigned = self._autocommit, self._assigned
         after = before
         for item in statement.tree.expressions:
@@ -508,7 +508,7 @@ class Connection:
         refuse_if(read.intersection(found), "DROP of what a view reads")
         twice = [name for name in found if found.count(name) > 1]
         fail_if(twice, 1066, f"Not unique table/alias: '{''.join(twice[:1])}'")
-        for name in found:  # a temporary table goes before the one that it hides
+        for name in found:  # a temporary table is dropped before the one that it hides
             self._run(f"DROP {kind} {quote(name)}")
             self._queries.pop(name, None)
             self._miscounted.discard(name)
@@ -516,13 +516,13 @@ class Connection:
 
 
 def _modes(modes: Iterable[Any] | None) -> str:
-    """Return the characteristics of a transaction as one text."""
+    """Return a transaction's characteristics, such as READ ONLY, as one text."""
     return ", ".join(getattr(mode, "name", mode) for mode in modes or ()).upper()
 
 
 _SWITCH = {"0": False, "FALSE": False, "OFF": False, "'OFF'": False}
 _SWITCH |= {"1": True, "TRUE": True, "ON": True, "'ON'": True, "DEFAULT": True}
-"""Values of autocommit."""
+"""Values of autocommit in SET."""
 
 _RUN: dict[type, Callable[[Connection, Statement], Result]] = {
     exp.Create: Connection._create,
@@ -533,4 +533,4 @@ _RUN: dict[type, Callable[[Connection, Statement], Result]] = {
     exp.Set: Connection._set,
     exp.Command: Connection._command,
 }
-"""Statements that are not translated as a whole, with what executes them."""
+"""Methods for statements that are not translated as a whole, by node type."""

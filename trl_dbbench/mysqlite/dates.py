@@ -1,4 +1,4 @@
-"""MySQL's functions of dates and times in Python. Dates and times are texts, as MySQL writes them."""
+"""MySQL's date and time functions in Python. Dates and times are texts in MySQL's format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COMPACT = regex.compile(r"\s*(\d{4}|\d{2})(\d{2})(\d{2})(?:(\d{2})(\d{2})(\d{2}
 
 
 def moment(value: Value) -> datetime | None:
-    """Return the date and time that a text or a number (20200131) means, or `None`."""
+    """Return the date and time in a text or number (20200131), or `None` if it has none."""
     written = str(value)
     match = _DATE.match(written) or _COMPACT.match(written)
     if not match or written[match.end() : match.end() + 1].isdigit():
@@ -40,7 +40,7 @@ def moment(value: Value) -> datetime | None:
 
 
 def is_date(written: str) -> bool:
-    """Return whether the whole text is a date, or a date and time. Queries read a beginning as well."""
+    """Return whether the whole text is a date, or a date and time. Queries also read one at its beginning."""
     whole = _DATE.fullmatch(written.rstrip()) or _COMPACT.match(written)
     return whole is not None and moment(written) is not None
 
@@ -51,7 +51,7 @@ def _clock(value: Value) -> tuple[int, int, int] | None:
         return found.hour, found.minute, found.second
     match = _TIME.fullmatch(str(value).rstrip())
     if match is None:
-        if any(map(str.isdigit, str(value))):  # MySQL makes times of numbers and of some other texts
+        if any(map(str.isdigit, str(value))):  # MySQL reads numbers and some other texts as times
             raise unsupported("the time of what is neither a time nor a date")
         return None
     hour, minute, second = (int(part or 0) for part in match.groups())
@@ -75,14 +75,14 @@ def _of_clock(place: int) -> Callable[[Value], int | None]:
 
 
 _YEAR_0 = "dates of the year 0"
-"""MySQL knows them, and Python does not."""
+"""Name in errors of the dates that MySQL supports and Python does not."""
 
 _MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
 _SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86_400, "WEEK": 604_800}
 
 
 def date_add(value: Value, amount: Value, unit: str, *, sign: int = 1) -> str | None:
-    """Return `value + INTERVAL sign * amount unit`; a date remains one unless the unit is shorter."""
+    """Return `value + INTERVAL sign * amount unit`; a date stays a date unless the unit is below a day."""
     start = moment(value)
     if start is None:
         return None
@@ -110,7 +110,7 @@ date_sub = partial(date_add, sign=-1)
 
 
 def _full(move: Callable[[Value, Value, str], str | None]) -> Callable[[Value, Value, str, int], str]:
-    """Return `date_add` or `date_sub` for a change of rows: the result must be a date."""
+    """Return `date_add` or `date_sub` for a statement that changes rows: the result must be a date."""
 
     def moved(value: Value, amount: Value, unit: str, is_date: int) -> str:
         if moment(value) is None:
@@ -152,13 +152,13 @@ def _ordinal(day: int) -> str:
 
 
 def _week(at: datetime, mode: int) -> tuple[int, int]:
-    """Return the year and week of a day in one of MySQL's eight ways to count them (its `calc_week`)."""
+    """Return the year and week of a day in one of MySQL's eight modes, as its `calc_week` does."""
     monday, of_four = bool(mode & 1), bool(mode & 4) != bool(mode & 1)
 
     def first_day(year: int) -> int:
-        """Return the first day of week 1: the first one with its first day, or with four days in the year."""
+        """Return the first day of week 1: the first week that begins in the year, or has four days in it."""
         new_year = date(year, 1, 1).toordinal()
-        passed = (new_year - monday) % 7  # days of its week that lie before
+        passed = (new_year - monday) % 7  # days of its week before it
         return new_year - passed + 7 * (passed > (3 if of_four else 0))
 
     year, day = at.year, at.toordinal()
@@ -175,7 +175,7 @@ _STRFTIME = {
     **{letter: f"%{letter}" for letter in "abdfHIjmpSTWwy"},
     **{"h": "%I", "i": "%M", "M": "%B", "r": "%I:%M:%S %p", "s": "%S", "W": "%A"},
 }
-"""Letters of MySQL's formats, and the same in Python's."""
+"""Letters of MySQL's formats, and the same in Python's `strftime`."""
 
 _FORMATS: dict[str, Callable[[datetime], object]] = {
     "c": lambda at: at.month,
@@ -220,7 +220,7 @@ _MONTH_NAMES = {name.lower(): number for number, name in enumerate(calendar.mont
 
 @lru_cache(maxsize=256)
 def _parts(form: str) -> tuple[str, ...]:
-    """Return the patterns of a format's parts, one after another."""
+    """Return the regular expressions of a format's parts, in order."""
     parts, at = [], 0
     while at < len(form):
         if form[at] == "%" and at + 1 < len(form):
@@ -236,12 +236,12 @@ def _parts(form: str) -> tuple[str, ...]:
 def _parser(parts: tuple[str, ...]) -> Any:
     try:
         return regex.compile("".join(parts))
-    except regex.error:  # a part stands there twice
+    except regex.error:  # a part occurs twice
         raise unsupported("STR_TO_DATE with a part twice") from None
 
 
 def _read(written: str, form: str) -> Any:
-    """Match a text with a format; MySQL stops to look at the format where the text ends."""
+    """Match a text with a format; MySQL ignores the rest of the format after the end of the text."""
     parts = _parts(form)
     match = in_regex_time(lambda: _parser(parts).match(written, timeout=MAX_REGEX_SECONDS))
     for count in range(len(parts) - 1, 0, -1):
@@ -280,7 +280,7 @@ def str_to_date(value: Value, form: Value) -> str | None:
 
 
 def full_str_to_date(value: Value, form: Value) -> str:
-    """Return `str_to_date` for a change of rows, where the value must match."""
+    """Return `str_to_date` for a statement that changes rows: the value must match."""
     found = str_to_date(value, form)
     if found is None:
         raise StatementError(1411, f"Incorrect datetime value: '{value}' for function str_to_date")

@@ -1,4 +1,4 @@
-"""MySQL's errors, and MySQL's numbers and words for SQLite's errors."""
+"""MySQL's errors, and the MySQL numbers and messages for SQLite's errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SHOWN_DATABASE = "dbbench"
 
 
 class StatementError(Exception):
-    """A statement that MySQL refuses: `code` is the number of its error, `text` the message."""
+    """Refusal of a statement: `code` is MySQL's error number, `text` the message."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(code, text)
@@ -17,7 +17,7 @@ class StatementError(Exception):
 
 
 def syntax_error(sql: str, at: int = 0, line: int = 1) -> StatementError:
-    """Return MySQL's error for a text that is not in its grammar from `at` on; its first line is `line`."""
+    """Return MySQL's syntax error at index `at` of a text whose first line has the number `line`."""
     near = sql[at:].encode()[:80].decode(errors="ignore")  # MySQL shows 80 bytes
     line += sql.count("\n", 0, at)
     return StatementError(
@@ -28,34 +28,34 @@ def syntax_error(sql: str, at: int = 0, line: int = 1) -> StatementError:
 
 
 def unsupported(what: str) -> StatementError:
-    """Return the error for what MySQL answers and this database does not, or not surely as MySQL does."""
+    """Return the error for what MySQL supports, but this database does not, or not certainly as MySQL."""
     return StatementError(1235, f"This version of MySQL doesn't yet support '{what}' (embedded database)")
 
 
 def refuse_if(condition: object, what: str) -> None:
-    """Raise that error where a condition holds."""
+    """Raise `unsupported(what)` if the condition holds."""
     if condition:
         raise unsupported(what)
 
 
 def fail_if(condition: object, code: int, text: str) -> None:
-    """Raise an error of MySQL's where a condition holds."""
+    """Raise a MySQL error if the condition holds."""
     if condition:
         raise StatementError(code, text)
 
 
 def nested_too_deeply() -> StatementError:
-    """Return the error for a statement that is too large to be read."""
+    """Return the error for a statement that is too large or too deeply nested to be read."""
     return StatementError(1436, "Thread stack overrun: the statement is nested too deeply")
 
 
 def unknown_column(name: str, clause: str = "field list") -> StatementError:
-    """Return the error for a name that no column has in a clause."""
+    """Return the error for an unknown column in a clause."""
     return StatementError(1054, f"Unknown column '{name}' in '{clause}'")
 
 
 def unknown_table(name: str) -> StatementError:
-    """Return the error for a name that no table and no view has."""
+    """Return the error for an unknown table or view."""
     return StatementError(1146, f"Table '{SHOWN_DATABASE}.{name}' doesn't exist")
 
 
@@ -64,7 +64,7 @@ OTHER_COUNT = (
     "In definition of view, derived table or common table expression, SELECT list and column names list have "
     "different column counts",
 )
-"""MySQL's error where columns get more or fewer names than there are."""
+"""MySQL's error for a list of column names that is longer or shorter than the list of columns."""
 
 _OTHER_NUMBER = "Column count doesn't match value count at row"
 
@@ -117,14 +117,14 @@ _UNSUPPORTED = (
 
 
 def as_mysql(text: str) -> tuple[int, str]:
-    """Return the number and message with which MySQL reports the error that SQLite reports so."""
+    """Return MySQL's number and message for the error that SQLite reports with this text."""
     for pattern, code, form in _MESSAGES:
         match = re.fullmatch(pattern, text, re.DOTALL)
         if match:
             return code, form.format(*(group.strip('"').strip("`") for group in match.groups()))
     refused = next((what for pattern, what in _UNSUPPORTED if re.match(pattern, text)), text)
     near = re.match(r'near "(.*)": syntax error|incomplete input', text, re.DOTALL)
-    if near:  # MySQL's grammar has it, as has been found out before
+    if near:  # it is in MySQL's grammar, which was checked before
         refused = f"{near[1] or 'an end'} here"
     error = unsupported(refused)
     return error.code, error.text

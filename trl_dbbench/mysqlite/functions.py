@@ -38,7 +38,7 @@ from trl_dbbench.mysqlite.values import (
 )
 
 LOWEST = "0000-00-00 00:00:00"
-"""The date that MySQL compares in the place of a text that is not a date."""
+"""Date that MySQL compares instead of a text that is not a date."""
 
 _LARGE = "whole numbers above 9223372036854775807"
 
@@ -46,8 +46,8 @@ Test = Callable[[Value], Any]
 
 
 def _unless(test: Test, error: str | Callable[[str], StatementError], read: Any = None) -> Callable:
-    """Return a function that gives back a value, or what `read` makes of it, if the value passes a test.
-    `error` is what is not supported otherwise, or makes the error of the value as a text."""
+    """Return a function that returns its value, or `read(value)`, if the value passes a test. Otherwise, it
+    raises `unsupported(error)`, or what `error` returns for the value as a text."""
 
     def check(value: Value) -> Value:
         if not test(value):
@@ -62,7 +62,7 @@ def _error(code: int, form: str) -> Callable[[str], StatementError]:
 
 
 def incorrect(written: str) -> StatementError:
-    """Return the error for a text that stands beside a date and is not one."""
+    """Return the error for a text that is compared with a date and is not one."""
     if _BEGUN.match(written):
         return unsupported("a text that begins like a date and is none")
     return StatementError(1525, f"Incorrect DATE value: '{written}'")
@@ -72,7 +72,7 @@ _BEGUN = re.compile(r"\s*\d{2,4}-\d\d?-\d\d?\d")
 
 
 def is_number(written: str) -> bool:
-    """Return whether a text is a number to its end."""
+    """Return whether the whole text is a number."""
     return _NUMBER.fullmatch(written) is not None and math.isfinite(float(written))
 
 
@@ -98,13 +98,13 @@ def _is_moment(value: Value) -> bool:
 
 
 def _moment(value: Value) -> str:
-    """Return a date and time as a text that sorts; what is none comes before all of them."""
+    """Return a date and time as a text that sorts; anything else is `LOWEST`, which comes first."""
     found = moment(value)
     return LOWEST if found is None else found.isoformat(" ")
 
 
 def _day(value: Value) -> Value:
-    """Return a date without its time, any other text as it is."""
+    """Return a date without its time, any other value as it is."""
     found = moment(value)
     return value if found is None else found.date().isoformat()
 
@@ -115,13 +115,13 @@ def _is_integer(value: Value) -> bool:
 
 
 def _divisor(value: Value, dividend: Value) -> Value:
-    """Return the divisor; of NULL, MySQL does not look at it."""
+    """Return the divisor, which must not be 0. MySQL does not evaluate it if the dividend is NULL."""
     fail_if(number(value) == 0, 1365, "Division by 0")
     return value
 
 
 def _signed(rounded: Value, value: Value) -> Value:
-    """Return a floating-point number that was rounded; -0.4 becomes -0."""
+    """Return a rounded floating-point number with its sign: -0.4 becomes -0."""
     return math.copysign(0.0, number(value)) if rounded == 0 else rounded
 
 
@@ -158,14 +158,14 @@ COERCIONS: dict[str, Callable[..., Value]] = {
         "a text with a time beside a date in a statement that changes rows",
         _day,
     ),
-    "DATED": _unless(  # MySQL makes dates of some short numbers, and reads years as years
+    "DATED": _unless(  # MySQL reads some short numbers as dates, and years as years
         lambda value: isinstance(value, str) or _is_moment(value), "a number that is no date as a date"
     ),
     "SURE_MOMENT": _unless(_is_moment, "a text that is no date, chosen among dates", _moment),
     "DATE_NUMBER": _date_number,
     "FULL_NUMBER": lambda value: _full_double(value) if text(value).strip() else 0,
     "FULL_DECIMAL": _whole_number("DECIMAL"),
-    "FULL_BEGUN_DECIMAL": _unless(  # MySQL does not mind what comes behind the number
+    "FULL_BEGUN_DECIMAL": _unless(  # MySQL ignores what follows the number
         lambda value: BEGUN_NUMBER.match(text(value)) is not None,
         _error(1366, "Incorrect DECIMAL value: '0' for column '' at row -1: '{}'"),
         number,
@@ -180,17 +180,17 @@ COERCIONS: dict[str, Callable[..., Value]] = {
     ),
     "POSITIVE": _unless(lambda value: number(value) > 0, _error(3020, "Invalid argument for logarithm")),
     "DIVISOR": _divisor,
-    # as a text, MySQL writes `-0` of one that is no whole number
+    # if the text is not an integer, such as '0.0', MySQL writes the result as `-0`
     "NOT_ZERO": _unless(number, "minus a text that is 0 in a statement that changes rows"),
     # MySQL tells 0 and -0 apart in some plans
     "PLAIN_ZERO": _unless(lambda value: not _is_minus_zero(value), "minus zero where rows are compared"),
     "SIGNED": _signed,
     "SIGNED_TEXT": _signed_text,
-    # of 0, MySQL writes the places or not
+    # MySQL may or may not write the places of 0
     "SURE_DECIMAL": _unless(number, "a computed decimal that is 0 as a stored text"),
     "NEGATIVE": lambda value: -float(number(value)),
 }
-"""Functions that read values as another type, or check them. They return NULL for NULL."""
+"""Functions that convert values to another type, or check them. They return NULL for NULL."""
 
 _BIGINT = 2**63
 
@@ -203,7 +203,7 @@ def _unsigned(value: Value) -> Value:
 
 
 OVERFLOW: dict[str, Callable[[Value], Value]] = {
-    "WHOLE": _unless(  # of whole numbers, SQLite makes a float only where they are too large
+    "WHOLE": _unless(  # for integers, SQLite returns a float only on overflow
         lambda value: not isinstance(value, float) or abs(value) < _BIGINT,
         _error(1690, "BIGINT value is out of range"),
     ),
@@ -217,7 +217,7 @@ OVERFLOW: dict[str, Callable[[Value], Value]] = {
 """Functions that check the results of arithmetic. They return NULL for NULL."""
 
 _EVERY_DIGIT = Context(prec=400)
-"""Digits of the longest float, and places behind the point."""
+"""Decimal context with enough digits for the longest float and its places after the point."""
 
 
 def _ints(*values: Value) -> bool:
@@ -225,7 +225,7 @@ def _ints(*values: Value) -> bool:
 
 
 def divide(left: Value, right: Value, places: int | None = None) -> float | None:
-    """Return `/`, NULL for a division by zero. Of whole numbers it has 4 places unless they are given."""
+    """Return `left / right`, NULL for a division by zero. For integers, `places` defaults to 4."""
     divisor = number(right)
     if divisor == 0:
         return None
@@ -279,7 +279,7 @@ def round_half_up(value: Value, digits: Value = 0) -> int | float:
 
 
 def round_half_even(value: Value, digits: Value = 0) -> int | float:
-    """Return ROUND of a float, which is rounded as the processor does it: 2.5 to 2."""
+    """Return ROUND of a float, which rounds half to even, as the processor does: 2.5 to 2."""
     amount, places = number(value), min(max(int(number(digits)), -30), 15)
     if isinstance(amount, int) or not math.isfinite(amount) or abs(amount) > 1e15:
         return amount
@@ -304,27 +304,27 @@ def cast_signed(value: Value) -> int:
         return value
     match = _INTEGER.match(text(value))
     whole = int(match[1][:40]) if match else 0
-    if not -_BIGINT <= whole < _BIGINT:  # MySQL's is a number without a sign, read as one with a sign
+    if not -_BIGINT <= whole < _BIGINT:  # MySQL reads an unsigned number as a signed one
         raise unsupported("CAST of a text with more than 19 digits")
     return whole
 
 
 def cast_unsigned(value: Value) -> int:
     whole = cast_signed(value)
-    if whole < 0:  # MySQL's has 64 bits without a sign, which SQLite cannot hold
+    if whole < 0:  # MySQL returns an unsigned 64-bit integer, which SQLite cannot hold
         raise unsupported("CAST of a negative number AS UNSIGNED")
     return whole
 
 
 def cast_decimal(value: Value, places: Value, digits: int) -> int | float:
     rounded = round_half_up(number(value), places)
-    if abs(rounded) >= 10 ** (digits - places):  # MySQL gives the largest one that fits
+    if abs(rounded) >= 10 ** (digits - places):  # MySQL returns the largest one that fits
         raise unsupported("CAST of a number AS DECIMAL with fewer digits")
     return float(rounded) if places else int(rounded)
 
 
 def cast_float(value: Value) -> float:
-    """Return CAST AS FLOAT."""
+    """Return CAST(value AS FLOAT)."""
     amount = single(float(number(value)))
     if amount is None:
         raise StatementError(1690, f"DOUBLE value is out of range in 'cast({text(value)} as float)'")
@@ -333,7 +333,7 @@ def cast_float(value: Value) -> float:
 
 def hexadecimal(value: Value) -> str:
     if isinstance(value, int | float):
-        if value % 1 == 0.5:  # which MySQL rounds by the kind of number
+        if value % 1 == 0.5:  # MySQL rounds it by the kind of number
             raise unsupported("HEX of a half")
         return f"{round(value) % (2 * _BIGINT):X}"
     return text(value).encode().hex().upper()
@@ -346,7 +346,7 @@ def format_number(value: Value, digits: Value) -> str:
 
 
 def defined(function: Callable[..., float]) -> Callable[..., float | None]:
-    """Return a function that gives NULL where it is not defined, and fails where no float holds a result."""
+    """Return a function that returns NULL where it is undefined, and raises StatementError on overflow."""
 
     @wraps(function)
     def call(*values: Value) -> float | None:
@@ -365,7 +365,7 @@ def defined(function: Callable[..., float]) -> Callable[..., float | None]:
 def power(base: float, exponent: float) -> float:
     try:
         return math.pow(base, exponent)
-    except ValueError:  # of 0 to a negative power, or a root of a negative number
+    except ValueError:  # 0 to a negative power, or a root of a negative number
         raise OverflowError from None
 
 
@@ -450,13 +450,13 @@ def insert_text(value: Value, start: Value, length: Value, new: Value) -> str:
 
 
 DOUBTFUL = "DOUBTFUL_"
-"""Prefix of functions that refuse where others fail, because MySQL may pass over the failure."""
+"""Prefix of functions that refuse where others fail, because MySQL may ignore the failure."""
 CHECKS = ("FULL_", "DIVISOR")
 """Prefixes of functions that raise in a statement that changes rows."""
 
 
 def doubtful(check: Callable[..., Value]) -> Callable[..., Value]:
-    """Return a check for where MySQL may pass over its failure."""
+    """Return a check that refuses instead of failing, because MySQL may ignore the failure."""
 
     @wraps(check)
     def checked(*values: Value) -> Value:
@@ -469,11 +469,11 @@ def doubtful(check: Callable[..., Value]) -> Callable[..., Value]:
 
 
 EXACT_DIGITS = 15
-"""Significant digits of a DECIMAL that SQLite gives back as they were."""
+"""Most significant digits of a DECIMAL that SQLite returns unchanged."""
 
 
 def amount_of(value: Value, column: str, type: str) -> int | float:
-    """Return a number, or an error for a text that is none."""
+    """Return a value as a number; raise StatementError for a text that is not one."""
     if isinstance(value, str | bytes):
         written = text(value).strip()
         if not _NUMBER.fullmatch(written):
@@ -483,7 +483,7 @@ def amount_of(value: Value, column: str, type: str) -> int | float:
 
 
 YEARS = (1901, 2155)
-"""The least and the greatest YEAR, but for 0."""
+"""Smallest and largest YEAR, apart from 0."""
 
 
 def _out_of_range(column: str) -> StatementError:
@@ -510,11 +510,11 @@ def store_int(value: Value, column: str, is_float: int, low: str | int, high: st
 
 
 def exact_decimal(value: Value, column: str, digits: int, places: int) -> Value:
-    """Return a cell with every digit, or an error."""
+    """Return a DECIMAL cell; raise StatementError if SQLite cannot hold all of its digits."""
     try:
         written = Decimal(str(int(value)) if isinstance(value, bool) else text(value).strip())
         exact = written.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP, _EVERY_DIGIT)
-    except InvalidOperation:  # no number, or none of a size that a column has
+    except InvalidOperation:  # not a number, or too large for any column
         exact = Decimal("NaN")
     if not exact.is_finite():
         return _store_decimal(value, column, digits, places)
@@ -562,11 +562,11 @@ def store_date(value: Value, column: str, with_time: int) -> Value:
 def store_text(value: Value, column: str, size: int) -> Value:
     written = text(value)
     fail_if(len(written.rstrip(" ")) > size, 1406, f"Data too long for column '{column}' at row 1")
-    return written[:size] if len(written) > size else value  # without the spaces that are too many
+    return written[:size] if len(written) > size else value  # without the excess spaces
 
 
 def store_member(value: Value, column: str, several: int, *members: str) -> str:
-    """Return the member of an ENUM that a text names, or the `several` of a SET in their order."""
+    """Return the member of an ENUM that a text names or, if `several`, the members of a SET in order."""
     named = text(value).rstrip(" ")
     parts = [sort_key(each) for each in (named.split(",") if several else [named]) if named or not several]
     known = {sort_key(each): each for each in members}
@@ -585,7 +585,7 @@ def store_float(value: Value, column: str, is_single: int) -> float:
 
 
 def _real_text(value: Value, size: int) -> str:
-    """Return a floating-point number as a text of at most `size` characters; MySQL rounds longer ones."""
+    """Return a float as a text of at most `size` characters; refuse longer ones, which MySQL rounds."""
     if not isinstance(value, float):
         return text(value)
     if len(written(value, size)) > size or float(written(value, size)) != value:
@@ -594,7 +594,7 @@ def _real_text(value: Value, size: int) -> str:
 
 
 def store_json(value: Value, column: str) -> str:
-    """Return a document as MySQL writes it: the members of an object by the length of their names."""
+    """Return a document as MySQL writes it: an object's members are sorted by the length of their names."""
     try:
         refuse_if(not isinstance(value, str), "a value of JSON that is no text")
         return _json(json.loads(value, parse_float=_json_float, parse_constant=int))
@@ -629,7 +629,7 @@ STORAGE: dict[str, Callable[..., Value]] = {
     "STORE_JSON": store_json,
     "STORE_MEMBER": store_member,
 }
-"""Functions that store values in columns. They return NULL for NULL."""
+"""Functions that convert values for columns. They return NULL for NULL."""
 
 
 def _comparison(test: Callable[[int, int], bool]) -> Callable[[Value, Value], int | None]:
@@ -646,7 +646,7 @@ def null_safe_equal(left: Value, right: Value) -> int:
 
 
 def is_in(value: Value, *options: Value) -> int | None:
-    """Return `value IN (options)`, with NULL as SQL has it."""
+    """Return `value IN (options)`, with NULL as in SQL."""
     if value is None:
         return None
     order = comparison_with(value)
@@ -667,7 +667,7 @@ def _extreme(sign: int) -> Callable[..., Value]:
         best, order = first, comparison_with(first)
         for value in rest:
             placed = sign * (order(value) or 0)
-            if placed > 0 or (sign > 0 and placed == 0):  # of equal texts, GREATEST gives the last one
+            if placed > 0 or (sign > 0 and placed == 0):  # GREATEST returns the last of equal texts
                 best, order = value, comparison_with(value)
         return best
 
@@ -675,7 +675,7 @@ def _extreme(sign: int) -> Callable[..., Value]:
 
 
 def one_row(rows: Value, perhaps: int) -> int:
-    """Return 1 for one row of a subquery that stands for a value; `perhaps`: MySQL may not read it."""
+    """Return 1; fail if a subquery used as a value has several rows. `perhaps`: MySQL may not read it."""
     refuse_if(number(rows) > 1 and perhaps, "a subquery with several rows beside another condition")
     fail_if(number(rows) > 1, 1242, "Subquery returns more than 1 row")
     return 1
@@ -704,7 +704,7 @@ _COMPARING: dict[str, Callable[..., Value]] = {
     "LIKE": like,
 }
 
-# functions that are called with NULL, too; the others return NULL for it
+# functions that are also called with NULL; the others return NULL for it
 _SEEING_NULL: dict[str, Callable[..., Value]] = {
     **_COMPARING,
     "REGEXP_LIKE": regexp_like,
@@ -726,7 +726,7 @@ _SEEING_NULL: dict[str, Callable[..., Value]] = {
 }
 
 OVERFLOWING = ("POW", "POWER", "EXP")
-"""MySQL's functions whose results may be out of the range of a DOUBLE."""
+"""MySQL functions whose results may exceed the range of a DOUBLE."""
 
 _STRICT: dict[str, Callable[..., Value]] = {
     "DIV": divide,
@@ -789,7 +789,7 @@ _STRICT: dict[str, Callable[..., Value]] = {
 
 
 def functions() -> dict[str, Callable[..., Value]]:
-    """Every function by its name in MySQL, or for an operator by a name of our own."""
+    """Return every function by its MySQL name, or by a name of our own for an operator."""
     named = {**_STRICT, **DATE_FUNCTIONS, **_OURS}
     strict = {name: _null_in_null_out(function) for name, function in named.items()}
     failing = [name for name in strict if name.startswith((*CHECKS, "STORE_"))] + [*OVERFLOW, *OVERFLOWING]
@@ -798,7 +798,7 @@ def functions() -> dict[str, Callable[..., Value]]:
 
 
 def is_own(name: str) -> bool:
-    """Return whether a name is one of our own, and no function of MySQL's."""
+    """Return whether a name is one of our own, not a MySQL function's."""
     return name in _OWN or name.startswith(("FULL_", "CAST_", DOUBTFUL))
 
 
@@ -828,13 +828,13 @@ def _null_in_null_out(function: Callable[..., Value]) -> Callable[..., Value]:
 MAX_GROUP_CONCAT_BYTES = 1024
 MAX_SORT_CHARACTERS = 1024
 MAX_SORT_MEMORY_CHARACTERS = 2_000_000
-"""Characters that one GROUP_CONCAT may hold in order to sort them."""
+"""Most characters that one GROUP_CONCAT may hold in order to sort them."""
 MAX_SORT_ROWS = 100_000
-"""Rows that it may hold: each takes some memory, even of empty texts."""
+"""Most rows that one GROUP_CONCAT may hold: even an empty text takes some memory."""
 
 
 class Deviation:
-    """The variance and its root, of a population or a sample; by Welford's recurrence, as in MySQL."""
+    """Variance or standard deviation of a population or sample, by Welford's recurrence, as in MySQL."""
 
     def __init__(self, sample: bool = False, root: bool = False) -> None:
         self.sample, self.root = sample, root
@@ -858,8 +858,8 @@ class Deviation:
 class GroupConcat:
     """GROUP_CONCAT(value..., ORDER BY key...).
 
-    It is called with the separator, whether DISTINCT is wanted, the directions of the keys as a text of `+`
-    and `-`, the keys, and the values. It keeps only what can show in the bytes that it returns.
+    Each step takes the separator, whether DISTINCT is given, the directions of the keys as a text of `+` and
+    `-`, the keys, and the values. Only what can appear in the returned bytes is kept.
     """
 
     def __init__(self) -> None:
@@ -873,7 +873,7 @@ class GroupConcat:
         if None in parts or (not directions and not distinct and self.size > MAX_GROUP_CONCAT_BYTES):
             return
         joined = "".join(text(part) for part in parts)
-        if distinct and not directions:  # MySQL finds the distinct ones by sorting
+        if distinct and not directions:  # MySQL finds distinct values by sorting
             keys, directions = (joined,), "+"
         self.separator, self.directions = text(separator), directions
         if distinct:
@@ -897,7 +897,7 @@ class GroupConcat:
 
 
 def _sortable(value: Value) -> tuple[int, Any]:
-    """Return a sort key that is cut to the length that MySQL compares (max_sort_length)."""
+    """Return a sort key, cut to the length that MySQL compares (max_sort_length)."""
     kind, key = order_key(value)
     return (kind, key[:MAX_SORT_CHARACTERS]) if isinstance(key, str) else (kind, key)
 
@@ -909,4 +909,4 @@ AGGREGATES: dict[str, Callable[[], Any]] = {
     **dict.fromkeys(("STD", "STDDEV", "STDDEV_POP"), partial(Deviation, root=True)),
     "STDDEV_SAMP": partial(Deviation, sample=True, root=True),
 }
-"""Aggregate functions that SQLite lacks: each makes an object for the rows of a group."""
+"""Aggregate functions that SQLite lacks: each creates an object for the rows of a group."""

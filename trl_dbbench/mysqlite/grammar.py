@@ -1,7 +1,7 @@
-"""MySQL's grammar of queries and changes of rows, read over the words of a statement.
+"""MySQL's grammar of queries and row changes, checked on the words of a statement.
 
-sqlglot lets pass what MySQL refuses, such as `a = NOT b`, and SQLite would answer it. A method reads one
-thing of the grammar and goes on behind it, or raises; of other statements, some words never stand together.
+sqlglot accepts what MySQL refuses, such as `a = NOT b`, and SQLite would answer it. Each method of the reader
+reads one part of the grammar, or raises. Of other statements, only brackets, quotes and commas are checked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trl_dbbench.mysqlite.names import ADJACENT, RESERVED, check_spaces
 from trl_dbbench.mysqlite.parse import text_of
 
 NO_FUNCTIONS = words(Path(__file__).with_name("keywords.txt").read_text())
-"""Words that MySQL 9.7 knows without reserving them, and that no function has for its name."""
+"""Keywords that MySQL 9.7 does not reserve, and that cannot be the names of functions."""
 
 ARGUMENTS = {
     name: bounds
@@ -43,10 +43,10 @@ ARGUMENTS = {
     )
     for name in names.split()
 }
-"""Functions of the grammar, with the fewest and the most arguments that each may have."""
+"""Functions in MySQL's grammar, with the fewest and the most arguments of each."""
 
 MAX_ARGUMENTS = 10_000
-"""Arguments of any other function."""
+"""Most arguments of any other function."""
 
 _T = TokenType
 TEXTS = frozenset({_T.STRING, _T.NATIONAL_STRING})
@@ -66,7 +66,7 @@ _SIZES = {
     **dict.fromkeys(("DECIMAL", "DEC"), 2),
     **dict.fromkeys(("SIGNED", "UNSIGNED", "DATE", "YEAR", "DOUBLE", "REAL", "JSON"), 0),
 }
-"""The types of CAST, and the numbers that each may have in brackets."""
+"""Types of CAST, with the count of numbers that each may have in brackets."""
 _NAMED_CONSTANTS = words(
     """
     NULL TRUE FALSE CURRENT_DATE CURRENT_TIME CURRENT_USER CURRENT_TIMESTAMP UTC_DATE UTC_TIME UTC_TIMESTAMP
@@ -121,7 +121,7 @@ SPECIAL = {
     **dict.fromkeys(("VALUES", "DEFAULT"), "column"),
     **dict.fromkeys(("ROW", "JSON_OBJECTAGG"), "expression , {expression}"),
 }
-"""Functions with a grammar of their own, with the pattern of what stands in their brackets."""
+"""Functions with a grammar of their own, with the pattern of their arguments."""
 
 _PATTERNS = {
     "sort_key": "expression [ASC|DESC]",
@@ -132,7 +132,7 @@ _PATTERNS = {
     "rest_of_change": "[WHERE expression] [ORDER BY {sort_key}] [LIMIT number]",
     "unit": "|".join(sorted(UNITS)),
 }
-"""Patterns that others name."""
+"""Patterns that other patterns refer to."""
 
 _PART = re.compile(r"\]\*|[\[\]{}]|[^\s\[\]{}]+")
 _KINDS = {"]": "optional", "]*": "repeated", "}": "listed"}
@@ -142,8 +142,8 @@ _KINDS = {"]": "optional", "]*": "repeated", "}": "listed"}
 def _compiled(pattern: str) -> tuple[tuple[str, Any], ...]:
     """Return the parts of a pattern, each with its kind.
 
-    `A|B` is one of these words, `name` a pattern or a method, `[A ...]` what may be missing and begins with a
-    word, `[A ...]*` the same any number of times, and `{...}` one or more, with commas between.
+    `A|B` is one of these words, `name` a pattern or a method, `[A ...]` an optional part that begins with a
+    word, `[A ...]*` the same any number of times, and `{...}` one or more, separated by commas.
     """
     stack: list[list[tuple[str, Any]]] = [[]]
     for part in _PART.findall(pattern):
@@ -163,7 +163,7 @@ def _is_word(text: str) -> bool:
 
 
 class _Reader:
-    """A place in a statement. The methods look at what comes next, and go on behind it."""
+    """A position in a statement. The methods read what comes next and advance past it, or raise."""
 
     def __init__(self, sql: str, tokens: Sequence[Token]) -> None:
         self._sql = sql
@@ -171,11 +171,11 @@ class _Reader:
         self._kinds: list[TokenType] = []
         self._starts: list[int] = []
         self._begun = False
-        """True if the next value has been read already, as brackets that began with another value."""
+        """True if the next value has been read already: brackets that turned out to begin an expression."""
         for token in tokens:
-            if token.token_type == _T.HINT:  # `/*+ ... */`, which may say anything
+            if token.token_type == _T.HINT:  # `/*+ ... */`, which may contain anything
                 continue
-            # what stands in quotes is no word; `GROUP BY` is one token of two words
+            # quoted text is not a word; `GROUP BY` is one token of two words
             for word in [""] if token.token_type in _QUOTED else token.text.upper().split():
                 self._words.append(word)
                 self._kinds.append(token.token_type)
@@ -185,7 +185,7 @@ class _Reader:
         self.at = 0
 
     def read(self, pattern: str) -> None:
-        """Read what a pattern (`_compiled`) says."""
+        """Read what a pattern describes (see `_compiled`)."""
         self._follow(_compiled(pattern))
 
     def _follow(self, items: tuple[tuple[str, Any], ...]) -> None:
@@ -205,14 +205,14 @@ class _Reader:
                         break
 
     def peek(self, ahead: int = 0) -> str:
-        """Return the word that comes next, or after that; empty for what stands in quotes and for numbers."""
+        """Return the next word, or the one `ahead` of it; empty for quoted text and numbers."""
         return self._words[self.at + ahead]
 
     def kind(self, ahead: int = 0) -> TokenType:
         return self._kinds[self.at + ahead]
 
     def accept(self, word: str, second: str = "") -> bool:
-        """Go behind a word, or two, if they come next."""
+        """Advance past a word, or two, if they come next; return whether they do."""
         if self._words[self.at] != word or (second and self._words[self.at + 1] != second):
             return False
         self.at += 2 if second else 1
@@ -243,7 +243,7 @@ class _Reader:
             self.fail()
 
     def end(self) -> None:
-        """Read the end, before which only semicolons may come."""
+        """Read the end of the statement, before which only semicolons may come."""
         while self.at < len(self._starts) and self.accept(_END):
             pass
         if self.at < len(self._starts):
@@ -254,7 +254,7 @@ class _Reader:
         raise syntax_error(self._sql, at)
 
     def is_name(self) -> bool:
-        """Return whether a name comes next, and no word that must be in backticks."""
+        """Return whether a name comes next, not a word that needs backticks."""
         word, kind = self._words[self.at], self._kinds[self.at]
         if kind == _T.IDENTIFIER:
             return True
@@ -262,14 +262,14 @@ class _Reader:
             return False
         if (
             word in ADJACENT and self.peek(1) == "(" and self.touches()
-        ):  # a function's, whatever stands before
+        ):  # a function, whatever comes before it
             return False
-        # the letters before a dot and another letter are a name, whatever they say
+        # a word directly before a dot and another word is a name, even if it is reserved
         dotted = self.peek(1) == "." and self.touches() and self.kind(2) != _T.IDENTIFIER
         return dotted or word.lower() not in RESERVED
 
     def touches(self) -> bool:
-        """Return whether nothing stands between the word that comes next and that after it."""
+        """Return whether nothing separates the next word from the one after it."""
         if self.at + 1 >= len(self._starts):
             return False
         return self._starts[self.at] + len(self._words[self.at]) == self._starts[self.at + 1]
@@ -285,7 +285,7 @@ class _Reader:
             self.fail()
 
     def dotted(self, most: int) -> None:
-        """Read a name and, behind dots, further ones, which may be any words: `most` of them in all."""
+        """Read a name and further ones after dots, which may be any words: at most `most` in all."""
         self.name()
         for _ in range(most - 1):
             if self.peek() != "." or self.peek(1) == "*":
@@ -296,7 +296,7 @@ class _Reader:
             self.at += 1
 
     def listed(self, read: Callable[[], object]) -> int:
-        """Read one or more of something, with commas between; return their number."""
+        """Read one or more items, separated by commas; return their number."""
         read()
         count = 1
         while self.accept(","):
@@ -311,12 +311,12 @@ class _Reader:
         self.dotted(3)
 
     def number(self) -> None:
-        """Read a number, or what stands for one."""
+        """Read a number, or a name in its place."""
         if not self.accept_kind(_T.NUMBER):
             self.name()
 
     def arguments(self) -> int:
-        """Read the arguments of a function without a grammar of its own, in brackets; return their number."""
+        """Read the bracketed arguments of a function without a grammar of its own; return their number."""
         self.expect("(")
         if self.accept(")"):
             return 0
@@ -473,7 +473,7 @@ class _Reader:
             self.brackets()
 
     def operand(self) -> None:
-        """Read one side of a comparison."""
+        """Read one operand of a comparison."""
         self.simple()
         while True:
             word, after = self.peek(), self.peek(1)
@@ -489,7 +489,7 @@ class _Reader:
                 return
 
     def interval(self) -> bool:
-        """Read an amount and its unit, or a function's arguments; return whether it is the former."""
+        """Read an amount and its unit, or the arguments of INTERVAL(); return whether it was the former."""
         if self.peek() == "(":
             if self.brackets() > 1:
                 return False
@@ -546,7 +546,7 @@ class _Reader:
             self._named()
 
     def _named(self) -> None:
-        """Read a column, or a function of a database."""
+        """Read a column, or a call of a function that is qualified by its database."""
         self.dotted(3)
         if self.peek() == "(":
             self.arguments()
@@ -601,7 +601,7 @@ class _Reader:
         self.end()
 
     def creation(self) -> bool:
-        """Read the query of CREATE VIEW, behind AS, and of CREATE TABLE; return whether there is one."""
+        """Read the query of CREATE VIEW ... AS or of CREATE TABLE; return whether it has one."""
         while self.peek() != _END:
             if self.accept("AS", _END):
                 self.fail()
@@ -686,8 +686,8 @@ class _Reader:
         return self._joins()
 
     def _joins(self) -> int:
-        """Read joins behind a table; return the number of tables, that one included."""
-        waiting: list[bool] = []  # joins that may have ON or USING, and whether they must
+        """Read the joins after a table; return the number of tables, including that one."""
+        waiting: list[bool] = []  # for each join that may have ON or USING, whether it must
         count = 1
         while True:
             if waiting and self.peek() == "ON" and self.peek(1) != "DUPLICATE":
@@ -731,7 +731,7 @@ class _Reader:
         refuse_if(self.peek() in ("USE", "IGNORE", "FORCE"), "USE INDEX and the like")
 
     def _source_brackets(self) -> bool:
-        """Read brackets among tables; return whether they hold a query."""
+        """Read brackets in FROM; return whether they contain a query."""
         self.expect("(")
         if self.begins_query():
             self.query()
@@ -812,7 +812,7 @@ _STATEMENTS = {
     "UPDATE": _Reader.update,
     "DELETE": _Reader.delete,
 }
-"""The statements that are read, by their first word."""
+"""Methods that read a whole statement, by its first word."""
 _FIRST_WORDS = {_END, *_STATEMENTS} | words(
     """
     ALTER ANALYZE BEGIN CALL CHECK COMMIT CREATE DEALLOCATE DESC DESCRIBE DO DROP EXECUTE EXPLAIN FLUSH GRANT
@@ -824,11 +824,11 @@ _BEFORE_AN_ITEM = frozenset({_T.L_PAREN, _T.COMMA})
 _AFTER_AN_ITEM = frozenset({_T.R_PAREN, _T.COMMA, _T.SEMICOLON})
 
 _TYPES = {"DATE": "DATE", "TIMESTAMP": "DATETIME"}
-"""Words before a constant, and what it must be."""
+"""Types before a constant, and their names in the error for a wrong one."""
 
 
 def check_grammar(sql: str, tokens: Sequence[Token]) -> bool:
-    """Raise StatementError for a text that MySQL's grammar does not have; return whether it surely has it."""
+    """Raise StatementError for a text that is not in MySQL's grammar; return whether it certainly is."""
     check_spaces(sql, tokens)
     refuse_if(any(each.startswith("!") for token in tokens for each in token.comments), "/*! ... */")
     reader = _Reader(sql, tokens)
@@ -853,7 +853,7 @@ def check_grammar(sql: str, tokens: Sequence[Token]) -> bool:
 
 
 def _check_dates(tokens: Sequence[Token]) -> None:
-    """Raise StatementError for a constant such as DATE 'x' that is none."""
+    """Raise StatementError for a date constant that is not a date, such as DATE 'x'."""
     for before, token in pairwise(tokens):
         word, written = before.text.upper(), token.text
         if token.token_type != _T.STRING or word not in _TYPES:
@@ -866,7 +866,7 @@ def _check_dates(tokens: Sequence[Token]) -> None:
 
 
 def _limits(tokens: Sequence[Token]) -> Iterator[Token]:
-    """Return the tokens behind LIMIT and OFFSET."""
+    """Yield the tokens of the numbers in LIMIT and OFFSET."""
     for place, token in enumerate(tokens[:-1]):
         if token.token_type == _T.LIMIT:
             yield tokens[place + 1]
@@ -875,7 +875,7 @@ def _limits(tokens: Sequence[Token]) -> Iterator[Token]:
 
 
 def _check_lists(sql: str, tokens: Sequence[Token]) -> None:
-    """Raise StatementError for a bracket or quote that lacks its half, and a comma with nothing beside it."""
+    """Raise StatementError for an unbalanced bracket or quote, and for a comma without an item beside it."""
     depth = 0
     for before, token in pairwise([*tokens, Token(_T.SEMICOLON, "", start=len(sql))]):
         kinds = (before.token_type, token.token_type)
@@ -892,7 +892,7 @@ _AFTER_COLUMNS |= {_T.FOR, _T.SEMICOLON, _T.UNION, _T.EXCEPT, _T.INTERSECT}
 def shown_names(tree: exp.Expr, text: str, tokens: Sequence[Token]) -> tuple[str, ...]:
     """Return the names that MySQL gives a query's columns: aliases, or expressions as they are written.
 
-    `*` stands for any number of them. `text` and `tokens` are those of the statement.
+    A `*` stays as it is. `text` and `tokens` are what `tokenize` returned for the statement.
     """
     select = tree
     while isinstance(select, exp.SetOperation | exp.Subquery):
@@ -912,7 +912,7 @@ def shown_names(tree: exp.Expr, text: str, tokens: Sequence[Token]) -> tuple[str
             pieces.append([])
         elif pieces[-1] or len(pieces) > 1 or token.text.upper() not in _OPTIONS:
             pieces[-1].append(token)
-    if len(pieces) == len(select.expressions) and all(pieces):  # else they stand in brackets
+    if len(pieces) == len(select.expressions) and all(pieces):  # otherwise, they are in brackets
         written = [text[piece[0].start : piece[-1].end + 1] for piece in pieces]
     else:
         written = [*map(text_of, select.expressions)]

@@ -1,7 +1,7 @@
-"""Limits of what a statement does to this process: no files, bounded time, bounded memory.
+"""Limits on what a statement may do to this process: no file access, bounded time, bounded memory.
 
-Nothing can kill SQLite, but it calls us: the authorizer, the progress handler, and our functions. Between two
-calls, time is bounded by the sizes of texts, rows, tables, sorts and statements.
+SQLite cannot be killed, but it calls us back: the authorizer, the progress handler, and our functions. Limits
+on the sizes of texts, rows, tables, sorts and statements bound the time between two callbacks.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ from trl_dbbench.mysqlite.values import (
     time_limit,
 )
 
-PAGE_BYTES = 1024  # the amount that SQLite sorts without a break is proportional to it
+PAGE_BYTES = 1024  # the amount that SQLite sorts without calling us is proportional to it
 MAX_GROWTH_PAGES = 8_192
-"""Pages by which the tables may grow, and as many for temporary tables: 8 MiB."""
+"""Most pages by which the tables may grow, and most pages of temporary tables: 8 MiB each."""
 
 MAX_COLUMNS = 200
-"""Columns of a result. All texts of a row can be in memory at once."""
+"""Most columns of a result. All texts of a row can be in memory at once."""
 
 MAX_PARTS = 5_000
-"""Names, functions and subqueries of a statement with its views, which grow exponentially in a chain."""
+"""Most names, functions and subqueries of a statement with its views. Chained views grow exponentially."""
 
 MAX_RECURSED = 1_000
-"""Rows at which WITH RECURSIVE is refused, after as many rounds of rows as MySQL stops it."""
+"""Rows at which WITH RECURSIVE is refused. MySQL stops after as many iterations."""
 
 STEPS_BETWEEN_CHECKS = 1_000
-"""SQLite's steps between two checks of the limits: at most some hundred rows."""
+"""SQLite's virtual machine steps between two checks of the limits: at most a few hundred rows."""
 
 MAX_SPILLED_BYTES = 32 * 1024 * 1024
-"""Bytes that a statement may write to temporary files, besides four times its tables. Sorts, DISTINCT and
-CTEs go there if they exceed SQLite's caches; merging that much takes about half a second."""
+"""Most bytes that a statement may write to temporary files, in addition to four times the size of the tables.
+Sorts, DISTINCT and CTEs go there if they exceed SQLite's caches; merging that much takes about 0.5 s."""
 
 SECONDS_BETWEEN_LOOKS = 0.005
-"""Seconds between two looks at the bytes that a statement has written."""
+"""Seconds between two checks of the bytes that a statement has written."""
 
 SORT_GRACE_SECONDS = 0.25
-"""Seconds after its time limit for which a statement may go on sorting. Then all texts are equal."""
+"""Seconds that a statement may keep sorting after its time limit. Then all texts compare as equal."""
 
 
 class Watch:
-    """A watch over the statements on a connection: `with watch.statement(5.0): connection.execute(...)`.
+    """A watch over a connection's statements: `with watch.statement(5.0): connection.execute(...)`.
 
-    `timed_out` and `failure` say why a statement failed, unless SQLite does. An exception of our functions
-    that is not meant for the agent is raised at the end of the block.
+    `timed_out` and `failure` say why a statement failed if SQLite's error does not. An exception in our
+    functions that is not meant for the agent is raised at the end of the block.
     """
 
     steps = STEPS_BETWEEN_CHECKS
@@ -81,7 +81,7 @@ class Watch:
 
     @contextmanager
     def statement(self, seconds: float) -> Iterator[None]:
-        """Watch over a block that runs a statement, for `seconds` at most."""
+        """Watch over a block that runs a statement, and limit it to `seconds`."""
         self._parts = self._recursed = 0
         self._written_before, self._next_look = None, 0.0
         self._watching = True
@@ -95,14 +95,14 @@ class Watch:
 
     @contextmanager
     def reading(self, seconds: float = math.inf) -> Iterator[None]:
-        """Limit the time of a block in which we read what the statements have left."""
+        """Limit the time of a block, such as one in which we read tables ourselves."""
         self.timed_out, self.failure, self._mistake = False, None, None
         with time_limit(seconds):
             yield
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """Allow PRAGMA in a block within that of the statement, for statements of our own."""
+        """Lift the restrictions, such as on PRAGMA, for our own statements in a block inside `statement`."""
         watching, self._watching = self._watching, False
         try:
             yield
@@ -110,7 +110,7 @@ class Watch:
             self._watching = watching
 
     def _late(self, grace: float = 0.0) -> bool:
-        late = is_late(grace)  # now: what we read between two statements is not late for the last one
+        late = is_late(grace)  # by the current limit, not an earlier statement's
         self.timed_out |= late
         return late
 
@@ -143,7 +143,7 @@ class Watch:
         return action not in FORBIDDEN
 
     def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Stop a function when the time is over, and keep the reason of a failure: SQLite reports none."""
+        """Return the function, stopped when time is up. Keep why it failed, which SQLite does not report."""
 
         def watched(*values: Any) -> Any:
             try:
@@ -175,7 +175,7 @@ class Watch:
 
 
 class Guard(Watch):
-    """Gives a connection MySQL's functions, and watches over the agent's statements on it."""
+    """A watch over the agent's statements that also gives the connection MySQL's functions and collation."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__(connection)
@@ -191,7 +191,7 @@ class Guard(Watch):
             connection.create_aggregate(f"my_{name}", -1, self._watched_aggregate(aggregate))
 
     def confine(self, tables: Sequence[Table]) -> None:
-        """Limit how far the database, which holds these tables, may grow from now on."""
+        """Limit how far the database may grow from now on; `tables` are those that it holds."""
         connection = self._connection
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         tables_bytes = pages * PAGE_BYTES
@@ -207,13 +207,13 @@ class Guard(Watch):
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
 
     def _recurse(self) -> int:
-        """Count a row of WITH RECURSIVE: MySQL stops after 1,000 rounds of such rows."""
+        """Count a row of WITH RECURSIVE; refuse too many, as MySQL stops after 1,000 iterations."""
         self._recursed += 1
         refuse_if(self._recursed >= MAX_RECURSED, f"{MAX_RECURSED} rows of WITH RECURSIVE")
         return 1
 
     def _collate(self, left: str, right: str) -> int:
-        # until it is done, a sort calls nothing but this; its result is then thrown away
+        # a sort calls nothing else until it is done; the result of a late one is discarded
         return 0 if self._late(SORT_GRACE_SECONDS) else collate(left, right)
 
     def _watched_aggregate(self, aggregate: Callable[[], Any]) -> Callable[[], Any]:
@@ -230,7 +230,7 @@ _IO = Path("/proc/thread-self/io")
 
 
 def _written() -> int:
-    """Return the bytes that this thread has written, all of them to temporary files; 0 if it is not known."""
+    """Return the bytes that this thread has written, all of them to temporary files; 0 if unknown."""
     try:
         return int(_IO.read_text().partition("wchar:")[2].split()[0])
     except OSError:
@@ -254,11 +254,11 @@ FORBIDDEN = _codes("ATTACH DETACH PRAGMA CREATE_VTABLE DROP_VTABLE CREATE_TRIGGE
 FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})
 
 SHORTAGES = _codes("NOMEM IOERR FULL CANTOPEN")
-"""SQLite's primary codes where memory or room for files is short. Our own limits are reported so, too."""
+"""SQLite's primary error codes for a lack of memory or disk space, and for hitting our own limits."""
 BROKEN = _codes("INTERNAL PERM CORRUPT PROTOCOL NOLFS NOTADB")
-"""Primary codes for a broken database, which no statement can bring about."""
+"""SQLite's primary error codes for a broken database, which no statement can cause."""
 
 
 def primary_code(error: BaseException | None) -> int:
-    """Return SQLite's number for the class of an error, 0 for an error that is not SQLite's."""
+    """Return the primary code of an SQLite error, 0 for any other error."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -1,7 +1,7 @@
-"""MySQL's types of values, and the type that each expression of a statement gives.
+"""MySQL's value types, and the type of each expression in a statement.
 
-SQLite has no types for dates and decimals. What MySQL makes of an expression depends on its type all the
-same: `CONCAT(1.50)` is `1.50`, and a date equals `'2020-1-5'`.
+SQLite has no types for dates and decimals, but what MySQL makes of an expression depends on them:
+`CONCAT(1.50)` is `1.50`, and a date equals `'2020-1-5'`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from trl_dbbench.mysqlite.values import check_time
 
 
 class Kind(NamedTuple):
-    """A type of MySQL's, as far as it matters here.
+    """A MySQL type, as far as it matters here.
 
-    `name` is int, decimal, float, text, date, datetime, time, json, enum, set, blob, null or unknown;
-    `places` are those of a decimal; `size` is the number of digits of a decimal, of characters of a text, and
-    of bits of an integer, if it is bounded, `YEAR_BITS` for a YEAR; `members` are those of an ENUM or SET; a
-    text that `trims` is a CHAR; a whole number that is `unsigned` makes a negative result of arithmetic an
-    error. A text that is `silent` is read as a number without an error in a statement that changes rows, as
-    MySQL reads columns of TEXT; `None` says that MySQL's plan decides it. A float has 64 bits, a FLOAT a
-    `size` of 32. A FLOAT that is `silent` None is computed, and MySQL's plan decides with how many digits it
-    becomes a text; True says that it also decides with how many it is shown. `fixed` is a column of FLOAT or
-    DOUBLE with a number of places.
+    `name` is int, decimal, float, text, date, datetime, time, json, enum, set, blob, null, unknown, or fixed
+    (a column of FLOAT or DOUBLE with a number of decimal places). `places` are the decimal places. `size`, if
+    known, is a decimal's digits, a text's characters, an integer's bits (`YEAR_BITS` for a YEAR), or 32 for a
+    FLOAT as opposed to a DOUBLE. With an `unsigned` integer, a negative result of arithmetic is an error. A
+    text that `trims` is a CHAR. `members` are an ENUM's or SET's.
+
+    In a statement that changes rows, a `silent` text is read as a number without an error, as MySQL reads
+    columns of TEXT; `None` means that MySQL's plan decides. A FLOAT with `silent` None is computed: MySQL's
+    plan decides its number of digits as a text, and with True also its number of digits when it is shown.
     """
 
     name: str
@@ -54,8 +54,8 @@ class Kind(NamedTuple):
 
 
 class TableColumns(NamedTuple):
-    """A table's or view's columns in their order, and the names of those that are its primary key, of those
-    that have a default in place of NULL, and of the one with AUTO_INCREMENT."""
+    """A table's or view's columns in order. `key` names the primary key's columns, `filled` the NOT NULL
+    columns with a default, and `automatic` the AUTO_INCREMENT column."""
 
     name: str
     columns: tuple[tuple[str, Kind], ...]
@@ -65,14 +65,14 @@ class TableColumns(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column: its name, and its type as in CREATE TABLE."""
+    """A column's name, and its type as in CREATE TABLE."""
 
     name: str
     type: str
 
 
 class Table(NamedTuple):
-    """A table to begin with. A cell is `None`, int, float, str, bytes, bool or Decimal."""
+    """An initial table. Each cell is `None`, int, float, str, bytes, bool or Decimal."""
 
     name: str
     columns: Sequence[Column]
@@ -80,11 +80,11 @@ class Table(NamedTuple):
 
 
 INT, FLOAT, TEXT = Kind("int"), Kind("float"), Kind("text")
-"""A whole number of 64 bits, a DOUBLE, and a text."""
+"""A 64-bit integer, a DOUBLE, and a text."""
 SINGLE = Kind("float", size=32)
 """A FLOAT."""
 LONG_TEXT = Kind("text", silent=True)
-"""A column of TEXT, or of its kin."""
+"""A column of TEXT, TINYTEXT, MEDIUMTEXT or LONGTEXT."""
 UNSIGNED = Kind("int", unsigned=True)
 DATE, DATETIME, TIME, JSON = Kind("date"), Kind("datetime"), Kind("time"), Kind("json")
 NULL, UNKNOWN = Kind("null"), Kind("unknown")
@@ -93,11 +93,11 @@ APART = frozenset({"json", "enum", "set", "blob"})
 
 MAX_PLACES = 30
 MOST_SINGLE_BITS = 24
-"""FLOAT(n) is a DOUBLE for more."""
+"""Largest n for which FLOAT(n) is not a DOUBLE."""
 
 
 def words(text: str) -> frozenset[str]:
-    """Return a set of names."""
+    """Return the set of the words in a text."""
     return frozenset(text.split())
 
 
@@ -112,7 +112,7 @@ _BITS = {
     "bigint": 64,
 }
 INTEGERS = {bits: name for name, bits in reversed(_BITS.items())}
-"""The name of the integer type with a number of bits."""
+"""Names of the integer types, by their number of bits."""
 _DECLARED = re.compile(r"(?:my_)?([a-z]+)(?:[ _(]+(\d+))?(?:[ _,]+(\d+))?", re.IGNORECASE)
 
 
@@ -151,19 +151,19 @@ def kind_of(node: exp.Expr | None) -> Kind:
 
 
 def reads_long_text(node: exp.Expr) -> bool:
-    """Return whether a column of TEXT stands in an expression."""
+    """Return whether an expression contains a column of TEXT."""
     return any(kind_of(column).silent is not False for column in node.find_all(exp.Column))
 
 
 def keep_kind(new: exp.Expr, old: exp.Expr) -> exp.Expr:
-    """Return the expression, with the kind of the one that it replaces."""
+    """Return `new` with the kind of `old`, which it replaces."""
     if "kind" in old.meta:
         new.meta["kind"] = old.meta["kind"]
     return new
 
 
 def merged(kinds: Iterable[Kind]) -> Kind:
-    """Return the kind of a value of any of these kinds, as of CASE and UNION; with TEXT, it is TEXT."""
+    """Return the common kind of values of these kinds, as in CASE and UNION. If one is TEXT, it is TEXT."""
     kinds = list(kinds)
     found, states = _merged(kinds), {kind.silent for kind in kinds if kind.name == "text"}
     return found._replace(silent=True in states or (None if None in states else False))
@@ -189,7 +189,7 @@ def _merged(kinds: Sequence[Kind]) -> Kind:
 
 
 def _is_narrow(kinds: Sequence[Kind]) -> bool:
-    """Return whether a FLOAT and whole numbers are a FLOAT: small ones before it, all but INT behind it."""
+    """Return whether a FLOAT and integers make a FLOAT: small ones before it, and any but INT after it."""
     first = next((place for place, kind in enumerate(kinds) if kind.is_single), None)
     if first is None:
         return False
@@ -198,7 +198,7 @@ def _is_narrow(kinds: Sequence[Kind]) -> bool:
 
 
 def arithmetic(kinds: Sequence[Kind], places: int | None = None) -> Kind:
-    """Return the kind of a result of arithmetic; `places` are those of a decimal."""
+    """Return the kind of an arithmetic result; `places` are its decimal places if it is a decimal."""
     names = {"float" if kind.name in ("text", "time") else kind.name for kind in kinds}
     if "unknown" in names:
         return UNKNOWN
@@ -231,12 +231,12 @@ def _any(node: exp.Expr) -> Kind:
 
 
 def silent(kind: Kind) -> Kind:
-    """Return the kind, if it is a text one that MySQL reads as a number without an error."""
+    """Return the kind; if it is a text, MySQL reads it as a number without an error."""
     return kind._replace(silent=True) if kind.name == "text" else kind
 
 
 def _one_of(nodes: Sequence[exp.Expr | None], kind: Kind) -> Kind:
-    """Return the kind of what is chosen among values: MySQL reads each of them as a number in its own way."""
+    """Return `kind` for a choice among values, each of which MySQL reads as a number in its own way."""
     texts = [each for each in nodes if kind_of(each).name == "text"]
     texts = [each for each in texts if not (isinstance(each, exp.Literal) and is_number(each.name))]
     states = {kind_of(each).silent for each in texts}
@@ -244,7 +244,7 @@ def _one_of(nodes: Sequence[exp.Expr | None], kind: Kind) -> Kind:
 
 
 def _over_window(node: exp.Expr) -> Kind:
-    """Return the kind of a window function. MySQL reads MIN and MAX as columns of a table that it makes."""
+    """Return the kind of a window function. MySQL reads MIN and MAX as columns of a temporary table."""
     kind = _same(node)
     return kind._replace(silent=kind_of(node.this.this).silent or None) if kind.name == "text" else kind
 
@@ -254,7 +254,7 @@ def _sides(node: exp.Expr) -> list[Kind]:
 
 
 def _counted(kind: Kind) -> Kind:
-    """Return a kind as it counts in arithmetic, where a date is a whole number."""
+    """Return a kind as arithmetic uses it, where a date is an integer."""
     return INT if kind.is_moment else kind
 
 
@@ -280,7 +280,7 @@ def _quotient(node: exp.Expr) -> Kind:
 
 
 def _shifted(node: exp.Expr) -> Kind:
-    """Return the kind of LAG and LEAD: that of a row's value, or else of the default."""
+    """Return the common kind of the value and the default of LAG or LEAD."""
     values = [each for each in (node.this, node.args.get("default")) if each is not None]
     return _one_of(values, merged(map(kind_of, values)))
 
@@ -308,7 +308,7 @@ def _average(node: exp.Expr) -> Kind:
 
 
 def _extreme(node: exp.Expr) -> Kind:
-    """Return the kind of MIN and MAX. Beside GROUP BY, MySQL may make a DOUBLE of a computed FLOAT."""
+    """Return the kind of MIN and MAX. With GROUP BY, MySQL may turn a computed FLOAT into a DOUBLE."""
     kind = _of_distinct(node)
     select = node.find_ancestor(exp.Window, exp.Select)
     grouped = isinstance(select, exp.Select) and select.args.get("group") is not None
@@ -354,7 +354,7 @@ _CASTS = {
 
 
 def _rounded(node: exp.Expr) -> Kind:
-    """Return the kind of ROUND and TRUNCATE, with the places that are written, or those of the number."""
+    """Return the kind of ROUND and TRUNCATE, with the given places, but no more than the number has."""
     kind, digits = _counted(_first(node)), node.expressions[1:]
     if kind.name != "decimal":
         return arithmetic([kind])
@@ -429,7 +429,7 @@ _FUNCTIONS: dict[str, Callable[[exp.Expr], Kind]] = {
     "ABS": lambda node: arithmetic([_counted(_first(node))]),
     "MOD": lambda node: _remainder([_counted(kind_of(each)) for each in node.expressions]),
 }
-"""Functions that the parser knows by name only."""
+"""Rules for the kinds of functions that the parser knows by name only."""
 
 _NODES: dict[type[exp.Expr], Callable[[exp.Expr], Kind]] = {
     exp.Literal: _literal,
@@ -467,7 +467,7 @@ _NODES: dict[type[exp.Expr], Callable[[exp.Expr], Kind]] = {
 
 
 def of_expression(node: exp.Expr) -> Kind:
-    """Return the kind of an expression, but for columns and queries. Those below it must have theirs."""
+    """Return the kind of an expression that is not a column or query. Its children must be annotated."""
     rule = next((_NODES[kind] for kind in type(node).__mro__ if kind in _NODES), None)
     return UNKNOWN if rule is None else rule(node)
 
@@ -476,7 +476,7 @@ Row = list[tuple[str, Kind]]
 
 
 class _Scope:
-    """The columns that can be named in a query: those of its tables, its aliases, and what is around it."""
+    """The columns that a query can name: its tables' columns, its aliases, and outer queries' columns."""
 
     def __init__(self, above: _Scope | None, parts: Mapping[str, Row]) -> None:
         self.above = above
@@ -534,7 +534,7 @@ class _Annotator:
                 first = query.left
                 while isinstance(first, exp.SetOperation):
                     first = first.left
-                for each in (first, query.left):  # whose kinds MySQL keeps for all rows
+                for each in (first, query.left):  # MySQL keeps their kinds for all rows
                     known[part.alias.lower()] = _renamed(self.query(each, above, known), names)
                 self.query(query, above, known)
             else:
@@ -585,7 +585,7 @@ class _Annotator:
         scope.sources[node.alias_or_name.lower()] = {name.lower(): kind for name, kind in row}
 
     def change(self, node: exp.Insert | exp.Update | exp.Delete) -> None:
-        """Annotate the values by which a statement changes tables."""
+        """Annotate the expressions of a statement that changes rows."""
         scope = _Scope(None, self._with(node, None, {}))
         target = node.this.this if isinstance(node.this, exp.Schema) else node.this
         joined = node.args.get("from_")
@@ -605,11 +605,11 @@ class _Annotator:
     # --- expressions --------------------------------------------------------------------------------------
 
     def kind(self, node: exp.Expr, scope: _Scope) -> Kind:
-        """Annotate an expression and all below it."""
+        """Annotate an expression and its descendants; return its kind."""
         if isinstance(node, exp.Query):
             row = self.query(node, scope, scope.parts)
             found = row[0][1] if len(row) == 1 else UNKNOWN
-            if node.find(exp.From) is not None:  # without it, MySQL reads the value itself
+            if node.find(exp.From) is not None:  # without FROM, MySQL reads the value itself
                 found = silent(found)
         else:
             for child in node.iter_expressions():
@@ -620,7 +620,7 @@ class _Annotator:
 
 
 def _named(node: exp.Expr, kind: Kind) -> Kind:
-    """Return the kind of an expression that queries around or HAVING name: MySQL may have stored it."""
+    """Return the kind of a selected expression for HAVING and outer queries: MySQL may have stored it."""
     if kind.is_single and not isinstance(node.unalias().unnest(), exp.Column):
         return kind._replace(silent=kind.silent or None)
     if kind.name == "decimal" and _is_chosen(node.unalias().unnest()):
@@ -639,14 +639,14 @@ def _is_chosen(node: exp.Expr) -> bool:
 
 
 def _computed(row: Row | None) -> Row:
-    """Return the columns of a query that is named, which may be computed where they are named."""
+    """Return the columns of a derived table or CTE, which MySQL may compute where they are used."""
     singles = [kind.is_single and kind.silent is False for _, kind in row or ()]
     pairs = zip(row or (), singles, strict=True)
     return [(name, kind._replace(silent=None) if single else kind) for (name, kind), single in pairs]
 
 
 def _starred(sources: Mapping[str, Mapping[str, Kind]], joins: Sequence[exp.Join], wanted: str) -> Row:
-    """Return the columns of `*`, or of `t.*`. Raise StatementError where MySQL has those of USING first."""
+    """Return the columns of `*` or `t.*`. Raise StatementError if MySQL would put the USING columns first."""
     if wanted:
         return list(sources.get(wanted, {}).items())
     row: Row = []
@@ -669,7 +669,7 @@ def _renamed(row: Row, names: Sequence[str]) -> Row:
 
 
 def annotate(tree: exp.Expr, columns: Sequence[TableColumns]) -> tuple[Kind, ...]:
-    """Note the kind of each expression in the tree, for `kind_of`, and return those of a query's columns."""
+    """Note the kind of each expression in the tree, for `kind_of`; return the kinds of a query's columns."""
     annotator = _Annotator(columns)
     if isinstance(tree, exp.Create):
         tree = tree.expression

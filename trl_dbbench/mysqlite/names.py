@@ -1,6 +1,6 @@
-"""Names as MySQL on Linux reads them: reserved words need backticks, tables and their aliases mind case.
+"""Names as in MySQL on Linux: reserved words need backticks; tables and their aliases are case-sensitive.
 
-SQLite does neither, so what MySQL would refuse is looked for in the statement's tree.
+SQLite enforces neither, so the statement's tree is searched for what MySQL would refuse.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RESERVED = frozenset(
     MySQLGenerator.RESERVED_KEYWORDS - {"master_bind", "master_ssl_verify_server_cert"}
     | {"external", "library", "qualify", "tablesample"}
 )
-"""The words that MySQL 9.7 reserves."""
+"""Words that MySQL 9.7 reserves."""
 
 _NAMED = frozenset(
     {
@@ -28,10 +28,10 @@ _NAMED = frozenset(
         *((exp.Column, "this"), (exp.ColumnDef, "this"), (exp.Schema, "expressions"), (exp.Window, "alias")),
     }
 )
-"""Places of names in a tree: the node above, and the name's place there."""
+"""Places of names in a tree: the type of the parent node, and the name's argument in it."""
 
 _MEANT = frozenset({"default", "dual", "utc_date", "utc_time", "utc_timestamp"})
-"""Reserved words that may stand where a name does, without being one."""
+"""Reserved words that may appear where a name is expected, without being a name."""
 
 ADJACENT = words(
     """
@@ -40,12 +40,12 @@ ADJACENT = words(
     VAR_POP VAR_SAMP
     """
 )
-"""Functions whose bracket must stand beside them."""
+"""Functions whose opening bracket must follow without a space."""
 _BEFORE_NAMES = words("INTO TABLE EXISTS AS FROM JOIN UPDATE ON REFERENCES WITH .")
 
 
 def check_spaces(sql: str, tokens: Sequence[Token]) -> None:
-    """Raise StatementError for a function that must have its bracket beside it: `COUNT (*)`."""
+    """Raise StatementError for a space before the bracket of an `ADJACENT` function, as in `COUNT (*)`."""
     for before, name, bracket, after in zip([None, *tokens], tokens, tokens[1:], tokens[2:], strict=False):
         apart = bracket.token_type == TokenType.L_PAREN and name.end + 1 < bracket.start
         function, named = name.text.upper(), name.token_type in (TokenType.IDENTIFIER, TokenType.STRING)
@@ -64,7 +64,7 @@ def check_spaces(sql: str, tokens: Sequence[Token]) -> None:
 
 
 def check_words(tree: exp.Expr) -> None:
-    """Raise StatementError for a reserved word as a name without backticks, unless a dot is beside it."""
+    """Raise StatementError for a reserved word as a name without backticks, unless it follows a dot."""
     for name in tree.find_all(exp.Identifier):
         parent = name.parent
         fail_if(not name.name and isinstance(parent, exp.Table), 1103, "Incorrect table name ''")
@@ -87,7 +87,7 @@ def check_derived(tree: exp.Expr) -> None:
 
 
 def needed_tables(tree: exp.Expr) -> tuple[str, ...]:
-    """Return the names that must be exactly those of tables or views, in our database."""
+    """Return the case-sensitive names of the tables and views that must exist in our database."""
     if not isinstance(tree, exp.Query | exp.DML | exp.Create | exp.Alter | exp.TruncateTable):
         return ()
     parts = {part.alias for part in tree.find_all(exp.CTE)} | {""}
@@ -96,7 +96,7 @@ def needed_tables(tree: exp.Expr) -> tuple[str, ...]:
 
 
 def _is_hidden(table: exp.Table) -> bool:
-    """Return whether no part of WITH of its name is seen from a table: one before, or RECURSIVE itself."""
+    """Return whether no CTE of a table's name is in scope: an earlier one or, with RECURSIVE, its own."""
     below: exp.Expr = table
     above = below.parent
     while above is not None:
@@ -127,7 +127,7 @@ def _read(tree: exp.Expr) -> Iterator[exp.Table]:
 
 
 def check_aliases(tree: exp.Expr) -> None:
-    """Raise StatementError for a column of a table that the statement names in another case."""
+    """Raise StatementError for a column whose table the statement names in another case."""
     found: dict[int, set[str]] = {}
     for column in tree.find_all(exp.Column):
         name, known = column.table, set[str]()
@@ -145,7 +145,7 @@ def check_aliases(tree: exp.Expr) -> None:
 
 
 def check_joins(tree: exp.Expr) -> None:
-    """Raise StatementError for a column in ON whose table comes later, or before a comma."""
+    """Raise StatementError for a column in ON whose table is joined later, or comes before a comma."""
     for select in tree.find_all(exp.Select):
         joins, first = select.args.get("joins") or [], select.args.get("from_")
         if first is None or not any(join.args.get("on") for join in joins):
@@ -177,7 +177,7 @@ def conditions(select: exp.Select) -> list[tuple[exp.Expr, exp.Join | None]]:
 
 
 def terms(condition: exp.Expr) -> list[exp.Expr]:
-    """Return the conditions that AND connects."""
+    """Return the conditions that are connected by AND."""
     return list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
 
 
@@ -189,22 +189,22 @@ def parts(select: exp.Select) -> Iterator[exp.Expr]:
 
 
 def named(select: exp.Expr) -> dict[str, exp.Expr]:
-    """Return the expressions that a query selects under another name, by that name in lower case."""
+    """Return the aliased expressions that a query selects, by their aliases in lower case."""
     return {each.alias.lower(): each.this for each in select.expressions if isinstance(each, exp.Alias)}
 
 
 def sources(tree: exp.Expr) -> set[str]:
-    """Return the names of a query's own tables, as its aliases have them."""
+    """Return the aliases, or else the names, of a query's own tables and subqueries."""
     own = tree.walk(prune=lambda node: node is not tree and isinstance(node, exp.Select))
     return {node.alias_or_name for node in own if isinstance(node, exp.Table | exp.Subquery)}
 
 
 Known = Mapping[str, set[str] | None]
-"""Tables and parts of WITH, with their columns in lower case; `None` if they cannot be seen."""
+"""Tables and CTEs with the names of their columns in lower case, or `None` if these are unknown."""
 
 
 def check_columns(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
-    """Raise StatementError for an output column's name in WHERE or ON, and for one that stands for two."""
+    """Raise StatementError for a SELECT alias in WHERE or ON, and for an ambiguous name in ORDER BY."""
     known = _known(tree, tables)
     for operation in tree.find_all(exp.SetOperation):
         _check_global_order(operation)
@@ -269,7 +269,7 @@ def _check_global_order(operation: exp.SetOperation) -> None:
 
 
 def _keys(select: exp.Select) -> Iterator[exp.Column]:
-    """Return the columns without a table that ORDER BY names."""
+    """Yield the columns without a table that ORDER BY names."""
     for term in clause(select, "order"):
         if isinstance(term.this, exp.Column) and not term.this.table:
             yield term.this
@@ -282,7 +282,7 @@ def _columns(source: exp.Expr, known: Known) -> set[str] | None:
 
 
 def _selected(query: exp.Expr) -> set[str] | None:
-    """Return the names of a query's columns in lower case."""
+    """Return the names of a query's columns in lower case, or `None` for a `*`."""
     query = query.unnest()
     while isinstance(query, exp.SetOperation):
         query = query.left.unnest()
@@ -292,8 +292,8 @@ def _selected(query: exp.Expr) -> set[str] | None:
 
 
 def qualify_order(tree: exp.Expr) -> None:
-    """Give columns in ORDER BY the tables that they have where they are selected: to SQLite, `SELECT a.id
-    FROM a JOIN b ... ORDER BY id` is ambiguous."""
+    """Qualify columns in ORDER BY with the tables of the selected columns: in SQLite, `SELECT a.id FROM a
+    JOIN b ... ORDER BY id` is ambiguous."""
     for select in tree.find_all(exp.Select):
         selected = {
             each.name.lower(): each
@@ -308,7 +308,7 @@ def qualify_order(tree: exp.Expr) -> None:
 
 
 def qualify_having(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
-    """Put selected expressions in the place of their names in HAVING; SQLite takes a column first."""
+    """Replace aliases in HAVING by the selected expressions: SQLite would prefer a column of that name."""
     known = _known(tree, tables)
     for select in tree.find_all(exp.Select):
         having, group = select.args.get("having"), select.args.get("group")
@@ -327,7 +327,7 @@ def qualify_having(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
 
 
 def having_alone(node: exp.Expr) -> None:
-    """Make a condition of rows of HAVING without GROUP BY and aggregates; it knows the new names."""
+    """Move HAVING without GROUP BY and aggregates to WHERE, and replace aliases by their expressions."""
     if any(each.find(exp.AggFunc) for each in node.expressions):
         return
     condition = node.args["having"].this
@@ -351,7 +351,7 @@ def having_alone(node: exp.Expr) -> None:
 
 
 def qualify_joins(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
-    """Give columns in ON the table among those joined so far that has them; SQLite looks at all tables."""
+    """Qualify columns in ON with their table among the tables joined so far: SQLite searches all tables."""
     known = _known(tree, tables)
     for select in tree.find_all(exp.Select):
         joins, first = select.args.get("joins") or [], select.args.get("from_")
@@ -374,14 +374,14 @@ def qualify_joins(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
 
 
 def _loose(condition: exp.Expr | None) -> list[exp.Column]:
-    """Return the columns without a table in a condition, outside of aggregates and subqueries."""
+    """Return a condition's columns without a table, outside of aggregates and subqueries."""
     inner = exp.AggFunc | exp.Query
     nodes = condition.walk(prune=lambda node: isinstance(node, inner)) if condition is not None else ()
     return [node for node in nodes if isinstance(node, exp.Column) and not node.table]
 
 
 def rename_columns(tree: exp.Expr) -> None:
-    """Give derived tables the names of columns behind the alias. The tree must have been annotated."""
+    """Apply the column names in the alias of derived tables, `AS t (a, b)`. The tree must be annotated."""
     for node in tree.find_all(exp.Subquery):
         names, query = node.alias_column_names, node.this
         if not names:
@@ -400,7 +400,7 @@ def rename_columns(tree: exp.Expr) -> None:
 
 
 def check_twice(tree: exp.Expr) -> None:
-    """Raise StatementError for a derived table or part of WITH, annotated, with two columns of a name."""
+    """Raise StatementError for a derived table or CTE, already annotated, with two columns of one name."""
     for node in tree.find_all(exp.Subquery, exp.CTE):
         derived = isinstance(node, exp.CTE) or isinstance(node.parent, exp.From | exp.Join)
         joins = list(node.find_all(exp.Join))
@@ -416,7 +416,7 @@ def check_twice(tree: exp.Expr) -> None:
 
 
 def check_differ(names: Sequence[str]) -> None:
-    """Raise StatementError for two columns of a name."""
+    """Raise StatementError for two columns of one name."""
     lowered = [name.lower() for name in names]
     for name in names:
         fail_if(name and lowered.count(name.lower()) > 1, 1060, f"Duplicate column name '{name}'")

@@ -1,4 +1,4 @@
-"""Text to tokens, and tokens to sqlglot's tree: one statement of MySQL's SQL, in bounded time."""
+"""Tokenizing a MySQL statement and parsing it into sqlglot's tree, in bounded time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from trl_dbbench.mysqlite.errors import StatementError, fail_if, nested_too_deep
 from trl_dbbench.mysqlite.kinds import words
 
 MAX_STATEMENT_CHARACTERS = 65_536
-"""Characters of a statement."""
+"""Longest statement, in characters."""
 
 MAX_NODES = 5_000
-"""Tokens of a statement, and nodes that the parser may build, abandoned ones included: a tenth of a second.
-It backtracks: in `FROM a,(FROM a,(...` each further bracket doubles its work."""
+"""Most tokens of a statement, and most nodes that the parser may build, discarded ones included: about 0.1 s.
+It backtracks: in `FROM a,(FROM a,(...`, each further bracket doubles its work."""
 
 if not isinstance(MySQLParser.parse, FunctionType):
     raise ImportError("sqlglotc, sqlglot's compiled form, cannot be extended: pip uninstall sqlglotc")
@@ -36,11 +36,11 @@ _KEPT_FUNCTIONS = words(
 )
 _KEPT_PARSERS = words("CAST CONVERT GROUP_CONCAT TRIM EXTRACT SUBSTRING SUBSTR POSITION CHAR VALUES")
 OF_JOINS = ("method", "side", "kind", "on", "using")
-"""Arguments of sqlglot's Join, all of them empty where tables stand behind a comma."""
+"""Arguments of sqlglot's Join, all of them empty for a join by comma."""
 
 
 class _Source(MySQL):
-    """MySQL with plain function calls: sqlglot's own nodes for them lose what MySQL means by them."""
+    """sqlglot's MySQL dialect, but with most functions as plain calls: its own nodes lose MySQL's meaning."""
 
     class Tokenizer(MySQL.Tokenizer):
         KEYWORDS = {**MySQL.Tokenizer.KEYWORDS, "REAL": TokenType.DOUBLE}
@@ -50,7 +50,7 @@ class _Source(MySQL):
         FUNCTION_PARSERS = {name: MySQLParser.FUNCTION_PARSERS[name] for name in _KEPT_PARSERS}
 
         def _parse_join(self, *args: Any, **kwargs: Any) -> exp.Join | None:
-            """Tell JOIN without a condition, which joins all that comes before it, from a comma."""
+            """Mark JOIN without a condition as INNER: unlike a comma, it joins everything before it."""
             comma = self._curr is not None and self._curr.token_type == TokenType.COMMA
             join = super()._parse_join(*args, **kwargs)
             if join is not None and not comma and not any(map(join.args.get, OF_JOINS)):
@@ -59,7 +59,7 @@ class _Source(MySQL):
 
 
 def tokenize(sql: str) -> tuple[str, list[Token]]:
-    """Return a statement, with INSERT for REPLACE, and its tokens; an unclosed quote is UNKNOWN, the last."""
+    """Return a statement, REPLACE turned into INSERT, and its tokens. An unclosed quote is a last UNKNOWN."""
     if len(sql) > MAX_STATEMENT_CHARACTERS:
         raise StatementError(
             1153, f"Got a packet bigger than 'max_allowed_packet' bytes ({len(sql)} characters)"
@@ -67,7 +67,7 @@ def tokenize(sql: str) -> tuple[str, list[Token]]:
     try:
         sql.encode()
         text = _REPLACE.sub("INSERT INTO ", sql)
-        tokens = _Source().tokenize(text + " ")  # a quote that is the last character fails otherwise
+        tokens = _Source().tokenize(text + " ")  # without the space, a quote at the end fails
     except UnicodeEncodeError as error:
         wrong = sql[error.start : error.end]
         raise StatementError(1300, f"Invalid utf8mb4 character string: {wrong!a}") from None
@@ -83,7 +83,7 @@ def tokenize(sql: str) -> tuple[str, list[Token]]:
 
 
 def parse(sql: str, text: str, tokens: list[Token]) -> exp.Expr:
-    """Return the tree of the single statement in a text. `text` and `tokens` are what `tokenize` returned."""
+    """Return the tree of the single statement in `sql`. `text` and `tokens` are what `tokenize` returned."""
     for token in tokens:
         written = token.text if token.token_type == TokenType.NUMBER else ""
         if _EXPONENT.fullmatch(written) and math.isinf(float(written)):
@@ -97,7 +97,7 @@ def parse(sql: str, text: str, tokens: list[Token]) -> exp.Expr:
     except RecursionError:
         raise nested_too_deeply() from None
     except (SqlglotError, AttributeError, TypeError, LookupError, ValueError, AssertionError):
-        raise syntax_error(sql) from None  # the parser goes on where MySQL gives up, and stumbles
+        raise syntax_error(sql) from None  # the parser stumbles over text after an error of MySQL's
     trees = [tree for tree in found if tree is not None and not isinstance(tree, exp.Semicolon)]
     fail_if(not trees, 1065, "Query was empty")
     if len(trees) > 1:
@@ -112,7 +112,7 @@ def parse(sql: str, text: str, tokens: list[Token]) -> exp.Expr:
 
 
 def _joined(tree: exp.Expr) -> exp.Expr:
-    """Join texts that stand side by side, which are one."""
+    """Merge adjacent string literals, which are one text."""
     for node in list(tree.find_all(exp.Concat)):
         texts = node.expressions
         if all(isinstance(each, exp.Literal) and each.is_string for each in texts):
@@ -127,7 +127,7 @@ _REPLACE = re.compile(r"\A\s*REPLACE\s+(?:LOW_PRIORITY\s+|DELAYED\s+)?(?:INTO\s+
 
 
 def text_of(tree: exp.Expr) -> str:
-    """Return a part of a statement in MySQL's SQL; nothing where the parser made what cannot be written."""
+    """Return a part of a statement in MySQL's SQL, or an empty text if sqlglot cannot write it."""
     try:
         return tree.sql(dialect="mysql")
     except (SqlglotError, AttributeError, LookupError, TypeError, ValueError):
@@ -135,5 +135,5 @@ def text_of(tree: exp.Expr) -> str:
 
 
 def quote(name: str) -> str:
-    """Return a name as it may stand in a statement, whatever it is."""
+    """Return a name in backticks, with its own backticks escaped."""
     return "`" + name.replace("`", "``") + "`"

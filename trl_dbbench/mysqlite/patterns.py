@@ -14,13 +14,13 @@ from trl_dbbench.mysqlite.errors import StatementError, fail_if, unsupported
 from trl_dbbench.mysqlite.values import MAX_PATTERN_CHARACTERS, MAX_TEXT_CHARACTERS, Value, check_time, text
 
 MAX_REGEX_SECONDS = 0.5
-"""Computing time of the whole process after which a match is given up."""
+"""CPU seconds of the whole process after which a match is given up."""
 
 MAX_PATTERN_PARTS = 20_000
-"""Parts of a pattern whose counted repeats are written out; that many take a tenth of a second to compile."""
+"""Most parts of a pattern with its counted repeats expanded; that many take about 0.1 s to compile."""
 
 MIN_COMPUTING_SHARE = 0.2
-"""A match that computed for less than this share of its time has waited, and is tried again."""
+"""Share of its time that a timed-out match must have computed. Below it, the match waited and is retried."""
 
 _TOO_LARGE = (3887, "The regular expression pattern exceeds limits on size or complexity.")
 
@@ -42,8 +42,8 @@ def _like_pattern(pattern: str, escape: str, exact: bool) -> Any:
 def joined(segments: list[str]) -> Any:
     """Return the segments between the `%` of a pattern as a regular expression without backtracking.
 
-    Each is looked for only once, at its first place: if the rest does not match after that, it does not match
-    after a later place either.
+    Each segment is matched only where it first occurs: if the rest does not match after that, it does not
+    match after a later occurrence either.
     """
     first, *others = segments
     middle = "".join(f"(?>.*?{segment})" for segment in others[:-1] if segment)
@@ -67,17 +67,17 @@ def _checked_pattern(pattern: Value) -> str:
     return wanted
 
 
-# recursive and approximate patterns, which MySQL does not know, and in which `regex` notices its timeout late
+# recursive and approximate patterns, which MySQL does not have and in which `regex` notices its timeout late
 _FOREIGN = regex.compile(r"\(\?(?:R|&|P>|[+-]?\d)|\{[^}]*<")
 
 _COUNTED = regex.compile(r"(.?)\{(\d+)(?:,\d*)?\}", regex.DOTALL)
 
 
 def _written_out(pattern: str) -> int:
-    """Return the number of parts of a pattern with its counted repeats written out, or more.
+    """Return the number of parts of a pattern with its counted repeats expanded, or an upper bound of it.
 
-    `regex` does so when it compiles a pattern: `((a{99}){99}){99}` would take minutes. A count behind
-    anything but a plain character may be that of a group, so it multiplies the whole pattern.
+    `regex` expands them when it compiles a pattern: `((a{99}){99}){99}` would take minutes. A count after
+    anything but a plain character may belong to a group, so it multiplies the whole pattern.
     """
     parts, factor = len(pattern), 1
     for before, count in _COUNTED.findall(pattern):
@@ -99,10 +99,10 @@ def _regex(pattern: str, flags: str) -> Any:
 
 
 def in_regex_time(call: Callable[[], Any]) -> Any:
-    """Return the result of a match, repeated if it timed out while it waited and did not compute.
+    """Return the result of a match, retried if it timed out while waiting rather than computing.
 
-    `regex` counts the computing time of the whole process, and also the time for which a match waits for
-    Python's lock: while another thread collects garbage, that alone can exceed the timeout.
+    `regex` counts the CPU time of the whole process, and also the time that a match waits for Python's lock:
+    while another thread collects garbage, that alone can exceed the timeout.
     """
     computing = time.thread_time()
     while True:
@@ -117,7 +117,7 @@ def in_regex_time(call: Callable[[], Any]) -> Any:
 
 
 def _letters(flags: str, *texts: str) -> None:
-    """Raise StatementError for letters whose other case MySQL finds in its own way: `ß` is also `SS`."""
+    """Raise StatementError for letters whose other case MySQL determines in its own way: `ß` is also `SS`."""
     if "c" in flags or all(each.isascii() for each in texts):
         return
     if odd := sorted(
@@ -165,4 +165,4 @@ def regexp_replace(value: Value, pattern: Value, new: Value) -> str | None:
 
 
 class _TooLong(Exception):
-    """A text that exceeds MAX_TEXT_CHARACTERS."""
+    """Error for a text that exceeds MAX_TEXT_CHARACTERS."""

@@ -1,6 +1,6 @@
-"""MySQL's statements for SQLite: a rule for each kind of node in sqlglot's tree.
+"""Translation of MySQL's statements for SQLite, by a rule for each type of node in sqlglot's tree.
 
-Operators and functions whose meaning differs become calls of `functions`, under the prefix `my_`.
+Operators and functions whose meaning differs become calls of `functions`, with the prefix `my_`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def interval(node: exp.Interval) -> tuple[exp.Expr, exp.Expr]:
 
 
 def counted(node: exp.Expr) -> exp.Expr:
-    """Return a number of characters or places, which must be whole: MySQL rounds numbers in several ways."""
+    """Return a count or position, checked to be an integer: MySQL rounds other numbers in several ways."""
     kind = kind_of(node)
     if kind.name == "text" and is_in_change(node):
         raise unsupported("a text as a count in a statement that changes rows")
@@ -70,7 +70,7 @@ def counted(node: exp.Expr) -> exp.Expr:
 
 
 def move(name: str, moment: exp.Expr, amount: exp.Interval, kind: Kind) -> exp.Expr:
-    """Return DATE_ADD or DATE_SUB of this kind."""
+    """Return a call of DATE_ADD or DATE_SUB with a result of this kind."""
     strict = is_in_change(moment)
     arguments = [_start(moment), *interval(amount)]
     if not strict:
@@ -80,7 +80,7 @@ def move(name: str, moment: exp.Expr, amount: exp.Interval, kind: Kind) -> exp.E
 
 
 def _start(moment: exp.Expr) -> exp.Expr:
-    """Return a value that an interval is added to; of a text moved before, MySQL shows the time."""
+    """Return the value that an interval is added to. MySQL shows the time of a text that was moved before."""
     among = kind_of(moment).name == "text" and coercions.chooses(moment)
     if among and any(kind_of(each).is_moment for each in moment.walk()):
         raise unsupported("an interval added to a date among texts")
@@ -132,7 +132,7 @@ def cast(node: exp.Expr) -> exp.Expr:
 
 
 def check_name(node: exp.Anonymous) -> None:
-    """Raise StatementError for a function that does not exist; MySQL looks at this before anything else."""
+    """Raise StatementError for a function that does not exist; MySQL checks this before anything else."""
     name = str(node.this).upper()
     fail_if(name.strip('"').endswith(" "), 1458, f"Incorrect routine name '{node.this}'")
     if isinstance(node.parent, exp.Dot):
@@ -184,7 +184,7 @@ def function_call(node: exp.Expr) -> exp.Expr:
     if name == "MOD":
         own = remainder_of(kind_of(node))
     if name in OVERFLOWING and node.find_ancestor(exp.Predicate, exp.Connector, exp.If, exp.Case) is not None:
-        own = f"{DOUBTFUL}{name}"  # MySQL does not compute it beside NULL
+        own = f"{DOUBTFUL}{name}"  # MySQL may not compute it next to a NULL
     made = exact(call(own, *arguments), kind_of(node) if name in _COMPUTING else INT)
     if name in _ROUNDING and kind_of(node).name == "float":
         made = call("SIGNED", made, arguments[0].copy())
@@ -198,7 +198,7 @@ def function_call(node: exp.Expr) -> exp.Expr:
 
 
 def remainder_of(kind: Kind) -> str:
-    """Return the name of the function for a remainder of this kind."""
+    """Return the name of the modulo function for a result of this kind."""
     return "DECIMAL_MOD" if kind.name == "decimal" else "MOD"
 
 
@@ -219,7 +219,7 @@ _MISSING = words(
     VECTOR_DIM VECTOR_TO_STRING WEIGHT_STRING YEARWEEK
     """
 )
-"""Functions of MySQL's that the embedded database lacks, besides families of them."""
+"""MySQL functions that the embedded database lacks, apart from the families in `check_name`."""
 
 _COMPUTING = frozenset({"ABS", "MOD", "TRUNCATE"})
 _OF_TEXTS = words(
@@ -241,9 +241,9 @@ _FEWEST = {
     **dict.fromkeys(("LPAD", "RPAD"), 3),
     "CONCAT": 1,
 }
-"""The fewest arguments of functions that take any number here."""
+"""Fewest arguments of functions whose Python versions accept fewer."""
 _MOST = {"RAND": 0, "FORMAT": 2, "REGEXP_SUBSTR": 2, "REGEXP_REPLACE": 3}
-"""The most arguments of functions that take more in MySQL."""
+"""Most arguments supported here of functions that take more in MySQL."""
 _READING_ALL = words("MOD DATEDIFF LEFT REPEAT LPAD LOCATE FORMAT")
 """Functions that evaluate all of their arguments, even if the first is NULL."""
 _STOPPING = words(
@@ -251,7 +251,7 @@ _STOPPING = words(
     CONCAT POW POWER ROUND TRUNCATE GREATEST LEAST NULLIF REPLACE INSTR STRCMP DATE_FORMAT TIMESTAMPDIFF
     """
 )
-"""Functions that evaluate no argument behind one that is NULL."""
+"""Functions that evaluate no argument after one that is NULL."""
 _OF_DATES = words(
     """
     DATE TIMESTAMP YEAR MONTH DAY DAYOFMONTH DAYOFWEEK DAYOFYEAR WEEKDAY WEEK WEEKOFYEAR QUARTER MONTHNAME
@@ -266,12 +266,12 @@ _COUNTS = {
     "ELT": (0,),
     "SPACE": (0,),
 }
-"""Places of arguments that are numbers of characters, or of places."""
+"""Indices of arguments that are counts or positions, see `counted`."""
 _OF_TIMES = frozenset({"TIME", "HOUR", "MINUTE", "SECOND", "TIME_FORMAT"})
 
 
 def _check_kinds(name: str, arguments: list[exp.Expr]) -> None:
-    """Refuse what MySQL compares or reads in ways of its own."""
+    """Refuse arguments of kinds that MySQL compares or reads in special ways."""
     kinds = [kind_of(each) for each in arguments]
     mixed = any(kind.is_moment for kind in kinds) and not all(
         kind.is_moment or kind.name == "null" for kind in kinds
@@ -285,7 +285,7 @@ def _check_kinds(name: str, arguments: list[exp.Expr]) -> None:
 
 
 def _checked(name: str, arguments: list[exp.Expr]) -> list[exp.Expr]:
-    """Return the arguments of a function in a change of rows: they must be what the function takes."""
+    """Return a function's arguments, checked as MySQL does in a statement that changes rows."""
     if name in _OF_TIMES and arguments and kind_of(arguments[0]).name == "text":
         raise unsupported(f"{name} of a text in a statement that changes rows")
     kinds = [kind_of(each) for each in arguments]
@@ -301,7 +301,7 @@ def _checked(name: str, arguments: list[exp.Expr]) -> list[exp.Expr]:
 
 
 def _converted(name: str, arguments: list[exp.Expr], kind: Kind) -> list[exp.Expr]:
-    """Return the arguments as a function takes them."""
+    """Return a function's arguments, converted to the types that it takes."""
     if name in ("GREATEST", "LEAST", "STRCMP", "UNIX_TIMESTAMP", "FROM_UNIXTIME", "FROM_DAYS", *_OF_TIMES):
         _check_kinds(name, arguments)
     if name in _OF_TEXTS:
@@ -334,7 +334,7 @@ def _converted(name: str, arguments: list[exp.Expr], kind: Kind) -> list[exp.Exp
 
 
 def _total(node: exp.Expr) -> exp.Expr:
-    """Return SUM or AVG, which give decimals of a number of places."""
+    """Return SUM or AVG; a decimal result is rounded to its places."""
     refuse_if(any(each.find(exp.Avg) for each in node.find_all(exp.Subquery)), "a sum of a subquery's mean")
     if not isinstance(node.this, exp.Distinct):
         node.set("this", numeric(node.this))
@@ -347,13 +347,13 @@ def _total(node: exp.Expr) -> exp.Expr:
 
 
 def _of_mean(node: exp.Expr, kind: Kind) -> exp.Expr:
-    """Return a total, rounded; a mean keeps nine places, or a multiple of them, until it is shown."""
+    """Return a rounded total. A mean that is not stored has its places rounded up to a multiple of nine."""
     mean = isinstance(node.this if isinstance(node, exp.Window) else node, exp.Avg) and not _is_kept(node)
     return exact(type(node)(**node.args), kind, -(-kind.places // 9) * 9 if mean else kind.places)
 
 
 def _is_kept(node: exp.Expr) -> bool:
-    """Return whether it is a column of a table that is made for the statement, and rounded there."""
+    """Return whether a node is a column of a derived or created table, where it is stored rounded."""
     above = node.parent.parent if isinstance(node.parent, exp.Alias) else node.parent
     while isinstance(above, exp.Query | exp.Subquery):
         above = above.parent
@@ -366,7 +366,7 @@ def _window(node: exp.Expr) -> exp.Expr:
 
 
 def _extreme(node: exp.Expr) -> exp.Expr:
-    """Return MIN or MAX, of texts by MySQL's order."""
+    """Return MIN or MAX; texts are compared in MySQL's collation."""
     if kind_of(node).name in ("text", "unknown") and not isinstance(node.this, exp.Column | exp.Distinct):
         node.set("this", collated(node.this))
     return node
@@ -385,7 +385,7 @@ def _group_concat(node: exp.Expr) -> exp.Expr:
 
 
 def _group_text(value: exp.Expr) -> exp.Expr:
-    """Return a value as GROUP_CONCAT writes it, which stores it first."""
+    """Return a value as GROUP_CONCAT writes it; MySQL stores the value first."""
     kind = kind_of(value)
     if kind.name == "decimal":
         return call("WRITTEN", value, kind.places)
@@ -393,7 +393,7 @@ def _group_text(value: exp.Expr) -> exp.Expr:
 
 
 def _group_key(key: exp.Expr, value: exp.Expr) -> exp.Expr:
-    """Return a key of GROUP_CONCAT: a whole number is the place of one of its arguments."""
+    """Return a sort key of GROUP_CONCAT. An integer is the position of one of its arguments."""
     if isinstance(key, exp.Collate) and isinstance(key.this, exp.Literal) and key.this.is_int:
         key = key.this
     if not isinstance(key, exp.Literal) or not key.is_int:
@@ -426,7 +426,7 @@ TOTALS: dict[type, Callable[[exp.Expr], exp.Expr]] = {
 
 
 def checked(node: exp.Expr, kind: Kind) -> exp.Expr:
-    """Return a sum, difference or product, with a check where its result may be too large."""
+    """Return a sum, difference or product, with an overflow check if its kind needs one."""
     if kind.name != "int":
         return call("FINITE", node) if kind.name == "float" and isinstance(node, exp.Mul) else node
     if kind.unsigned:
@@ -439,20 +439,20 @@ _TOO_LARGE = f"whole numbers above {2**63 - 1}"
 
 
 def _is_too_large(literal: exp.Expr) -> bool:
-    """Return whether SQLite would read a whole number as a fraction, and lose digits."""
+    """Return whether SQLite would read an integer literal as a float and lose digits."""
     return not literal.is_string and literal.name.isdecimal() and Decimal(literal.name) >= 2**63
 
 
 def bits(node: exp.Expr) -> exp.Expr:
-    """Return an operator of bits, of whole numbers: to MySQL, they have no sign."""
+    """Return a bitwise operation on integers, with a check of its result: in MySQL, it is unsigned."""
     if any(kind_of(each).name not in ("int", "null") for each in node.iter_expressions()):
         raise unsupported("bits of what is no whole number")
     return call("BITS", type(node)(**node.args))
 
 
 def turn_right_joins(select: exp.Expr) -> None:
-    """Make `a JOIN b RIGHT JOIN c` of a query `c LEFT JOIN (a JOIN b)`, which changes the order of `*`. Raise
-    StatementError where the query keeps a RIGHT JOIN that SQLite answers wrongly."""
+    """Rewrite `a JOIN b RIGHT JOIN c` as `c LEFT JOIN (a JOIN b)`, except with USING, NATURAL, or a `*` (its
+    columns would be reordered). Raise StatementError for a remaining RIGHT JOIN that SQLite gets wrong."""
     joins, first = select.args.get("joins") or [], select.args.get("from_")
     if not any(join.side.upper() == "RIGHT" for join in joins):
         return
@@ -476,7 +476,7 @@ def turn_right_joins(select: exp.Expr) -> None:
 
 
 def _check_right_joins(joins: list[exp.Join]) -> None:
-    """Refuse what SQLite 3.40 answers wrong: before RIGHT JOIN, a constant condition removes all rows."""
+    """Refuse a constant condition before RIGHT JOIN: in SQLite 3.40, it wrongly removes all rows."""
     last = max((n for n, join in enumerate(joins) if join.side.upper() == "RIGHT"), default=0)
     for join in joins[:last]:
         for term in terms(join.args["on"]) if join.args.get("on") is not None else ():
@@ -484,7 +484,7 @@ def _check_right_joins(joins: list[exp.Join]) -> None:
 
 
 def unify_sides(node: exp.SetOperation) -> None:
-    """Give both sides of a UNION or its like columns of the same kinds, where they are written out."""
+    """Give both sides of a set operation columns of the same kinds, unless they are selected by `*`."""
     kinds = [kind for _, kind in node.meta.get("row", ())]
     for side in _sides(node, kinds):
         if not isinstance(side, exp.Select) or len(side.expressions) != len(kinds):
@@ -496,7 +496,7 @@ def unify_sides(node: exp.SetOperation) -> None:
             collates = isinstance(value, exp.Collate) and kind_of(value).name != "text"
             inner, own = (value.this if collates else value), kind_of(value)
             copy = inner.copy()
-            if own.name == "float":  # of a FLOAT as a text, MySQL's plan decides the digits
+            if own.name == "float":  # MySQL's plan decides the digits of a FLOAT as a text
                 name = "SURE_SINGLE" if own.is_single else "WRITTEN"
                 new = call(name, copy) if kind.name == "text" else copy
             else:
@@ -508,7 +508,7 @@ def unify_sides(node: exp.SetOperation) -> None:
                 raise unsupported("numbers chosen among others, or averages, beside texts in a UNION")
             column = isinstance(value, exp.Column) and own.name == "decimal"
             if column and kind.is_number and kind[:2] != own[:2]:
-                # SQLite would take the type of this column for that of all rows
+                # SQLite would apply the type of this column to all rows
                 name, places = ("DECIMAL", kind.places) if kind.name == "decimal" else ("CAST_DOUBLE", None)
                 new = call(name, value.copy(), places)
             if isinstance(new, exp.Anonymous) and new.this.startswith("my_") and new.this != inner.this:
@@ -516,7 +516,7 @@ def unify_sides(node: exp.SetOperation) -> None:
 
 
 def _sides(node: exp.SetOperation, kinds: Sequence[Kind]) -> Iterator[exp.Expr]:
-    """Return the queries of a set operation, however deep."""
+    """Yield the sides of a set operation, and of a nested one whose integers become texts."""
     for side in (_written_out(node.left), _written_out(node.right)):
         if not isinstance(side, exp.SetOperation):
             yield side
@@ -529,7 +529,7 @@ def _sides(node: exp.SetOperation, kinds: Sequence[Kind]) -> Iterator[exp.Expr]:
 
 
 def _written_out(side: exp.Expr) -> exp.Expr:
-    """Return the query whose columns are those of a side, which may stand in brackets (`single_row`)."""
+    """Return the query that defines a side's columns, without brackets or the `SELECT *` of `single_row`."""
     side = side.unnest()
     while isinstance(side, exp.Select) and [type(each) for each in side.expressions] == [exp.Star]:
         source = side.args.get("from_")
@@ -540,7 +540,7 @@ def _written_out(side: exp.Expr) -> exp.Expr:
 
 
 def rewrite(node: exp.Expr) -> None:
-    """Replace a node whose descendants have been rewritten."""
+    """Rewrite a node whose descendants have been rewritten."""
     rule = next((_RULES[kind] for kind in type(node).__mro__ if kind in _RULES), None)
     if rule is None:
         return
@@ -569,7 +569,7 @@ def _quotient(node: exp.Expr) -> exp.Expr:
     kind = kind_of(node)
     places = kind.places if kind.name == "decimal" else None
     dividend = numeric(node.this)
-    if kind.name == "float":  # of texts such as '1', SQLite makes whole numbers
+    if kind.name == "float":  # SQLite turns texts such as '1' into integers
         dividend = call("CAST_DOUBLE", dividend)
     return call("DIV", dividend, _divisor(node), places)
 
@@ -599,14 +599,14 @@ def _negative(node: exp.Expr) -> exp.Expr:
     if kind == "text" and is_in_change(node):
         number = call("NOT_ZERO", number)
     elif kind in ("text", "float"):
-        return call("NEGATIVE", number)  # SQLite subtracts from 0, which gives no -0
+        return call("NEGATIVE", number)  # SQLite subtracts from 0, which never gives -0
     node.set("this", number)
     return node
 
 
 def _xor(node: exp.Expr) -> exp.Expr:
     sides = (node.this, node.expression)
-    if is_in_change(node) and any(map(coercions.may_fail, sides)):  # MySQL does not look at it beside NULL
+    if is_in_change(node) and any(map(coercions.may_fail, sides)):  # MySQL skips it if the other is NULL
         raise unsupported("XOR of what may be no number in a statement that changes rows")
     return call("NE", *(exp.Not(this=exp.paren(side)) for side in sides))
 
@@ -618,7 +618,7 @@ def _is(node: exp.Expr) -> exp.Expr:
 
 
 def _first_of(node: exp.Expr) -> exp.Expr:
-    if not node.expressions:  # SQLite's has two arguments at least
+    if not node.expressions:  # SQLite's takes at least two arguments
         return exp.paren(node.this)
     node.set("this", coercions.unified(node.this, kind_of(node)))
     node.set("expressions", [coercions.unified(each, kind_of(node)) for each in node.expressions])
@@ -655,13 +655,13 @@ def _substring(node: exp.Expr) -> exp.Expr:
 
 
 def _literal(node: exp.Expr) -> exp.Expr:
-    if node.is_string and "\0" in node.name:  # where SQLite would stop to read the statement
+    if node.is_string and "\0" in node.name:  # SQLite would stop reading the statement there
         return call("CAST_CHAR", exp.HexString(this=node.name.encode().hex()))
     if not _is_too_large(node):
         return node
     number, above = Decimal(node.name), node.parent
     cells = above.parent if isinstance(above, exp.EQ) else above
-    if is_in_change(node) and isinstance(cells, exp.Tuple | exp.Update):  # a text's cell keeps all digits
+    if is_in_change(node) and isinstance(cells, exp.Tuple | exp.Update):  # a column of texts keeps all digits
         return exp.Literal.string(node.name)
     if isinstance(above, exp.Limit | exp.Offset) and number < 2**64:
         return exp.Literal.number(2**63 - 1)
@@ -715,7 +715,7 @@ _COMPARING = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.In, exp.Bet
 
 
 def _is_shown(column: exp.Expr) -> bool:
-    """Return whether a column is shown as it is, counted, or asked for NULL."""
+    """Return whether a column is selected as it is, assigned, counted, or tested for NULL."""
     above = column.parent.parent if isinstance(column.parent, exp.Alias) else column.parent
     asked = isinstance(above, exp.Is) and isinstance(above.expression, exp.Null)
     listed = isinstance(above, exp.Select) and not (
@@ -726,7 +726,7 @@ def _is_shown(column: exp.Expr) -> bool:
 
 
 def _is_compared(column: exp.Expr) -> bool:
-    """Return whether an ENUM or SET is grouped, or compared with texts, as the text that it shows."""
+    """Return whether an ENUM or SET is selected, counted, grouped or compared with texts as its own text."""
     above = column.parent.parent if isinstance(column.parent, exp.Alias) else column.parent
     if isinstance(above, exp.EQ | exp.NEQ | exp.In | exp.Like):
         others = [each for each in above.iter_expressions() if each is not column]
@@ -740,12 +740,12 @@ def _is_compared(column: exp.Expr) -> bool:
 
 
 def _no_place(key: exp.Expr) -> exp.Expr:
-    """Return a key of GROUP BY or ORDER BY; SQLite would take `-1` for the place of a column."""
+    """Return a key of GROUP BY or ORDER BY. SQLite would take `-1` for the position of a column."""
     inner = key
     while isinstance(inner, exp.Neg | exp.Paren):
         inner = inner.this
     constant = isinstance(inner, exp.Literal) and key.find(exp.Neg) is not None
-    if isinstance(key, exp.Literal) and key.is_int:  # the place of a column, which may be a computed text
+    if isinstance(key, exp.Literal) and key.is_int:  # a column's position; it may be a computed text
         query, place = key.find_ancestor(exp.Query), int(key.name)
         shown = query.meta.get("row", ())[place - 1 : place] if query is not None and place else ()
         apart = isinstance(key.parent, exp.Ordered) or any(kind.name in ("json", "blob") for _, kind in shown)
@@ -771,9 +771,9 @@ def _group(node: exp.Expr) -> exp.Expr:
 def _select(node: exp.Expr) -> exp.Expr:
     if node.args.get("limit") and node.args.get("where") and is_in_change(node):
         checks = filter(coercions.is_check, node.args["where"].find_all(exp.Anonymous))
-        if not all(map(coercions.is_early, checks)):  # which MySQL may not reach
+        if not all(map(coercions.is_early, checks)):  # MySQL may not reach the others
             raise unsupported("LIMIT beside what may fail in a statement that changes rows")
-    if node.args.get("limit") and node.args.get("order"):  # SQLite computes more rows than it shows
+    if node.args.get("limit") and node.args.get("order"):  # SQLite computes more rows than it returns
         for each in (call for column in node.expressions for call in column.find_all(exp.Anonymous)):
             if str(each.this).removeprefix("my_") in OVERFLOW:
                 coercions.doubt(each)
@@ -860,14 +860,14 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
 
 
 class _Target(SQLite):
-    """SQLite with names in backticks: it takes a "name" that does not exist for a text."""
+    """SQLite's dialect with names in backticks: SQLite takes an unknown "name" for a text."""
 
     class Tokenizer(SQLite.Tokenizer):
         IDENTIFIERS = ["`"]
 
 
 class Translation(NamedTuple):
-    """A statement for SQLite, the kinds of a query's columns, and the constants that MySQL reads first."""
+    """SQL for SQLite, the kinds of a query's columns, and the constants that MySQL reads before any row."""
 
     sql: str
     kinds: tuple[Kind, ...]
@@ -875,8 +875,8 @@ class Translation(NamedTuple):
 
 
 def write(tree: exp.Expr, columns: Sequence[TableColumns] = ()) -> Translation:
-    """Return the statement as SQLite understands it. Changes the tree. `columns` are those of the tables and
-    views that it names."""
+    """Return the statement translated for SQLite. Changes the tree. `columns` describes the tables and views
+    that it names."""
     try:
         if isinstance(tree, exp.Update | exp.Delete):
             tree = _one_table(tree)
@@ -920,7 +920,7 @@ def _written(tree: exp.Expr, copy: bool = True) -> str:
 
 
 def _one_table(tree: exp.Update | exp.Delete) -> exp.Expr:
-    """Return UPDATE or DELETE with ORDER BY, LIMIT or a join as one of the rows that a query selects."""
+    """Return UPDATE or DELETE with ORDER BY, LIMIT or a join as a change of the rows that a query selects."""
     table = tree.this
     targets = tree.args.get("tables") or []
     joins = table.args.get("joins") or []
@@ -967,7 +967,7 @@ def _update_join(tree: exp.Update, table: exp.Table, joins: list[exp.Join]) -> e
 def _clean(tree: exp.Expr) -> exp.Expr:
     if isinstance(tree, exp.Insert):
         conflict = tree.args.get("conflict")
-        if tree.args.get("ignore") and conflict is None:  # OR IGNORE would leave out rows with NULL, too
+        if tree.args.get("ignore") and conflict is None:  # OR IGNORE would also leave out rows with NULL
             tree.set("ignore", None)
             tree.set("conflict", conflict := exp.OnConflict(action=exp.var("DO NOTHING")))
         elif conflict is not None:

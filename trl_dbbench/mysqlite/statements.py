@@ -1,4 +1,4 @@
-"""Statements before they run: read, checked and translated, with caches, as episodes run much the same."""
+"""Reading, checking and translating of statements, with caches: episodes often repeat the same ones."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from trl_dbbench.mysqlite.storage import check_recursion
 from trl_dbbench.mysqlite.tables import CATALOG, create
 
 MAX_CACHED_CHARACTERS = 1_000
-"""Characters of a statement that is cached. The caches hold thousands of them."""
+"""Longest statement that is cached, in characters. The caches hold thousands of statements."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement that was read and not refused so far.
+    """A statement that has been read and not been refused so far.
 
     Attributes:
-        certain: MySQL's grammar has it, without doubt.
-        tree: must not be changed if the statement is short enough for the cache.
-        tables: the names that must be those of tables or views, in the order of the tree.
-        catalog: the information_schema tables that it reads.
-        shown: the names of a query's columns, see `grammar.shown_names`.
+        certain: True if it certainly is in MySQL's grammar.
+        tree: its syntax tree, which must not be changed if the statement is short enough for the cache.
+        tables: names of the tables and views that must exist, in tree order.
+        catalog: names of the information_schema tables that it reads.
+        shown: names of a query's columns, see `grammar.shown_names`.
     """
 
     sql: str
@@ -42,17 +42,17 @@ class Statement:
     shown: tuple[str, ...]
 
     def not_executed(self) -> StatementError:
-        """Return the error for a text that is not a statement, or not one that is known here."""
+        """Return the error for a text that is not a statement, or for an unsupported statement."""
         return unsupported("a statement of this form") if self.certain else syntax_error(self.sql.strip())
 
 
 def look(sql: str) -> Statement:
-    """Read a statement; raise StatementError if MySQL refuses it whatever its tables are."""
+    """Read a statement; raise StatementError if MySQL would refuse it whatever the tables."""
     return _looks.look(sql) if len(sql) <= MAX_CACHED_CHARACTERS else _look(sql)
 
 
 def translation(statement: Statement, tables: tuple[TableColumns, ...]) -> Translation:
-    """Return the statement for SQLite; of one that is too long for the cache, the tree is changed."""
+    """Return the statement translated for SQLite. Changes the tree if it is too long for the cache."""
     if len(statement.sql) <= MAX_CACHED_CHARACTERS:
         return _cached_translation(statement.sql, tables)
     return translated(statement.tree, tables)
@@ -82,7 +82,7 @@ def _look(sql: str) -> Statement:
     catalog = {
         table.name.lower() for table in tree.find_all(exp.Table) if table.db.lower() == "information_schema"
     }
-    first = tree.find(exp.Table)  # what a statement changes
+    first = tree.find(exp.Table)  # the table that a statement changes
     changed = (
         not isinstance(tree, exp.Query) and first is not None and first.db.lower() == "information_schema"
     )
@@ -106,7 +106,7 @@ _CHECKS = (
 
 
 def _tidy(tree: exp.Expr) -> None:
-    """Remove what has no meaning here: hints, N before a text, and brackets around the place of a column."""
+    """Remove what has no effect here: hints, the N of N'text', and brackets around a column's position."""
     for hint in list(tree.find_all(exp.Hint)):
         hint.pop()
     for text in list(tree.find_all(exp.National)):
@@ -121,7 +121,7 @@ def _tidy(tree: exp.Expr) -> None:
 
 
 class _Looks(threading.local):
-    """The statements that each thread has read: no two threads share a tree."""
+    """Cache of the statements that each thread has read: no two threads share a tree."""
 
     def __init__(self) -> None:
         self.look = lru_cache(maxsize=256)(_look)
@@ -136,7 +136,7 @@ def _cached_translation(sql: str, tables: tuple[TableColumns, ...]) -> Translati
 
 
 def translated(tree: exp.Expr, tables: tuple[TableColumns, ...]) -> Translation:
-    """Return a statement, which is changed, for SQLite."""
+    """Return a statement translated for SQLite. Changes the tree."""
     checks.check_target(tree)
     checks.check_groups(tree, tables)
     check_columns(tree, tables)
@@ -144,7 +144,7 @@ def translated(tree: exp.Expr, tables: tuple[TableColumns, ...]) -> Translation:
 
 
 def commits(tree: exp.Expr) -> bool:
-    """Return whether a statement changes tables themselves, which in MySQL ends an open transaction first."""
+    """Return whether a statement changes the schema, before which MySQL commits an open transaction."""
     if isinstance(tree, exp.Create | exp.Drop):
         return not (tree.args.get("temporary") or tree.find(exp.TemporaryProperty))
     return isinstance(tree, exp.Alter | exp.TruncateTable)
@@ -152,5 +152,5 @@ def commits(tree: exp.Expr) -> bool:
 
 @lru_cache(maxsize=1024)
 def creation(sql: str) -> str:
-    """Return the CREATE TABLE of a table, for SQLite."""
+    """Return the CREATE TABLE of an initial table, translated for SQLite."""
     return create(parse(sql, *tokenize(sql)), given=True)

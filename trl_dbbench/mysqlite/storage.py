@@ -1,5 +1,5 @@
-"""New values of columns as MySQL stores them, also in the tables of WITH RECURSIVE: MySQL makes a table of
-the first rows, and stores the others in it, rounded or refused."""
+"""Conversion of new column values to what MySQL stores, also for WITH RECURSIVE: MySQL creates a table from
+the first rows and stores the others in it, rounded or refused."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from trl_dbbench.mysqlite.values import Value, decimal, text
 
 
 def store(tree: exp.Expr, columns: Sequence[TableColumns]) -> exp.Expr:
-    """Return the statement, with the values that it writes as their columns hold them."""
+    """Return the statement, with the values that it writes converted for their columns."""
     if isinstance(tree, exp.Update):
         _assign(tree.expressions, in_order=tree.args.get("from_") is None)
     if isinstance(tree, exp.Insert):
         _insert(tree, columns)
         for each in tree.find_all(exp.Anonymous) if tree.args.get("ignore") else ():
-            if str(each.this).startswith("my_STORE_"):  # MySQL stores something else, with a warning
+            if str(each.this).startswith("my_STORE_"):  # MySQL stores another value, with a warning
                 doubt(each)
         conflict = tree.args.get("conflict")
         if conflict is not None:
@@ -53,7 +53,7 @@ def store(tree: exp.Expr, columns: Sequence[TableColumns]) -> exp.Expr:
 
 
 def _assign(assignments: list[exp.Expr], in_order: bool = True) -> None:
-    """Store new values as columns hold them. MySQL computes later ones of earlier ones, SQLite does not."""
+    """Convert new values for their columns. In MySQL, later ones see earlier ones; in SQLite, they do not."""
     new: dict[str, exp.Expr] = {}
     for each in assignments:
         if not isinstance(each, exp.EQ):
@@ -67,7 +67,7 @@ def _assign(assignments: list[exp.Expr], in_order: bool = True) -> None:
 
 
 def _renew(assignment: exp.EQ, new: Mapping[str, exp.Expr]) -> None:
-    """Put the new values of columns in the place of their names in the value of another."""
+    """Replace the columns in an assigned value by the new values that were assigned to them before."""
     nodes = assignment.expression.walk(prune=lambda node: isinstance(node, exp.Query))
     for node in [each for each in nodes if isinstance(each, exp.Column) and each.table != "excluded"]:
         if (value := new.get(node.name.lower())) is not None:
@@ -110,8 +110,8 @@ def _insert(tree: exp.Insert, columns: Sequence[TableColumns]) -> None:
 
 
 def numbered(tree: exp.Insert, table: TableColumns) -> list[bool | None]:
-    """Return for each row of VALUES whether AUTO_INCREMENT numbers it, `None` in doubt. A query that leaves
-    out the column has no such row, any other has doubtful ones."""
+    """Return for each row of VALUES whether AUTO_INCREMENT numbers it, `None` if in doubt. For a query that
+    leaves out the column, return an empty list; for any other, doubtful rows."""
     schema, source = tree.this, tree.expression
     names = (
         (each.name for each in schema.expressions) if isinstance(schema, exp.Schema) else dict(table.columns)
@@ -124,7 +124,7 @@ def numbered(tree: exp.Insert, table: TableColumns) -> list[bool | None]:
 
 
 def _asks_for_number(cell: exp.Expr) -> bool | None:
-    """Return whether a value of a column with AUTO_INCREMENT asks for its next number, `None` in doubt."""
+    """Return whether a value for an AUTO_INCREMENT column asks for the next one, `None` if in doubt."""
     if isinstance(cell, exp.Literal) and not cell.is_string:
         return not float(cell.name)
     return True if isinstance(cell, exp.Null) else None
@@ -133,7 +133,7 @@ def _asks_for_number(cell: exp.Expr) -> bool | None:
 def _names_column(
     row: exp.Expr, target: str, kinds: Mapping[str, Kind], columns: Sequence[TableColumns]
 ) -> Iterator[bool]:
-    """Return whether each column in a row of VALUES is one of the row's own table. A subquery has others."""
+    """Yield for each column in a row of VALUES whether it is the target table's, not a subquery's."""
     read = {each.name for each in row.find_all(exp.Table)}
     known = {name.lower() for each in columns if each.name in read for name, _ in each.columns}
     for column in row.find_all(exp.Column):
@@ -144,7 +144,7 @@ def _names_column(
 def _selected(
     source: exp.Query, wanted: list[tuple[str, Kind]], new: Callable[[exp.Expr, str, Kind], exp.Expr]
 ) -> exp.Expr:
-    """Return the rows of a query, as they are stored."""
+    """Return a query for the rows of `source`, converted for their columns."""
     cells, names = [], []
     for place, ((name, kind), (_, own)) in enumerate(zip(wanted, source.meta["row"], strict=True)):
         cell = exp.column(f"c{place}", "my_rows")
@@ -158,7 +158,7 @@ def _selected(
 
 
 def stored(node: exp.Expr, column: str, kind: Kind) -> exp.Expr:
-    """Return a new value of a column of this kind."""
+    """Return an expression for what a column of this kind stores of a value."""
     if kind.is_number and kind_of(node).is_moment and node.find(exp.Query) is not None:
         raise unsupported("a date of a subquery as a number")
     if isinstance(node, exp.Null | exp.Column) and (isinstance(node, exp.Null) or kind_of(node) == kind):
@@ -197,7 +197,7 @@ def stored(node: exp.Expr, column: str, kind: Kind) -> exp.Expr:
 
 
 def stored_cell(value: Value, column: str, kind: Kind) -> Value:
-    """Return a cell as a column of this kind holds it; raise StatementError if MySQL would refuse it."""
+    """Return a cell as a column of this kind stores it; raise StatementError if MySQL would refuse it."""
     if value is None:
         return None
     match kind.name:
@@ -228,7 +228,7 @@ _WRITTEN = {
     "date": re.compile(r"[12]\d{3}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])"),
     "datetime": re.compile(r"[12]\d{3}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8]) [01]\d:[0-5]\d:[0-5]\d"),
 }
-"""Texts that certainly are what MySQL writes."""
+"""Texts that are certainly written as MySQL writes them."""
 
 
 def _range(kind: Kind) -> tuple[int, int]:
@@ -240,11 +240,11 @@ def _range(kind: Kind) -> tuple[int, int]:
 
 
 _STORED = "stored"
-"""Key in a recursive query's `meta`: the kinds of its columns."""
+"""Key in a recursive query's `meta` for the names and kinds of its columns."""
 
 
 def check_recursion(tree: exp.Expr) -> None:
-    """Raise StatementError for a part of WITH RECURSIVE that MySQL refuses."""
+    """Raise StatementError for a recursive CTE that MySQL refuses."""
     for part, blocks in _recursive(tree):
         _check_shape(part, blocks)
         for block in blocks:
@@ -253,7 +253,7 @@ def check_recursion(tree: exp.Expr) -> None:
 
 
 def _recursive(tree: exp.Expr) -> Iterator[tuple[exp.CTE, list[exp.Expr]]]:
-    """Return the parts that name themselves, each with the queries of its UNION in order."""
+    """Yield the CTEs that refer to themselves, each with the queries of its UNION in order."""
     for part in tree.find_all(exp.CTE):
         with_ = part.parent
         if isinstance(with_, exp.With) and with_.args.get("recursive") and _own(part, part.this):
@@ -321,7 +321,7 @@ def _check_block(part: exp.CTE, block: exp.Expr) -> None:
 
 
 def note_columns(tree: exp.Expr) -> None:
-    """Note with each recursive query what kinds its columns are stored as. The tree must be annotated."""
+    """Note in each recursive query which kinds its columns are stored as. The tree must be annotated."""
     for part, blocks in _recursive(tree):
         first = [block.unnest() for block in blocks if not _own(part, block)]
         named = part.args["alias"].columns
@@ -329,7 +329,7 @@ def note_columns(tree: exp.Expr) -> None:
         for block in blocks if rows and not _own(part, blocks[0]) else ():
             select = block.unnest()
             if block is not select and _own(part, block):
-                block.replace(select)  # of brackets SQLite makes a query of its own
+                block.replace(select)  # SQLite turns brackets into a separate query
             if not _own(part, select) or any(len(row) != len(select.expressions) for row in rows):
                 continue
             names = [each.name for each in named] or [each.alias_or_name for each in rows[0]]
@@ -342,7 +342,7 @@ def note_columns(tree: exp.Expr) -> None:
 
 
 def count_rows(tree: exp.Expr) -> None:
-    """Let rewritten queries of WITH RECURSIVE refuse more rows than MySQL surely makes."""
+    """Make rewritten recursive queries refuse more rows than MySQL certainly allows."""
     for part, blocks in list(_recursive(tree)):
         part.set("materialized", True)
         for block in blocks:
@@ -351,12 +351,12 @@ def count_rows(tree: exp.Expr) -> None:
 
 
 def _shown(query: exp.Expr) -> Sequence[exp.Expr]:
-    """Return the expressions that a query selects, if they are written out."""
+    """Return the expressions that a SELECT without `*` selects; an empty list for any other query."""
     return query.expressions if isinstance(query, exp.Select) and not query.is_star else []
 
 
 def store_columns(select: exp.Expr) -> None:
-    """Let a recursive query store its columns; its nodes have been rewritten."""
+    """Make a recursive query, already rewritten, convert its columns to the kinds they are stored as."""
     for each, (name, kind) in zip(list(select.expressions), select.meta.get(_STORED, ()), strict=False):
         value = each.this if isinstance(each, exp.Alias) else each
         if kind.name == "int" and kind.size is None and kind_of(value).name == "int":
@@ -365,12 +365,12 @@ def store_columns(select: exp.Expr) -> None:
 
 
 def is_recursive(operation: exp.SetOperation) -> bool:
-    """Return whether it holds a query whose columns are stored."""
+    """Return whether a set operation contains a query whose columns are stored."""
     return any(_STORED in query.unnest().meta for query in _blocks(operation))
 
 
 def _column(values: Sequence[exp.Expr]) -> Kind:
-    """Return the kind of a column with these first values."""
+    """Return the kind of a recursive CTE's column, from its values in the non-recursive queries."""
     kind = merged(map(kind_of, values))
     if kind.name == "text":
         sizes = [_characters(value) for value in values]
@@ -385,7 +385,7 @@ def _column(values: Sequence[exp.Expr]) -> Kind:
 
 
 def _characters(value: exp.Expr) -> int | None:
-    """Return the most characters that a text may have, by its type."""
+    """Return the most characters that a text may have by its type, `None` if unknown."""
     if isinstance(value, exp.Null):
         return 0
     if isinstance(value, exp.Literal) and value.is_string:
@@ -407,7 +407,7 @@ def _digits(value: exp.Expr) -> int | None:
 
 
 def _check_column(part: exp.CTE, name: str, kind: Kind, value: exp.Expr) -> bool:
-    """Raise StatementError where it is not known how MySQL would store a value; otherwise true."""
+    """Return True; raise StatementError if it is not known how MySQL would store the value."""
     if isinstance(value, exp.Null) or (isinstance(value, exp.Column) and value.name.lower() == name.lower()):
         return True
     own = kind_of(value)

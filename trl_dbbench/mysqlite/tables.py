@@ -1,7 +1,7 @@
-"""Tables in SQLite as MySQL describes them: CREATE TABLE, ALTER TABLE, DESCRIBE, information_schema.
+"""MySQL's tables in SQLite: CREATE TABLE, ALTER TABLE, DESCRIBE, SHOW, information_schema.
 
-A type that SQLite would misunderstand is declared as a word of our own and its storage: `my_date TEXT`,
-`my_decimal_10_2 REAL`. Of a decimal, that word also tells `sqlite3` how to convert a value that is read.
+A type that SQLite would misunderstand is declared as a name of our own and a storage type: `my_date TEXT`,
+`my_decimal_10_2 REAL`. The name of a decimal also tells `sqlite3` how to convert the values that it reads.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _CONVERTED = ("text", "date", "datetime", "time", "decimal", "fixed")
 
 
 def shown(rows: Iterable[Sequence[Any]], kinds: Sequence[Kind]) -> Iterable[Sequence[Any]]:
-    """Return the rows of a result, with cells of these kinds in Python's types, as a driver gives them."""
+    """Return the rows of a result with cells converted to Python's types, as a MySQL driver returns them."""
     places = [(n, kind) for n, kind in enumerate(kinds) if kind.name in _CONVERTED or kind.is_single]
     return (_converted(row, places) for row in rows) if places else rows
 
@@ -82,12 +82,12 @@ def _cell(value: Any, kind: Kind) -> Any:
         if kind.name == "time":
             return duration(value)
     except (ValueError, OverflowError):
-        pass  # no date of Python's: the text says what it is
+        pass  # Python has no such date: keep the text
     return value
 
 
 def duration(value: str) -> timedelta:
-    """Return a TIME; the sign in front applies to all its parts."""
+    """Return a TIME as a timedelta; a leading minus sign applies to all its parts."""
     hours, minutes, seconds = value.removeprefix("-").split(":")
     length = timedelta(hours=int(hours), minutes=int(minutes), seconds=float(seconds))
     return -length if value.startswith("-") else length
@@ -129,12 +129,12 @@ _CREATED = words(
     CharacterSetProperty CollateProperty SchemaCommentProperty TemporaryProperty
     """
 )
-"""Nodes of a CREATE TABLE whose meaning is kept, or is of no effect."""
+"""Types of nodes in CREATE TABLE that are supported or have no effect."""
 _OPTIONS = words("innodb utf8mb4 utf8mb4_0900_ai_ci")
 
 
 def create(tree: exp.Expr, given: bool = False) -> str:
-    """Return CREATE TABLE for SQLite. If it is `given`, and not an agent's, what is unknown is left out."""
+    """Return CREATE TABLE for SQLite. If it is `given`, not an agent's, unsupported parts are left out."""
     schema = tree.this
     temporary = "TEMP " if tree.find(exp.TemporaryProperty) else ""
     refuse_if(not isinstance(schema, exp.Schema) or tree.expression, "CREATE TABLE LIKE, or with a query")
@@ -162,7 +162,7 @@ def create(tree: exp.Expr, given: bool = False) -> str:
 
 
 def _check_created(tree: exp.Expr, keyed: Sequence[str] = ()) -> None:
-    """Refuse a column, key or option of an agent's that would not be as in MySQL. `keyed` are in keys."""
+    """Refuse a column, key or option that would differ from MySQL's. `keyed` are the columns in keys."""
     for node in tree.walk():
         called = isinstance(node, exp.Anonymous) and isinstance(node.parent, exp.DefaultColumnConstraint)
         odd = isinstance(node, exp.Var) and node.name.lower() not in _OPTIONS
@@ -182,14 +182,14 @@ def _check_created(tree: exp.Expr, keyed: Sequence[str] = ()) -> None:
 
 
 def create_filled(tree: exp.Create, row: Iterable[tuple[str, Kind]]) -> str:
-    """Return CREATE TABLE for SQLite of a table that a query with these columns is to fill."""
+    """Return CREATE TABLE for SQLite, for a table that a query with these columns will fill."""
     temporary = "TEMP " if tree.find(exp.TemporaryProperty) else ""
     columns = ", ".join(f"{quote(name)} {_made(kind)} COLLATE {COLLATION}" for name, kind in row)
     return f"CREATE {temporary}TABLE {quote(own_name(tree.this))} ({columns})"
 
 
 def _made(kind: Kind) -> str:
-    """Return the type of a column that a query fills; it may be of another size in MySQL."""
+    """Return the type of a column that a query fills; its size may differ in MySQL."""
     refuse_if(kind.is_single or kind.name in ("null", "unknown", "fixed", "blob"), "such a column of a query")
     if kind.name == "decimal":
         return f"{_decimal(kind.size or 65, kind.places)} made"
@@ -254,7 +254,7 @@ def _shown_type(kind: str) -> str:
 
 
 Describe = Callable[[str], list[tuple]]
-"""Gives the columns of a table as DESCRIBE lists them."""
+"""Function that returns the columns of a table as DESCRIBE lists them."""
 
 
 def _catalog_columns(names: list[tuple[str, str]], describe: Describe) -> list[tuple]:
@@ -286,7 +286,7 @@ CATALOG: dict[str, tuple[str, Callable[[list[tuple[str, str]], Describe], list[t
         lambda names, describe: [("def", name) for name in _DATABASES],
     ),
 }
-"""Tables of information_schema: their columns, and what gives their rows."""
+"""Tables of information_schema: their columns, and a function that returns their rows."""
 
 _NAME = r"(?:`[^`]+`|[\w$]+)"
 _TO = re.compile(rf"({_NAME}(?:\s*\.\s*{_NAME})?)\s+TO\s+({_NAME}(?:\s*\.\s*{_NAME})?)", re.IGNORECASE)
@@ -294,7 +294,7 @@ _RENAMED = re.compile(rf"TABLES?\s+{_TO.pattern}(?:\s*,\s*{_TO.pattern})*\s*", r
 
 
 def renamed(what: str) -> list[tuple[str, str]]:
-    """Return the pairs of names, old and new, that follow RENAME."""
+    """Return the pairs of old and new names that follow RENAME."""
     if not _RENAMED.fullmatch(what):
         raise syntax_error(what)
     pairs = ([exp.to_table(name, dialect="mysql") for name in pair] for pair in _TO.findall(what))
@@ -302,7 +302,7 @@ def renamed(what: str) -> list[tuple[str, str]]:
 
 
 def own_name(table: exp.Expr) -> str:
-    """Return the name of a table; raise StatementError for another database. Case counts."""
+    """Return the case-sensitive name of a table; raise StatementError if it is in another database."""
     schema = table.text("db")
     fail_if(schema not in ("", SHOWN_DATABASE), 1049, f"Unknown database '{schema}'")
     return table.name
@@ -380,12 +380,12 @@ def _declared(kind: exp.DataType) -> str:
     text = text_of(kind)
     if kind.this == _T.BOOLEAN:
         return "TINYINT(1)"
-    # INTEGER PRIMARY KEY, in full, would become the number of the row, and be filled in automatically
+    # INTEGER PRIMARY KEY, spelled out, would become SQLite's rowid and be filled in automatically
     return {"INTEGER": "INT", "CHAR": "CHAR(1)"}.get(text, text)
 
 
 def _coded(members: Iterable[str]) -> str:
-    """Return the members of an ENUM as they stand in its type in SQLite."""
+    """Return the members of an ENUM or SET, encoded for its type in SQLite."""
     return "\0".join(members).encode().hex()
 
 
@@ -413,7 +413,7 @@ def _change(action: exp.Expr) -> str:
 
 
 def stored_rows(table: Table, kinds: Sequence[Kind]) -> list[tuple]:
-    """Return the rows of a table as its columns, of these kinds, hold them."""
+    """Return the rows of a table as columns of these kinds store them."""
     return [
         tuple(
             stored_cell(cell if kind.name == "decimal" else _bindable(cell, column), column.name, kind)
@@ -424,7 +424,7 @@ def stored_rows(table: Table, kinds: Sequence[Kind]) -> list[tuple]:
 
 
 def _bindable(cell: Any, column: Column) -> Any:
-    """Return a cell as SQLite takes it; raise StatementError for too large an integer."""
+    """Return a cell as SQLite accepts it; raise StatementError if it is too large for an integer column."""
     if isinstance(cell, Decimal):
         return float(cell)
     if isinstance(cell, int) and not -(2**63) <= cell < 2**63:
@@ -435,16 +435,16 @@ def _bindable(cell: Any, column: Column) -> Any:
                 "integers of 64 bits; give the column the type TEXT, or play it on a server with "
                 "DECIMAL(65).",
             )
-        return str(cell)  # the column's own type says what becomes of it
+        return str(cell)  # the column's type decides how it is stored
     return cell
 
 
 OF_COLUMNS = ("Field", "Type", "Null", "Key", "Default", "Extra")
-"""Names of the columns of DESCRIBE."""
+"""Column names of DESCRIBE."""
 
 
 def show(tree: exp.Show, schema: Schema) -> tuple[tuple[str, ...], list[tuple]]:
-    """Return the names of the columns of SHOW, and its rows."""
+    """Return the column names and the rows of SHOW."""
     what, target = tree.name.upper(), tree.args.get("target")
     name = target.name if target is not None else ""
     full = tree.args.get("full")
@@ -473,20 +473,20 @@ def show(tree: exp.Show, schema: Schema) -> tuple[tuple[str, ...], list[tuple]]:
 
 
 class Schema:
-    """Looks into the database anew each time."""
+    """Access to a database's schema, which is read anew each time."""
 
     def __init__(self, connection: sqlite3.Connection, guard: Guard) -> None:
         self._connection = connection
         self._guard = guard
 
     def listed(self) -> list[tuple[str, str]]:
-        """Return the names of tables and views, but for temporary ones, and which of the two each is."""
+        """Return the name and type, `BASE TABLE` or `VIEW`, of each table and view that is not temporary."""
         of_type = "iif(type = 'view', 'VIEW', 'BASE TABLE')"
         query = f"SELECT name, {of_type} FROM main.sqlite_master WHERE type IN ('table', 'view')"
         return self._rows(rf"{query} AND name NOT LIKE 'sqlite\_%' ESCAPE '\'")
 
     def names(self, kind: str | None = None, schemas: tuple[str, ...] = ("temp", "main")) -> set[str]:
-        """Return the names of tables and views, or of one kind."""
+        """Return the names of all tables and views, or only of one `kind`."""
         return {
             name
             for schema in schemas
@@ -496,7 +496,7 @@ class Schema:
         }
 
     def temporary(self) -> dict[str, str]:
-        """Return the temporary tables that an agent has made: their names, and what makes each in SQLite."""
+        """Return the names of the agent's temporary tables, with the SQLite statement that creates each."""
         found = self._rows("SELECT name, sql FROM temp.sqlite_master WHERE type = 'table'")
         return {
             name: sql.replace("CREATE TABLE", "CREATE TEMP TABLE", 1)
@@ -505,7 +505,7 @@ class Schema:
         }
 
     def skip_numbers(self, name: str, count: int) -> None:
-        """Skip these many numbers of AUTO_INCREMENT of a table that has given some."""
+        """Skip `count` AUTO_INCREMENT values of a table that has used some."""
         schema = "temp" if name in self.temporary() else "main"
         with self._guard.own():
             self._connection.execute(
@@ -513,7 +513,7 @@ class Schema:
             )
 
     def table_name(self, name: str) -> str:
-        """Return the name of a table or view; raise StatementError for any other."""
+        """Return the name; raise StatementError if no table or view has it."""
         if name not in self.names():
             raise errors.unknown_table(name)
         return name
@@ -531,7 +531,7 @@ class Schema:
         return [(*row, extra if extra == "auto_increment" else "NULL") for *row, extra in rows]
 
     def keys(self, name: str) -> dict[str, str]:
-        """Return what DESCRIBE says of the columns of keys other than the primary one."""
+        """Return what DESCRIBE shows as `Key` for the columns of keys other than the primary key."""
         columns = {row[1]: row for row in self._info(name)}
         primary, keys = any(row[5] for row in columns.values()), dict[str, str]()
         with self._guard.own():
@@ -542,7 +542,7 @@ class Schema:
             ]
         for unique, of in found:
             if unique and not primary and all(columns[each][3] for each in of):
-                keys |= dict.fromkeys(of, "PRI")  # MySQL takes it for the primary key
+                keys |= dict.fromkeys(of, "PRI")  # MySQL treats it as the primary key
                 primary = True
             elif keys.get(of[0]) != "PRI" and (unique and len(of) == 1):
                 keys[of[0]] = "UNI"
@@ -559,11 +559,11 @@ class Schema:
         return TableColumns(name, columns, tuple(key), tuple(filled), automatic)
 
     def kinds(self, name: str) -> list[Kind]:
-        """Return the kinds of a table's columns, also if a temporary table hides it."""
+        """Return the kinds of a table's columns, even if a temporary table hides it."""
         return [declared(row[2]) for row in self._info(name, "main.")]
 
     def offer_catalog(self, wanted: frozenset[str]) -> None:
-        """Make these information_schema tables, with what they say now."""
+        """Create these information_schema tables, with their current rows."""
         connection = self._connection
         with self._guard.own():
             names = sorted(self.listed())

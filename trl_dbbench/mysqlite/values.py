@@ -1,6 +1,6 @@
-"""MySQL's values as SQLite holds them (`None`, int, float, str, bytes): their conversion and comparison.
+"""Conversion and comparison of MySQL's values, as SQLite holds them: `None`, int, float, str or bytes.
 
-A text beside a number is the number with which it begins. Dates and times are texts, as MySQL writes them.
+A text compared with a number is the number that it begins with. Dates and times are texts in MySQL's format.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trl_dbbench.mysqlite.collation import collate, sort_key
 
 
 class OutOfTime(Exception):
-    """The statement has used up its time."""
+    """Error for a statement that has used up its time."""
 
 
 class _Deadline(threading.local):
@@ -34,7 +34,7 @@ _deadline = _Deadline()
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Limit the time of this thread in a block."""
+    """Limit the time that this thread may spend in a block."""
     _deadline.at = time.monotonic() + seconds
     try:
         yield
@@ -43,38 +43,38 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def is_late(grace: float = 0.0) -> bool:
-    """Return whether the time has been over for `grace` seconds."""
+    """Return whether the time limit passed at least `grace` seconds ago."""
     return time.monotonic() >= _deadline.at + grace
 
 
 def check_time() -> None:
-    """Raise OutOfTime if the time is over."""
+    """Raise OutOfTime if the time limit has passed."""
     if is_late():
         raise OutOfTime
 
 
 SINGLE_DIGITS = 6
-"""Significant digits that MySQL shows of a FLOAT."""
+"""Most significant digits that MySQL shows of a FLOAT."""
 SINGLE_WIDTH = 12
-"""Characters of a column of FLOAT as a text."""
+"""Most characters of a FLOAT as a text."""
 WIDTH = 22
-"""Characters of any other floating-point number as a text."""
+"""Most characters of any other floating-point number as a text."""
 
 _PLAIN_DIGITS = 15
-"""Digits before the point, or zeros behind it, that MySQL writes without an exponent."""
+"""Most digits before the point, or zeros after it, that MySQL writes without an exponent."""
 _MOST_DIGITS = 17
 _LARGEST = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
 
 def single(value: float) -> float | None:
-    """Return the double for the 32 bits of a FLOAT, or `None` if it is out of their range."""
+    """Return a number rounded to the 32 bits of a FLOAT, or `None` if it is out of range."""
     if not abs(value) <= _LARGEST:
         return None
     return float(struct.unpack("<f", struct.pack("<f", value))[0])
 
 
 def shown_single(value: float) -> float:
-    """Return the number that MySQL shows of a FLOAT."""
+    """Return a FLOAT as MySQL shows it."""
     return float(f"{value:.{SINGLE_DIGITS}g}")
 
 
@@ -86,7 +86,7 @@ def single_text(value: float) -> str:
 def written(value: float, width: int = WIDTH, most: int = _MOST_DIGITS) -> str:
     """Return a number as a text of at most `width` characters and `most` digits (MySQL's `my_gcvt`)."""
     if value == 0 or not math.isfinite(value):
-        return repr(value).removesuffix(".0")  # -0, too
+        return repr(value).removesuffix(".0")  # also for -0
     amount, sign = abs(value), "-" if value < 0 else ""
     width -= len(sign)
     digits, point = _digits(amount, min(width, most))
@@ -98,7 +98,7 @@ def written(value: float, width: int = WIDTH, most: int = _MOST_DIGITS) -> str:
 
 
 def _digits(amount: float, most: int) -> tuple[str, int]:
-    """Return the fewest digits that mean a number, `most` at most, and the place of the point among them."""
+    """Return a number's shortest digits, at most `most`, and the position of the point among them."""
     _, digits, exponent = Decimal(repr(amount)).as_tuple()
     shortest = "".join(map(str, digits)).lstrip("0")
     point = len(shortest) + int(exponent)
@@ -110,7 +110,7 @@ def _digits(amount: float, most: int) -> tuple[str, int]:
 
 
 def _plain(amount: float, digits: str, point: int, width: int) -> str:
-    """Write a number such as 0.00015."""
+    """Return a number written without an exponent, such as 0.00015."""
     room = width - (point < len(digits)) - (1 - point if point <= 0 else 0)
     if room < len(digits):
         cut = f"{amount:.{max(room - point, 0)}f}"
@@ -121,7 +121,7 @@ def _plain(amount: float, digits: str, point: int, width: int) -> str:
 
 
 def _with_exponent(amount: float, digits: str, point: int, width: int) -> str:
-    """Write a number such as 1.5e-15."""
+    """Return a number written with an exponent, such as 1.5e-15."""
     power = f"e{point - 1}"
     room = width - len(power) - (len(digits) > 1)
     if 0 < room < len(digits):
@@ -136,18 +136,18 @@ Value = Any
 COLLATION = "utf8mb4_0900_ai_ci"
 
 MAX_TEXT_CHARACTERS = 131_072
-"""Characters of a text, and bytes of a row: twice what MySQL's TEXT holds. A longer result of a function is
-NULL, as beyond max_allowed_packet. This bounds the time of each call as well, which nothing can interrupt."""
+"""Most characters of a text, and bytes of a row: twice what MySQL's TEXT holds. A longer result of a function
+is NULL, as beyond max_allowed_packet. This also bounds the time of each call, which cannot be interrupted."""
 
 MAX_PATTERN_CHARACTERS = 2_000
-"""Characters of a pattern or format. Longer ones take long to compile."""
+"""Longest pattern or format, in characters. Longer ones take too long to compile."""
 
 BEGUN_NUMBER = regex.compile(r"[ \t\n\v\f\r]*+([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
-"""A number with which a text begins."""
+"""Number at the beginning of a text."""
 
 
 def number(value: Value) -> int | float:
-    """Return a value as a number: a text is the number with which it begins, or 0."""
+    """Return a value as a number: a text is the number that it begins with, or 0."""
     if isinstance(value, int | float):
         return value
     if isinstance(value, bytes):
@@ -158,11 +158,11 @@ def number(value: Value) -> int | float:
 
 
 DECIMAL_DIGITS = Context(prec=65)
-"""As many digits as MySQL's DECIMAL has."""
+"""Decimal context with the digits of MySQL's DECIMAL."""
 
 
 def decimal(value: Value, places: int) -> int | float:
-    """Return a number with these places, rounded half up."""
+    """Return a number rounded half up to `places` decimal places."""
     amount = number(value)
     if isinstance(amount, int) or not math.isfinite(amount) or abs(amount) >= 1e22:
         return amount
@@ -193,7 +193,7 @@ def compare(left: Value, right: Value) -> int | None:
 
 
 def comparison_with(right: Value) -> Callable[[Value], int | None]:
-    """Return `compare` with this value, whose key is computed once. Raises OutOfTime."""
+    """Return a function that compares values with `right`, whose key is computed once. Raises OutOfTime."""
     key = cache(lambda: sort_key(right))
 
     def compare_left(left: Value) -> int | None:
