@@ -45,8 +45,7 @@ def check_letters(tree: exp.Expr) -> None:
         if literal.is_string and (odd := unknown_letters([literal.name])):
             above = literal.find_ancestor(exp.Predicate, exp.Anonymous, exp.Case, exp.Ordered)
             assigned = isinstance(above, exp.EQ) and isinstance(above.parent, exp.Update)
-            if above is not None and not assigned:
-                raise unsupported(f"the letter '{min(odd)}' in a comparison")
+            refuse_if(above is not None and not assigned, f"the letter '{min(odd)}' in a comparison")
 
 
 def check_missing(tree: exp.Expr) -> None:
@@ -90,9 +89,8 @@ def names_read(tree: exp.Expr) -> list[str]:
 
 
 def check_size(tree: exp.Expr, views: Mapping[str, list[str]]) -> None:
-    """Raise StatementError for a statement that is too large with its views and CTEs expanded: a chain of
-    views that each read the previous one twice grows exponentially. `views` maps the name of each view, in
-    lower case, to what it reads (`names_read`)."""
+    """Raise StatementError for a statement that is too large with its views and CTEs expanded: chains of them
+    grow exponentially. `views` maps the lower-case name of each view to what it reads (`names_read`)."""
     reads = {name: list(names) for name, names in views.items()}
     for part in tree.find_all(exp.CTE):
         reads.setdefault(part.alias.lower(), []).extend(names_read(part.this))

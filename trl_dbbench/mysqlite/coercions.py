@@ -64,8 +64,7 @@ def _chosen(node: exp.Expr) -> list[tuple[exp.Expr, str]]:
 
 
 def as_number(node: exp.Expr) -> exp.Expr:
-    """Return a date as the number 20200131 or 20200131235959. Raise StatementError for a choice among dates
-    and texts, which MySQL may read either way."""
+    """Return a date as the number 20200131; refuse a choice among dates and texts, read either way."""
     if (
         kind_of(node).name == "text"
         and chooses(node)

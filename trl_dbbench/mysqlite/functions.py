@@ -197,8 +197,7 @@ _BIGINT = 2**63
 
 def _unsigned(value: Value) -> Value:
     fail_if(number(value) < 0, 1690, "BIGINT UNSIGNED value is out of range")
-    if isinstance(value, float) and value >= _BIGINT:
-        raise unsupported(_LARGE)
+    refuse_if(isinstance(value, float) and value >= _BIGINT, _LARGE)
     return value
 
 
@@ -304,15 +303,15 @@ def cast_signed(value: Value) -> int:
         return value
     match = _INTEGER.match(text(value))
     whole = int(match[1][:40]) if match else 0
-    if not -_BIGINT <= whole < _BIGINT:  # MySQL reads an unsigned number as a signed one
-        raise unsupported("CAST of a text with more than 19 digits")
+    # MySQL reads an unsigned number as a signed one
+    refuse_if(not -_BIGINT <= whole < _BIGINT, "CAST of a text with more than 19 digits")
     return whole
 
 
 def cast_unsigned(value: Value) -> int:
     whole = cast_signed(value)
-    if whole < 0:  # MySQL returns an unsigned 64-bit integer, which SQLite cannot hold
-        raise unsupported("CAST of a negative number AS UNSIGNED")
+    # MySQL returns an unsigned 64-bit integer, which SQLite cannot hold
+    refuse_if(whole < 0, "CAST of a negative number AS UNSIGNED")
     return whole
 
 
@@ -333,8 +332,7 @@ def cast_float(value: Value) -> float:
 
 def hexadecimal(value: Value) -> str:
     if isinstance(value, int | float):
-        if value % 1 == 0.5:  # MySQL rounds it by the kind of number
-            raise unsupported("HEX of a half")
+        refuse_if(value % 1 == 0.5, "HEX of a half")  # MySQL rounds it by the kind of number
         return f"{round(value) % (2 * _BIGINT):X}"
     return text(value).encode().hex().upper()
 
@@ -608,8 +606,7 @@ def _json(value: Any) -> str:
         return f"{{{', '.join(f'{_json(name)}: {_json(each)}' for name, each in members)}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(_json, value))}]"
-    if isinstance(value, int) and abs(value) >= 2**63:
-        raise unsupported("whole numbers above 9223372036854775807 in JSON")
+    refuse_if(isinstance(value, int) and abs(value) >= _BIGINT, f"{_LARGE} in JSON")
     return json.dumps(value, ensure_ascii=False)
 
 

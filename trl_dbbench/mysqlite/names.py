@@ -292,8 +292,7 @@ def _selected(query: exp.Expr) -> set[str] | None:
 
 
 def qualify_order(tree: exp.Expr) -> None:
-    """Qualify columns in ORDER BY with the tables of the selected columns: in SQLite, `SELECT a.id FROM a
-    JOIN b ... ORDER BY id` is ambiguous."""
+    """Qualify columns in ORDER BY like the selected ones: in `SELECT a.id FROM a JOIN b`, SQLite needs it."""
     for select in tree.find_all(exp.Select):
         selected = {
             each.name.lower(): each

@@ -84,8 +84,7 @@ def tokenize(sql: str) -> tuple[str, list[Token]]:
 
 def parse(sql: str, text: str, tokens: list[Token]) -> exp.Expr:
     """Return the tree of the single statement in `sql`. `text` and `tokens` are what `tokenize` returned."""
-    for token in tokens:
-        written = token.text if token.token_type == TokenType.NUMBER else ""
+    for written in (token.text for token in tokens if token.token_type == TokenType.NUMBER):
         if _EXPONENT.fullmatch(written) and math.isinf(float(written)):
             raise StatementError(1367, f"Illegal double '{written}' value found during parsing")
     try:

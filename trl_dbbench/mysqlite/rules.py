@@ -875,8 +875,7 @@ class Translation(NamedTuple):
 
 
 def write(tree: exp.Expr, columns: Sequence[TableColumns] = ()) -> Translation:
-    """Return the statement translated for SQLite. Changes the tree. `columns` describes the tables and views
-    that it names."""
+    """Return the statement translated for SQLite; changes the tree. `columns` are of its tables and views."""
     try:
         if isinstance(tree, exp.Update | exp.Delete):
             tree = _one_table(tree)
