@@ -62,9 +62,8 @@ class AdvantageBatch:
     @cached_property
     def step_rewards(self) -> torch.Tensor:
         """(N, K, F): each turn's step rewards; NaN elsewhere."""
-        names = list(self.episodes[0].rewards) if self.episodes else []
-        most = max((len(episode.turns) for episode in self.episodes), default=0)
-        rewards = torch.full((len(self.episodes), most, len(names)), torch.nan)
+        names = list(self.episodes[0].rewards)
+        rewards = torch.full((*self.has_turn.shape, len(names)), torch.nan)
         for n, episode in enumerate(self.episodes):
             for k, turn in enumerate(episode.turns):
                 for f, name in enumerate(names):
@@ -75,7 +74,7 @@ class AdvantageBatch:
     def has_turn(self) -> torch.Tensor:
         """(N, K): whether the episode has this turn."""
         lengths = torch.tensor([len(episode.turns) for episode in self.episodes])
-        return torch.arange(int(lengths.max()) if len(lengths) else 0) < lengths[:, None]
+        return torch.arange(int(lengths.max())) < lengths[:, None]
 
     @cached_property
     def steps(self) -> torch.Tensor:

@@ -45,6 +45,12 @@ def normalised(values: torch.Tensor, groups: torch.Tensor, epsilon: float = EPSI
     return in_groups(values, groups, lambda own: (own - own.mean()) / (own.std() + epsilon))
 
 
+def normalised_columns(values: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    """Return (N, L) values, each column `normalised` on its own."""
+    columns = [normalised(column, groups) for column in values.unbind(dim=1)]
+    return torch.stack(columns, dim=1) if columns else values
+
+
 @needs("groups")
 def grpo(batch: AdvantageBatch) -> torch.Tensor:
     """(r - mean) / (std + 1e-4) in each group, as TRL computes it (Shao et al., 2024, DeepSeekMath).
@@ -121,9 +127,7 @@ def token_wise(batch: AdvantageBatch) -> torch.Tensor:
     """
     rewards = batch.token_rewards()  # (N, T)
     sampled = (batch.mask == 1) & batch.scored[:, None]
-    values = rewards.masked_fill(~sampled, torch.nan)
-    columns = [normalised(column, batch.groups) for column in values.unbind(dim=1)]
-    return torch.stack(columns, dim=1)
+    return normalised_columns(rewards.masked_fill(~sampled, torch.nan), batch.groups)
 
 
 @needs("groups")
@@ -142,9 +146,7 @@ class TurnReturns:
 
     def __call__(self, batch: AdvantageBatch) -> torch.Tensor:
         """(N, T)"""
-        returns = batch.returns(self.gamma)  # (N, K)
-        columns = [normalised(column, batch.groups) for column in returns.unbind(dim=1)]
-        return batch.over_tokens(torch.stack(columns, dim=1)) if columns else batch.mask.float()
+        return batch.over_tokens(normalised_columns(batch.returns(self.gamma), batch.groups))
 
 
 def places_of_groups(values: torch.Tensor, groups: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -62,7 +62,6 @@ class GAE:
         self.returns = self.values = self.sampled = torch.zeros(0, 1)
 
     def check(self, trainer: Any) -> None:
-        """Raise ConfigError for a trainer without a critic."""
         if not hasattr(trainer, "values_of"):
             raise ConfigError(
                 "the advantage 'gae' asks a critic, which GRPO has not; train with DBBenchPPOTrainer "
@@ -81,12 +80,8 @@ class GAE:
 
 
 def whitened(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return values with mean 0 and standard deviation 1; 0 if all are equal.
-
-    Args:
-        values: (N, T).
-        mask: (N, T), which values count; the others become 0.
-    """
+    """Return (N, T) values with mean 0 and standard deviation 1 where `mask` is set, or 0 if all are equal; 0
+    elsewhere."""
     result = torch.zeros_like(values)
     result[mask] = normalised(values[mask], torch.zeros(int(mask.sum())))
     return result

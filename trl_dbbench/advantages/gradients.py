@@ -17,11 +17,8 @@ def reduce_gradients(
     reduction: Literal["sum", "mean"],
     max_norm: float,
 ) -> None:
-    """Replace gradients by their sum or mean over all ranks, clipped. All ranks must call it.
-
-    Args:
-        max_norm: bound on the norm of all these gradients together; 0 for none.
-    """
+    """Replace gradients by their sum or mean over all ranks, clipped together to `max_norm`; 0 clips nothing.
+    All ranks must call it."""
     for weight in weights:
         own = torch.zeros_like(weight) if weight.grad is None else weight.grad
         weight.grad = accelerator.reduce(own, reduction=reduction)

@@ -31,7 +31,7 @@ from peft import PeftModel, PeftType, get_peft_model_state_dict, set_peft_model_
 from torch.nn.utils.rnn import pad_sequence
 from trl.trainer.utils import use_adapter
 
-from trl_dbbench.advantages.batch import AdvantageBatch, needs
+from trl_dbbench.advantages.batch import AdvantageBatch, needs, padded
 from trl_dbbench.advantages.estimators import rloo
 from trl_dbbench.advantages.gradients import check_whole_weights, reduce_gradients
 from trl_dbbench.episode.types import Episode, Status
@@ -110,18 +110,15 @@ class Prime:
         self, trainer: Any, model: PeftModel, rows: Sequence[Episode]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return beta times the log ratio, and the mask of sampled tokens, both (n, T)."""
-        prompts = [torch.tensor(each.prompt_ids) for each in rows]
-        completions = [torch.tensor(each.completion_ids) for each in rows]
-        parts = [_padded(prompts, "left"), _padded(completions, "right")]
-        device = trainer.accelerator.device
-        ids, there = (torch.cat(each, dim=1).to(device) for each in zip(*parts, strict=True))
-        width = parts[1][0].shape[1]
+        prompts = _padded([each.prompt_ids for each in rows], "left")
+        completions = _padded([each.completion_ids for each in rows], "right")
+        device, width = trainer.accelerator.device, completions[0].shape[1]
+        ids, there = (torch.cat(each, dim=1).to(device) for each in zip(prompts, completions, strict=True))
         score = trainer._get_per_token_logps_and_entropies
         with torch.no_grad(), model.disable_adapter():
             base, *_ = score(model, ids, there, width)
         own, *_ = score(model, ids, there, width)
-        sampled, _ = _padded([torch.tensor(each.mask) for each in rows], "right")
-        return self.beta * (own - base), sampled.to(device)
+        return self.beta * (own - base), padded([each.mask for each in rows], 0).to(device)
 
     @contextmanager
     def _model(self, trainer: Any) -> Iterator[tuple[PeftModel, torch.optim.Optimizer]]:
@@ -202,8 +199,8 @@ def _config(model: PeftModel) -> Any:
     return config
 
 
-def _padded(rows: Sequence[torch.Tensor], side: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _padded(rows: Sequence[list[int]], side: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the padded rows and their mask, both (n, L)."""
-    there = [torch.ones_like(row) for row in rows]
-    padded, mask = (pad_sequence(list(each), True, padding_side=side) for each in (rows, there))
-    return padded, mask
+    ids = [torch.tensor(row) for row in rows]
+    there = [torch.ones_like(row) for row in ids]
+    return pad_sequence(ids, True, padding_side=side), pad_sequence(there, True, padding_side=side)

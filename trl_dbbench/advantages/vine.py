@@ -79,8 +79,7 @@ class Vine:
 def differences(values: Sequence[float | None]) -> list[float]:
     """Return V(k + 1) - V(k) for each k; turns around an unknown V share the difference equally.
 
-    Args:
-        values: K + 1; the first and the last must be known.
+    Of the K + 1 values, the first and the last must be known.
     """
     known = [place for place, value in enumerate(values) if value is not None]
     changes = list[float]()
