@@ -129,13 +129,9 @@ class AsyncRollouts:
         self._threads.shutdown()
 
     def next(self, generation: int, end: int) -> tuple[list[Episode], list[Episode], float]:
-        """Wait for a generation, then begin those that follow with the weights as they are.
+        """Return a generation's greedy episodes and samples, and the seconds waited for them.
 
-        Args:
-            end: the first generation that the run does not train on.
-
-        Returns:
-            The greedy episodes, the samples, and the seconds waited.
+        Those that follow, before `end`, are then begun with the weights as they are.
         """
         if not self._under_way:  # the first one of the process
             self._start(generation)

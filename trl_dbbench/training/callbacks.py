@@ -28,6 +28,7 @@ from trl_dbbench.runs.records import (
     EpisodeRecord,
     commonest,
     void_reasons,
+    whole_steps,
 )
 from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings
 from trl_dbbench.runs.trained import TAKEN
@@ -99,13 +100,11 @@ HELD_OUT = b'{"phase": "eval"'
 def before_and_after(folder: Path, kept: int | None = None) -> dict[int, Accuracy]:
     """Return the accuracy of the first held-out evaluation and of the last, by the updates before each.
 
-    Only evaluations on the last one's tasks count: a run may have gone on with others.
-
-    Args:
-        kept: updates of the weights that the run keeps, whose evaluation then takes the place of the last.
+    Only evaluations on the last one's tasks count. `kept` are the updates of the weights that the run keeps,
+    whose evaluation then takes the place of the last.
     """
     played: defaultdict[int, Accuracy] = defaultdict(Accuracy)
-    tasks: defaultdict[int, set[str | None]] = defaultdict(set)
+    tasks: defaultdict[int, set[str]] = defaultdict(set)
     path = folder / EPISODES_FILE
     if path.exists():
         with path.open("rb") as lines:
@@ -113,12 +112,12 @@ def before_and_after(folder: Path, kept: int | None = None) -> dict[int, Accurac
                 if line.startswith(HELD_OUT) and line.endswith(b"\n"):
                     episode = json.loads(line)
                     played[episode["step"]].add([episode])
-                    tasks[episode["step"]].add(episode.get("task_digest"))
+                    tasks[episode["step"]].add(episode.get("task_digest", ""))
     if not played:
         return {}
-    last = kept if kept is not None and kept in played else max(played)
-    first = min(step for step, of in tasks.items() if of == tasks[last])
-    return {step: played[step] for step in sorted({first, last})}
+    steps = whole_steps(tasks)
+    last = kept if kept in steps else steps[-1]
+    return {step: played[step] for step in sorted({steps[0], last})}
 
 
 class HeldOutCallback(TrainerCallback):
@@ -281,11 +280,11 @@ class EpisodeLogCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return
-        if state.global_step:
+        step = state.global_step
+        if step:
             self._warn_of_other_settings()
         self._write_settings()
         self._tasks = None  # the file may be that of another run, which has been set aside
-        step = state.global_step
         if not step:
             self.path.unlink(missing_ok=True)  # of a first step that is done again
         elif self.path.exists():

@@ -308,9 +308,8 @@ class DBBenchGRPOConfig(GRPOConfig):
         An evaluation's loss is 0: its one greedy sample has no advantage. With beta it is the KL alone, which
         is lowest before the training.
         """
-        plateau = getattr(self.lr_scheduler_type, "value", self.lr_scheduler_type) == "reduce_lr_on_plateau"
-        best = getattr(self.save_strategy, "value", self.save_strategy) == "best"
-        if not (self.load_best_model_at_end or plateau or best):
+        plateau = self.lr_scheduler_type == "reduce_lr_on_plateau"
+        if not (self.load_best_model_at_end or plateau or self.save_strategy == "best"):
             return
         measure = vars(self)["metric_for_best_model"]
         if measure in ("loss", "eval_loss"):

@@ -55,14 +55,10 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, states: torch.Tensor, width: int) -> torch.Tensor:
-        """Return the values of the last tokens.
+        """Return the values of the last `width` = T tokens, (B, T), fp32.
 
         Args:
             states: (B, L, H), a trunk's last hidden states of L tokens.
-            width: T, tokens at the end that get a value.
-
-        Returns:
-            (B, T), fp32.
         """
         before = states[:, -width - 1 : -1]
         with torch.autocast(states.device.type, enabled=False):
@@ -77,10 +73,7 @@ class Critic(nn.Module):
         torch.save({name: weight.detach() for name, weight in self.trained.items()}, folder / WEIGHTS)
 
     def load(self, folder: Path) -> None:
-        """
-        Raises:
-            ConfigError: if the folder holds no critic, or another one.
-        """
+        """Load the trained weights; raise ConfigError if the folder holds no critic, or another one."""
         file = folder / WEIGHTS
         found = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else {}
         own = self.trained
@@ -100,19 +93,19 @@ class Critic(nn.Module):
             for weight in self.trained.values():
                 weight.data = broadcast(weight.data)
 
-    def join(self, optimizer: torch.optim.Optimizer, accelerator: Accelerator, **settings: Any) -> None:
-        """Add the critic to an optimizer; before each step the ranks' gradients are averaged.
+    def join(
+        self, optimizer: torch.optim.Optimizer, accelerator: Accelerator, max_norm: float, **group: Any
+    ) -> None:
+        """Add the critic to an optimizer, as a parameter group with these settings.
 
-        Args:
-            settings: of the parameter group, and `max_grad_norm`, to which larger gradients are scaled down.
+        Before each step the ranks' gradients are averaged, and scaled down to `max_norm`.
         """
-        max_norm = settings.pop("max_grad_norm")
         weights = list(self.trained.values())
 
         def average(*_: Any) -> None:
             reduce_gradients(weights, accelerator, "mean", max_norm)
 
-        optimizer.add_param_group({"params": weights, **settings})
+        optimizer.add_param_group({"params": weights, **group})
         optimizer.register_step_pre_hook(average)
         # the trainer zeroes only the policy's gradients
         optimizer.register_step_post_hook(lambda *_: self.zero_grad())

@@ -233,13 +233,8 @@ class Chooser:
 
 
 def teaches(batch: AdvantageBatch, by_steps: bool = False, by_totals: bool = True) -> bool:
-    """Return whether the rewards of a group differ, so that some of its episodes are better than others.
-
-    Args:
-        batch: the episodes of one prompt.
-        by_steps: different step rewards are enough.
-        by_totals: different rewards of the episodes are.
-    """
+    """Return whether the episodes of a prompt differ in their rewards, with `by_totals`, or in their step
+    rewards, with `by_steps`."""
     known = batch.weighted[batch.scored]
     if len(known) < 2:
         return False

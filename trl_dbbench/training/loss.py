@@ -61,11 +61,8 @@ def note_shares(batches: Sequence[dict[str, Any]], gather: Gather) -> None:
 
 
 def played_shares(failed: torch.Tensor) -> tuple[float, float]:
-    """Return the shares of rows and of micro-batches that were played; 1 if none was, which trains nothing.
-
-    Args:
-        failed: (M, B), the rows of all micro-batches of a generation.
-    """
+    """Return the shares of the rows (M, B) and of the M micro-batches of a generation that were played; 1 if
+    none was, which trains nothing."""
     played = ~failed
     if not played.any():
         return 1.0, 1.0
@@ -73,15 +70,9 @@ def played_shares(failed: torch.Tensor) -> tuple[float, float]:
 
 
 def correct_means(loss_type: str, shares: tuple[float, float]) -> tuple[float, float]:
-    """Return what makes TRL's means those over the played rows.
-
-    Args:
-        shares: as `played_shares` returns them.
-
-    Returns:
-        A factor for advantages and beta, to which the two terms of the loss are proportional, and one for
-        the number of micro-batches, by which all means are divided.
-    """
+    """Return what makes TRL's means those over the played rows, by `played_shares`: a factor for advantages
+    and beta, to which the two terms of the loss are proportional, and one for the number of micro-batches, by
+    which all means are divided."""
     rows, batches = shares
     factors = {**dict.fromkeys(OVER_ROWS, batches / rows), **dict.fromkeys(OVER_TOKENS, batches)}
     return factors.get(loss_type, 1.0), batches

@@ -37,21 +37,16 @@ MLP          3 F c: gate, its activation, and what that is multiplied by
 inputs       of the linear layers whose weights, or adapters, are trained
 ```
 
-Where autocast computes in fewer bytes than the weights have, it keeps a copy of each linear layer's weights
-(`copied_bytes`), beside what it keeps for tokens.
-
 With gradient checkpointing only each layer's input is kept, and one layer at a time is computed again.
 
-**Output layer.** TRL never makes the logits of all tokens: it computes tiles of at most 4,096 tokens by
-32,768 words, one after the other, and again in the backward pass. On a GPU that is one tile; on a CPU, where
-PyTorch computes step by step what a GPU does in one kernel, seven more of them in float32, but of 1,024 words
-(`utils/cpu.py`). The vocabulary's gradient is added up in float32 where it is trained.
+**Output layer.** TRL computes logits in tiles of at most 4,096 tokens by 32,768 words, and again in the
+backward pass. On a GPU that is one tile; on a CPU, where a kernel of a GPU is several steps, seven more in
+float32, but of 1,024 words (`utils/cpu.py`).
 
-**glibc**, on a CPU, keeps freed memory that lies between tensors that are still there. That was measured
+**glibc**, on a CPU, keeps freed memory between tensors that are still there. Measured
 (`benchmarks/memory.py`): with LoRA, half of what all layers keep without checkpointing; less where all
-weights are trained, whose gradients and moments fill the gaps. Several passes in a step, of rows of other
-lengths, leave more gaps: with LoRA as much as all layers keep (`benchmarks/smollm2_grpo.yaml`, in bfloat16,
-where oneDNN also keeps what it has prepared for the last 1,024 shapes).
+weights are trained, whose gradients and moments fill the gaps; with LoRA and several passes in a step, of
+rows of other lengths, as much as all layers keep (`benchmarks/smollm2_grpo.yaml`).
 """
 
 from __future__ import annotations
@@ -204,13 +199,12 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Batch:
-    """Episodes of a rollout, or rows of a forward and backward pass.
+    """Rows of a forward and backward pass.
 
     Args:
-        rows: of them.
-        prompts: different ones among them.
+        prompts: different ones among the rows.
         prompt, completion: tokens of one.
-        shared: whether a prompt is computed and kept once for all its rows.
+        shared: whether a prompt is computed once for all its rows.
     """
 
     rows: int = 0
@@ -419,7 +413,7 @@ def fitting(trainer: Any) -> int | None:
     if free is not None:
         # gradients and the optimizer's moments are still to come, unless a checkpoint has brought the moments
         trained = [weight for weight in weights if weight.requires_grad]
-        kept = optimizer_bytes(getattr(args.optim, "value", args.optim))
+        kept = optimizer_bytes(args.optim)
         moments = sum(2 * _bytes(each) if kept is None else kept * _numbers(each) for each in trained)
         to_come = sum(map(_bytes, trained)) + max(0, moments - _moments(trainer.optimizer))
         free = max(0, free - to_come)
@@ -451,12 +445,11 @@ def _moments(optimizer: Any) -> int:
 
 
 def _bytes(weight: torch.Tensor) -> int:
-    """Return what a weight takes on this rank."""
+    """Return what this rank's part of a weight takes."""
     return _numbers(weight) * weight.element_size()
 
 
 def _numbers(weight: torch.Tensor) -> int:
-    """Return how many of a weight's numbers this rank has."""
     return (weight.to_local() if isinstance(weight, DTensor) else weight).numel()
 
 
@@ -537,15 +530,12 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
     shares = plays and get("shared_prefix", "auto") == "auto" and reason_against(attending) is None
     shares = shares and get("critic") is None  # its passes share nothing
     half = wants_bf16(settings) or get("fp16", False)
-    optimizer = get("optim", "")
     asked = settings_asked(get)
     colocated = in_process_vllm(asked)
     load = Load(
         **vars(place),
         computed_bytes=2 if half else place.value_bytes,
-        optimizer_bytes=(
-            MASTER_BYTES if place.master else optimizer_bytes(getattr(optimizer, "value", optimizer))
-        ),
+        optimizer_bytes=MASTER_BYTES if place.master else optimizer_bytes(get("optim", "")),
         reference=plays
         and (
             bool(get("reference_model_name_or_path"))

@@ -29,11 +29,7 @@ VOID = " Void are episodes whose environment failed: the share leaves them out."
 
 
 def refine_card(trainer: Any) -> None:
-    """Rewrite TRL's draft in `output_dir/README.md`.
-
-    Args:
-        trainer: a `DBBenchGRPOTrainer`.
-    """
+    """Rewrite TRL's draft in the `output_dir/README.md` of a `DBBenchGRPOTrainer`."""
     path = Path(trainer.args.output_dir) / "README.md"
     card = ModelCard.load(path)
     base, model = trainer.model.config.name_or_path, trainer.accelerator.unwrap_model(trainer.model)
@@ -65,11 +61,7 @@ def refine_card(trainer: Any) -> None:
 
 
 def _introduction(trainer: Any, base: str | None, kind: str | None) -> str:
-    """Return what the model is.
-
-    Args:
-        kind: PEFT's name of an adapter's type.
-    """
+    """Return what the model is; `kind` is PEFT's name of its adapter's type."""
     what = f"A {kind.replace('LORA', 'LoRA')} adapter on" if kind else "A trained version of"
     what += f" [{base}](https://huggingface.co/{base})" if base else " a model that is not on the hub"
     return (

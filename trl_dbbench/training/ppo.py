@@ -197,7 +197,7 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
                 self.accelerator,
                 lr=self.args.critic_learning_rate,
                 weight_decay=self.args.weight_decay,
-                max_grad_norm=self.args.max_grad_norm,
+                max_norm=self.args.max_grad_norm,
             )
         return optimizer
 
@@ -228,14 +228,8 @@ def value_errors(
     values: torch.Tensor, before: torch.Tensor, returns: torch.Tensor, clip: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return half the squared distance of values from returns, or that of the values clipped to within
-    `clip` of those before the update, if it is larger (Schulman et al., 2017, as in their code).
-
-    Args:
-        values, before, returns: (M,).
-        clip: 0 clips nothing.
-
-    Returns:
-        The errors (M,), and a mask (M,) of those that come from clipped values.
+    `clip` of those before the update, if it is larger (Schulman et al., 2017, as in their code); and a mask
+    of those that come from clipped values. All are (M,); a `clip` of 0 clips nothing.
     """
     errors, moved = 0.5 * (values - returns) ** 2, values - before
     if clip == 0:

@@ -156,11 +156,8 @@ class StageAdapters:
 
     @contextmanager
     def playing(self, stage: int | None) -> Iterator[None]:
-        """Put the adapter that plays held-out tasks of a stage in the place of the trained one.
-
-        Args:
-            stage: its number; `None` for a task of no stage.
-        """
+        """Put the adapter that plays held-out tasks of a stage, `None` for tasks of no stage, in the place of
+        the trained one."""
         chosen = self._adapter_of(stage)
         if chosen is None:
             yield

@@ -200,14 +200,11 @@ BY_EVALUATIONS = {
 def check_values(args: Any, kind: type[TrainingArguments] | None = None) -> None:
     """Raise ConfigError for a value that TRL or transformers would refuse late, or in words of their own.
 
-    Args:
-        args: the settings, or what a parser has read of them.
-        kind: the class that they are for; that of `args` if left out.
+    `args` may be what a parser has read for the class `kind`.
     """
     for each in (kind or type(args)).__mro__:
         for name, allowed in CHOICES_OF_TRL.get(each, {}).items():
-            value = getattr(args, name)
-            check_choice(name, getattr(value, "value", value), allowed)
+            check_choice(name, getattr(args, name), allowed)
     for name, value in BY_EVALUATIONS.items():
         if args.eval_strategy == "no" and getattr(args, name) == value:
             raise ConfigError(
@@ -259,11 +256,9 @@ def check_settings(args: GRPOConfig) -> None:
         if value != default_of(name):
             raise ConfigError(f"{name}={value!r} {why}. {remedy}")
     for name, refused in REFUSED_VALUES.items():
-        given = getattr(args, name)
-        value = getattr(given, "value", given)
-        if value in refused:
-            why, remedy = refused[value]
-            raise ConfigError(f"{name}: {value} {why}. {remedy}")
+        for value, (why, remedy) in refused.items():
+            if getattr(args, name) == value:
+                raise ConfigError(f"{name}: {value} {why}. {remedy}")
     for name in ("model_init_kwargs", "chat_template_kwargs"):
         if not isinstance(given := getattr(args, name) or {}, dict):
             raise ConfigError(f"{name} must be names with values, as in {{name: value}}; given is {given!r}.")
