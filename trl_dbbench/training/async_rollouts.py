@@ -138,10 +138,8 @@ class AsyncRollouts:
         began = time.perf_counter()
         greedy, samples = self._under_way.popleft().episodes()
         waited = time.perf_counter() - began
-        for following in range(generation + len(self._under_way) + 1, end)[
-            : self._ahead - len(self._under_way)
-        ]:
-            self._start(following)
+        while len(self._under_way) < self._ahead and (after := generation + len(self._under_way) + 1) < end:
+            self._start(after)
         return greedy, samples, waited
 
     def _start(self, generation: int) -> None:

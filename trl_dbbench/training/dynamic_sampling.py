@@ -30,6 +30,7 @@ from trl_dbbench.episode.types import Episode
 from trl_dbbench.runs.few_shot import Shots
 from trl_dbbench.runs.records import EpisodeRecord, episode_record
 from trl_dbbench.training.samplers import LiveOrder, Order
+from trl_dbbench.training.stream import prompts_of
 from trl_dbbench.utils.ranks import Ranks
 
 Row = dict[str, Any]
@@ -128,8 +129,7 @@ class Chooser:
 
     def rows_of(self, generation: int) -> list[Row]:
         """Return this rank's rows of a generation, as the data loader will give them."""
-        prompts = self.args.generation_batch_size // self.args.num_generations
-        places = len(self.dataset)
+        prompts, places = prompts_of(self.args), len(self.dataset)
         epoch, number = divmod(generation, places // prompts)
         order = self.order.epoch(epoch) if self.args.shuffle_dataset else range(places)
         return self._share([self.dataset[row] for row in order[number * prompts : (number + 1) * prompts]])

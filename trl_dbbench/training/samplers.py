@@ -33,7 +33,7 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.records import EpisodeRecord
 from trl_dbbench.tasks.skills import NAMED
 from trl_dbbench.training.frontier import Frontier
-from trl_dbbench.training.stream import Stream
+from trl_dbbench.training.stream import Stream, prompts_of
 
 logger = logging.getLogger(__name__)
 
@@ -111,8 +111,7 @@ def _check_fresh(args: Any) -> None:
 
 def _check_number(tasks: int, args: Any) -> None:
     """Raise ConfigError for tasks that do not fill a batch: TRL would leave out all of them."""
-    prompts = args.generation_batch_size // args.num_generations
-    if tasks < prompts:
+    if tasks < (prompts := prompts_of(args)):
         raise ConfigError(
             f"{tasks} training tasks are fewer than the {prompts} prompts of a batch, which are "
             f"per_device_train_batch_size ({args.per_device_train_batch_size}) x processes "

@@ -134,8 +134,7 @@ class Stream:
         self._counts: list[list[int]] | None = None  # of a measurement under way
         self._due = True  # the row before the training
         if args.process_index == 0:
-            named = ", ".join(f"{stage.name} ({len(stage.rows)})" for stage in self.stages.stages)
-            logger.info("Stream of %d stages: %s.", len(self.stages.stages), named)
+            logger.info("Stream of %d stages: %s.", len(self.stages.stages), self.record_of.told)
             if left_out := self.stages.left_out:
                 logger.warning("%d training tasks belong to no stage and are never trained on.", left_out)
 
@@ -145,7 +144,7 @@ class Stream:
         if args.stage_accuracy is None:
             return
         longest = max(map(self._most_generations, range(len(self.stages.stages))))
-        prompts = math.ceil(longest / args.greedy_eval_every) * _prompts(args)
+        prompts = math.ceil(longest / args.greedy_eval_every) * prompts_of(args)
         greedy = math.floor(prompts * (1 - args.replay))
         if greedy < WINDOW:
             raise ConfigError(
@@ -195,7 +194,9 @@ class Stream:
         if args.stage_steps is not None:
             bounds.append(math.ceil(args.stage_steps / _updates(args)))
         if args.stage_tasks is not None:
-            own = _prompts(args) * (1 - args.replay if stage else 1)  # the first stage has nothing to replay
+            own = prompts_of(args) * (
+                1 - args.replay if stage else 1
+            )  # the first stage has nothing to replay
             bounds.append(math.ceil(self._tasks_of(stage) / own - ROUNDING))
         length = min(bounds)
         # one stage of all lasts as long as the stages together
@@ -244,7 +245,7 @@ class Stream:
     def further(self, random: np.random.Generator) -> Iterator[int]:
         """Yield a row for each prompt of a generation; one comes twice only where no other is left."""
         earlier = [row for row, stage in self._kept if stage < self.stage]
-        for _ in range(_prompts(self._args)):
+        for _ in range(prompts_of(self._args)):
             self._owed += self._args.replay if earlier else 0.0
             replayed = self._owed >= 1 - ROUNDING
             if replayed:
@@ -454,7 +455,7 @@ class StreamCallback(TrainerCallback):
             tqdm.write(measures_text(stream.record_of.measures))
 
 
-def _prompts(args: Any) -> int:
+def prompts_of(args: Any) -> int:
     """Return the prompts of a generation, those of all ranks."""
     return args.generation_batch_size // args.num_generations
 
