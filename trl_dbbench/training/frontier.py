@@ -28,8 +28,7 @@ import numpy as np
 from datasets import Dataset
 
 from trl_dbbench.episode.dataset import is_fresh, task_in
-from trl_dbbench.episode.types import Status
-from trl_dbbench.runs.records import EpisodeRecord, groups_of
+from trl_dbbench.runs.records import EpisodeRecord, groups_of, is_void
 
 HALF_LIFE = 20
 """Rollouts after which a sample counts half."""
@@ -109,7 +108,7 @@ class Frontier:
         """
         self._rollout += 1
         for episode in episodes:
-            if episode["status"] == Status.ENVIRONMENT_FAULT:
+            if is_void(episode):
                 continue
             if (drawn := self._drawn.get(episode["task_digest"])) is not None:
                 task, _, _ = drawn

@@ -28,8 +28,6 @@ from trl.trainer.utils import add_fused_lm_head, create_model_from_path, disable
 from trl_dbbench.advantages.gradients import check_whole_weights
 from trl_dbbench.errors import ConfigError, loading
 
-Penalties = torch.Tensor | float
-
 
 def load_reference(trainer: GRPOTrainer, name_or_path: str) -> PreTrainedModel:
     """Load a model and prepare it as TRL prepares its reference.
@@ -120,7 +118,7 @@ def apply_kl(
     args: Any,
     gather: Callable[[torch.Tensor], torch.Tensor],
     training: bool,
-) -> Penalties:
+) -> torch.Tensor | float:
     """Put the reference of `kl_reference: rollout` into a scored batch; with `kl_in_reward` take it out.
 
     Args:
