@@ -117,11 +117,7 @@ class AdvantageBatch:
         return self.at_last_tokens(self.turn_rewards)
 
     def noted(self, of_tokens: Sequence[Sequence[float] | None]) -> torch.Tensor:
-        """(N, T): values per token as a padded tensor, 0 elsewhere.
-
-        Args:
-            of_tokens: N lists, each as long as its episode's mask, or `None`.
-        """
+        """(N, T): N lists of values, each as long as its episode's mask or `None`, padded with 0."""
         rows = torch.zeros(self.mask.shape)
         for row, values in zip(rows, of_tokens, strict=True):
             row[: len(values or ())] = torch.tensor(values or [])

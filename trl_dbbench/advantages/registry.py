@@ -71,10 +71,9 @@ ADVANTAGES: dict[str, Callable | None] = {
 
 
 def get_advantage(name: str, arguments: dict[str, Any] | str | None = None) -> AdvantageFunction | None:
-    """Return the function of that name, or at that dotted path, with these arguments.
+    """Return the function of that name, or at that dotted path, with these arguments; `None` for TRL's own.
 
-    Raises:
-        ConfigError: if there is none, or it does not take these arguments.
+    Raise ConfigError if there is none, or it does not take these arguments.
     """
     found = look_up("advantage", name, ADVANTAGES)
     arguments = arguments or {}
@@ -114,13 +113,9 @@ def check_needs(name: str, function: AdvantageFunction | None, missing: Need) ->
 
 
 def compute(name: str, function: AdvantageFunction, batch: AdvantageBatch) -> torch.Tensor:
-    """Call an advantage function and check its result.
+    """Return an advantage function's result, (N,) or (N, T), fp32; raise ConfigError for another shape.
 
-    Returns:
-        (N,) or (N, T), fp32; 0 for failed environments and on tokens that were not sampled.
-
-    Raises:
-        ConfigError: if the result has another shape.
+    It is 0 for failed environments and on tokens that were not sampled.
     """
     given = function(batch)
     values: torch.Tensor | None = None

@@ -97,11 +97,7 @@ def _numbers_of_states(batch: AdvantageBatch) -> torch.Tensor:
 
 
 def note_states(episode: Episode, database: Database) -> None:
-    """Write into each turn a digest of the tables before it.
-
-    Raises:
-        EnvironmentFault: if the database fails.
-    """
+    """Write into each turn a digest of the tables before it; raise EnvironmentFault if the database fails."""
     digests: dict[int, str] = {}  # most turns change nothing and share one object
     for turn, state in zip(episode.turns, states_along(episode, database), strict=False):
         if id(state) not in digests:

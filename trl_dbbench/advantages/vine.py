@@ -99,8 +99,7 @@ def _mixed(trainer: Any) -> list[bool]:
 def _worth(trainer: Any, episodes: Sequence[Episode]) -> list[float | None]:
     """Return the weighted rewards of continuations; `None` where the environment failed.
 
-    Raises:
-        ConfigError: if a reward is a module, which only TRL can call.
+    Raise ConfigError if a reward is a module, which only TRL can call.
     """
     by_prompt = {tuple(row["episode"].prompt_ids): row for row in trainer.batch.rows}
     rows = [by_prompt[tuple(each.prompt_ids)] for each in episodes]

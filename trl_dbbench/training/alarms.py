@@ -76,8 +76,7 @@ def alarm_metrics(
       equal, so that no episode has an advantage.
     - `error/...`: share of the executed statements that failed in each of `ERROR_CLASSES`.
 
-    Args:
-        episodes: of all ranks, in order; `group_size` in a row are of one prompt.
+    The episodes are those of all ranks, in order; `group_size` in a row are of one prompt.
     """
     groups = [
         [e for e in episodes[start : start + group_size] if not is_void(e)]

@@ -28,7 +28,6 @@ from trl_dbbench.runs.records import (
     EpisodeRecord,
     commonest,
     void_reasons,
-    whole_steps,
 )
 from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings
 from trl_dbbench.runs.trained import TAKEN
@@ -115,16 +114,15 @@ def before_and_after(folder: Path, kept: int | None = None) -> dict[int, Accurac
                     tasks[episode["step"]].add(episode.get("task_digest", ""))
     if not played:
         return {}
-    steps = whole_steps(tasks)
-    last = kept if kept in steps else steps[-1]
-    return {step: played[step] for step in sorted({steps[0], last})}
+    last = kept if kept is not None and kept in played else max(played)
+    first = min(step for step, of in tasks.items() if of == tasks[last])
+    return {step: played[step] for step in sorted({first, last})}
 
 
 class HeldOutCallback(TrainerCallback):
     """Prints the held-out accuracy before and after the training at its end.
 
-    Args:
-        kept: returns the updates of the weights that the run keeps, if those are not the last ones.
+    `kept` returns the updates of the weights that the run keeps, if those are not the last ones.
     """
 
     def __init__(self, kept: Callable[[], int | None] = lambda: None):
@@ -259,11 +257,8 @@ class EpisodeLogCallback(TrainerCallback):
         self._tasks: set[bytes] | None = None  # digests of the lines of tasks.jsonl
 
     def write(self, episodes: Iterable[EpisodeRecord], tasks: Iterable[str] = ()) -> None:
-        """Append episodes. Only the main process calls it.
-
-        Args:
-            tasks: their tasks, by `Task.to_json`; known ones are not written again.
-        """
+        """Append episodes, and those of their tasks (`Task.to_json`) that are not written yet. Only the main
+        process calls it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self._tasks is None:
             self._write_settings()

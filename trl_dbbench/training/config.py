@@ -371,10 +371,6 @@ class DBBenchGRPOConfig(GRPOConfig):
         )
 
     def advantage_function(self) -> AdvantageFunction | None:
-        """Return a new function for the tokens' advantages; `None` where TRL computes them.
-
-        Raises:
-            ConfigError: if there is none of that name, or it does not take its arguments.
-        """
+        """Return a new function by `get_advantage`; `None` where TRL computes the advantages."""
         function = get_advantage(self.advantage, self.advantage_args)
         return grpo if function is None and self.kl_in_reward else function  # TRL knows no penalties

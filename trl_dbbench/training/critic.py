@@ -37,12 +37,7 @@ WEIGHTS = Path("critic") / "weights.pt"
 
 
 class Critic(nn.Module):
-    """A value for each token.
-
-    Args:
-        policy: with adapters or without. It stays unchanged.
-        kind: one of `CRITICS`.
-    """
+    """A value for each token, by one of the `CRITICS`. The policy, with adapters or not, stays unchanged."""
 
     def __init__(self, policy: PreTrainedModel, kind: str):
         super().__init__()

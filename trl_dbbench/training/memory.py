@@ -591,11 +591,8 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
 
 
 def _vllm(get: Callable[..., Any], sizes: Sizes, place: Place) -> float:
-    """Return the bytes of vLLM in this process.
-
-    Raises:
-        ConfigError: if its share does not hold its copy of the weights, of at most 2 bytes each.
-    """
+    """Return the bytes of vLLM in this process; raise ConfigError if its share does not hold its copy of the
+    weights, of at most 2 bytes each."""
     weights = sizes.parameters * place.value_bytes
     if place.on_cpu and (cache := os.environ.get("VLLM_CPU_KVCACHE_SPACE")):
         return int(cache) * 2**30 + weights
@@ -644,12 +641,8 @@ IN_4_BITS_NESTED = 4 + 8 / 64 + 32 / (64 * 256)
 def quantized_bits(*given: Any) -> float | None:
     """Return the bits of a weight in a model's quantized linear layers, `None` if none are.
 
-    Args:
-        given: a `quantization_config` each: an object, a dictionary or `None`; the first that is there
-            counts.
-
-    Raises:
-        ValueError: if it does not say the bits, as some methods of quantization do not.
+    The first `quantization_config` that is given, an object or a dictionary, counts. Raise ValueError if it
+    does not say the bits, as some methods of quantization do not.
     """
     found = next((each for each in given if each is not None), None)
     if found is None:

@@ -439,9 +439,7 @@ def replaced(settings: object, **values: Any) -> Iterator[None]:
 def telling_of_the_hub(what: str, instead: str) -> Iterator[None]:
     """Raise ConfigError, one line, where the hub refuses or does not answer within the block.
 
-    Args:
-        what: completes "the model could not be", as in "pushed to 'me/agent'".
-        instead: what the user can do.
+    `what` completes "the model could not be", as in "pushed to 'me/agent'"; `instead` is the user's way out.
     """
     try:
         yield

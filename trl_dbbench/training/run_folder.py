@@ -27,11 +27,9 @@ from trl_dbbench.utils.ranks import Ranks, together
 
 
 def played_as(protocol: str, turns: Sequence[int] = (), **known: Any) -> RunSettings:
-    """Return settings that play episodes like the ones learned from.
+    """Return settings that play episodes like the ones learned from, with a limit of at least these `turns`.
 
-    Args:
-        turns: numbers of turns of these episodes; the limit is at least as high.
-        known: other fields of `RunSettings`, and limits in the place of the usual ones.
+    `known` are other fields of `RunSettings`, and limits in the place of the usual ones.
     """
     usual = Rules(max_turns=max([Rules.max_turns, *turns]))
     limits = {

@@ -148,8 +148,7 @@ class FlowCallback(DefaultFlowCallback):
     - It begins with the evaluation during which its checkpoint was saved, if there was one. Checkpoints keep
       `evaluation_due`.
 
-    Args:
-        any_rank: returns on all ranks whether one of them passed `True`.
+    `any_rank` returns on all ranks whether one of them passed `True`.
     """
 
     decides_weights = False

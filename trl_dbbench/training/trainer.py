@@ -674,11 +674,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
 
 @contextmanager
 def trl_settings(trainer: DBBenchGRPOTrainer, micro_batch: dict[str, Any] | None = None) -> Iterator[None]:
-    """Set attributes of TRL's as it must see them while it scores a batch, or computes a loss.
-
-    Args:
-        micro_batch: what the loss is computed of.
-    """
+    """Set attributes of TRL's as it must see them to score a batch, or to compute a micro-batch's loss."""
     own: dict[str, Any]
     args, of_args = trainer.args, {}
     if micro_batch is None:
