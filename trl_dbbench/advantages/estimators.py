@@ -17,8 +17,6 @@ from typing import Literal
 import torch
 
 from trl_dbbench.advantages.batch import AdvantageBatch, needs
-from trl_dbbench.utils.lookup import check_choice
-from trl_dbbench.utils.settings import check_number
 
 EPSILON = 1e-6
 """Added to standard deviations. TRL's own is 1e-4."""
@@ -104,9 +102,6 @@ class ProcessAvgUnique:
 
     step_spread: Literal["last_token", "turn"] = "last_token"
 
-    def __post_init__(self) -> None:
-        check_choice("advantage_args.step_spread", self.step_spread, ("last_token", "turn"))
-
     def __call__(self, batch: AdvantageBatch) -> torch.Tensor:
         """(N, T)"""
         steps = batch.steps  # (N, K)
@@ -140,9 +135,6 @@ class TurnReturns:
     """
 
     gamma: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_number("advantage_args.gamma", self.gamma)
 
     def __call__(self, batch: AdvantageBatch) -> torch.Tensor:
         """(N, T)"""
