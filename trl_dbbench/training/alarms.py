@@ -1,9 +1,9 @@
-"""Alarms: figures of every batch, and a warning when one of them stays bad.
+"""Alarms: metrics of every batch, and a warning when one of them stays bad.
 
-`alarm_metrics` computes the figures of a batch's sampled episodes, which the trainer logs beside TRL's.
-`AlarmCallback` warns once of a figure whose mean over the last `alarm_window` logged values crosses its
-threshold, and again only after as many values in a row were fine. It reads them from the trainer's log, which
-checkpoints keep: a resumed run neither forgets values nor repeats warnings.
+`alarm_metrics` computes the metrics of a batch's sampled episodes; the trainer logs them beside TRL's.
+`AlarmCallback` warns once about a metric whose mean over the last `alarm_window` logged values crosses its
+threshold, and again only after that many values in a row were fine. It reads the values from the trainer's
+log, which checkpoints keep, so a resumed run neither forgets values nor repeats warnings.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _ERROR_ADVICE = {
 }
 
 ERROR_CLASSES = tuple(_ERROR_ADVICE)
-"""Classes of errors: limits by their names, others by their numbers (`Dialect.error_class`)."""
+"""Classes of failed statements: limits by name, other errors by number (`Dialect.error_class`)."""
 
 
 MAX_ROLLOUTS = 100
-"""Rollouts searched for the commonest reason of void episodes."""
+"""Latest rollouts that are searched for the most common reason for void episodes."""
 
 
-# --- figures ------------------------------------------------------------------------------------------
+# --- metrics ------------------------------------------------------------------------------------------
 
 
 def alarm_metrics(
@@ -63,12 +63,12 @@ def alarm_metrics(
     reward_weights: Sequence[float],
     dialect: Dialect,
 ) -> dict[str, list[float]]:
-    """Return a batch's values, 0 to 1, whose means are logged. Void episodes are left out.
+    """Return, by metric, a batch's values (0 to 1), whose means are logged. Void episodes are left out.
 
     Logged:
 
     - `alarm/invalid_actions`: share of the turns that the protocol could not read.
-    - `alarm/answers_without_query`: share of the answers before which no statement was executed.
+    - `alarm/answers_without_query`: share of the answers given without executing a statement.
     - `alarm/distinct_sql`: share of the pairs of a group's episodes that executed different statements
       (Simpson's index of diversity), averaged over groups: 0 if all execute the same, 1 if no two do.
       Episodes without SQL are left out.
@@ -76,7 +76,7 @@ def alarm_metrics(
       equal, so that no episode has an advantage.
     - `error/...`: share of the executed statements that failed in each of `ERROR_CLASSES`.
 
-    The episodes are those of all ranks, in order; `group_size` in a row are of one prompt.
+    `episodes` come from all ranks, in order; each `group_size` consecutive ones share a prompt.
     """
     groups = [
         [e for e in episodes[start : start + group_size] if not is_void(e)]
@@ -85,7 +85,7 @@ def alarm_metrics(
     played = [episode for group in groups for episode in group]
     turns = [turn for episode in played for turn in episode["turns"]]
     answered = [episode for episode in played if episode["status"] == Status.ANSWERED]
-    totals = [  # in the precision of TRL's fp32
+    totals = [  # rounded, since TRL's are fp32
         [float(f"{total_reward(e, reward_weights):.6g}") for e in group if is_scored(e)] for group in groups
     ]
     errors = [error_class(turn, dialect) for turn in turns if _executed(turn)]
@@ -127,9 +127,9 @@ def _diversity(group: Sequence[EpisodeRecord]) -> float | None:
 
 @dataclass(frozen=True)
 class Alarm:
-    """A warning for a logged metric above, or `below`, a setting of the config, with advice.
+    """Warning, with advice, about a logged metric above (or `below`) the threshold named by `setting`.
 
-    There is none where `unless` says that the config makes the metric so.
+    It is off if `unless(args)` is true: such a config moves the metric past the threshold by itself.
     """
 
     metric: str
@@ -156,7 +156,7 @@ ALARMS = (
         "alarm_answers_without_query",
         "The agent answers without having looked. Guessing may pay: see what a wrong answer costs against "
         "running out of turns, and whether the questions can be answered by chance.",
-        unless=lambda args: args.max_turns == 1,  # it is for the answer
+        unless=lambda args: args.max_turns == 1,  # which is for the answer
     ),
     Alarm(
         "alarm/distinct_sql",
@@ -170,7 +170,9 @@ ALARMS = (
         "alarm_groups_without_spread",
         "Nearly all groups have one reward for all their samples and teach nothing: the tasks are too easy "
         "or too hard for this model (see the reward). Take others, or raise num_generations or temperature.",
-        unless=lambda args: args.advantage in ("reinforce", "gae", "prime"),  # such groups teach them, too
+        unless=lambda args: (
+            args.advantage in ("reinforce", "gae", "prime")
+        ),  # these learn from such groups too
     ),
     Alarm(
         "entropy",
@@ -190,25 +192,25 @@ ALARMS = (
 
 
 class AlarmCallback(TrainerCallback):
-    """Warns of figures that stay beyond their thresholds.
+    """Callback that warns about metrics that stay beyond their thresholds.
 
-    `raised` holds the metrics warned of that have not recovered; checkpoints keep it.
+    `raised` holds the metrics that it warned about and that have not recovered; checkpoints keep it.
     """
 
     decides_weights = False
 
     def __init__(self):
         self.raised: set[str] = set()
-        self._rollouts: deque[Counter[str]] = deque(maxlen=MAX_ROLLOUTS)  # why episodes were void
+        self._rollouts: deque[Counter[str]] = deque(maxlen=MAX_ROLLOUTS)  # reasons for void episodes
 
     def watch(self, episodes: Sequence[EpisodeRecord]) -> None:
-        """Note why episodes of a rollout are void, for a warning."""
+        """Record why episodes of a rollout are void, for a later warning."""
         self._rollouts.append(void_reasons(episodes))
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         for alarm in ALARMS:
             if (logs or {}).get(alarm.metric) is None or alarm.unless(args):
-                continue  # an evaluation's log, nothing to measure, or as it must be
+                continue  # an evaluation's log, no value, or one that the config explains
             logged = (e[alarm.metric] for e in reversed(state.log_history) if e.get(alarm.metric) is not None)
             self._judge(alarm, list(islice(logged, args.alarm_window)), args, state)
 

@@ -1,4 +1,4 @@
-"""Notes rewards with their episodes, and gives each token its advantage: TRL's own, or `advantage`'s."""
+"""Assignment of rewards to episodes, and of advantages, TRL's or the configured ones, to tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_REWARD = (
 
 
 def without_rows(record: logging.LogRecord) -> bool:
-    """Filter that shortens TRL's warning of a row without a reward, which has the row's tables and tokens."""
+    """Shorten TRL's warning about a row without reward, which prints the row's tables; a logging filter."""
     if "All reward functions returned None" in str(record.msg)[:60]:  # after the number of its rank
         record.msg, record.args = NO_REWARD, ()
     return True
@@ -36,14 +36,14 @@ def note_rewards(
     """Write this rank's rewards into its episodes. All ranks call it together.
 
     Args:
-        rewards: (N, F), of all ranks. Rows whose environment failed become NaN, whatever a reward function
-            made of them.
-        names: of the reward functions.
+        rewards: (N, F), of all ranks. Rows whose environment failed are set to NaN, whatever a reward
+            function returned.
+        names: names of the reward functions.
     """
     failed = [episode.status == Status.ENVIRONMENT_FAULT for episode in episodes]
     rewards[gather(torch.tensor(failed, device=rewards.device))] = torch.nan
     for episode, values in zip(episodes, Ranks().own(rewards).tolist(), strict=True):
-        # TRL holds them in fp32, which has some seven digits: -0.8 comes back as -0.800000012
+        # TRL holds them in fp32, with about seven digits: -0.8 comes back as -0.800000012
         known = (None if np.isnan(value) else float(f"{value:.7g}") for value in values)
         episode.rewards = dict(zip(names, known, strict=True))
 
@@ -58,22 +58,23 @@ def assign(
     width: int,
     penalties: torch.Tensor | float = 0.0,
 ) -> tuple[torch.Tensor, list[float]]:
-    """Compute the advantages of this rank's episodes and note them there. All ranks call it together.
+    """Compute the advantages of this rank's episodes and record them there. All ranks call it together.
 
     Args:
-        name: of the function, for errors.
-        episodes: this rank's. A group, `group_size` in a row, may lie on several ranks.
+        name: name of the function, for errors.
+        episodes: this rank's episodes. A group of `group_size` consecutive ones may span several ranks.
         rewards: (N, F), of all ranks.
         weights: (F,).
-        width: tokens to which this rank's completions are padded.
-        penalties: (N,), taken from the rewards of all ranks' episodes.
+        width: number of tokens to which this rank's completions are padded.
+        penalties: (N,), subtracted from the rewards of all ranks' episodes.
 
     Returns:
-        (n,) or (n, width) for this rank's n episodes, and a value for each of all ranks' N, for a log.
+        Advantages (n,) or (n, width) of this rank's n episodes, and one value for each of all ranks' N
+        episodes, for the log.
     """
     ranks = Ranks()
     parts = ranks.gather(episodes)
-    parts[ranks.number] = episodes  # these themselves, not copies: advantages are noted in them
+    parts[ranks.number] = episodes  # the originals, not copies: advantages are recorded in them
     everyone = [episode for part in parts for episode in part]
     groups = torch.arange(len(everyone)) // group_size
     batch = AdvantageBatch(everyone, rewards.cpu(), weights.cpu(), groups, penalties)
@@ -81,5 +82,5 @@ def assign(
         given = compute(name, function, batch)
     own = ranks.own(given)
     if own.dim() == 2:
-        own = F.pad(own, (0, width - own.shape[1]))  # cut where other ranks have longer ones
+        own = F.pad(own, (0, width - own.shape[1]))  # or cut, if other ranks have longer ones
     return own, note(everyone, given)

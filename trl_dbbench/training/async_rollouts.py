@@ -1,16 +1,16 @@
-"""`rollouts_ahead`: batches are played while an earlier one is trained on.
+"""Rollouts ahead of training (`rollouts_ahead`): batches are played while an earlier one is trained on.
 
 ```
-rollouts_ahead: 0   play 0, train 0, play 1, train 1, ...        each batch by the weights that it trains
+rollouts_ahead: 0   play 0, train 0, play 1, train 1, ...        each batch with the weights that it trains
 rollouts_ahead: 1   play 0, train 0      train 1      train 2
-                            play 1.....  play 2.....  play 3...  by weights that are a generation older
+                            play 1.....  play 2.....  play 3...  with weights one generation older
 ```
 
-Servers play the batches, asked from threads, with the weights of the moment they began. The loss corrects for
-their age (`training/importance_sampling.py`).
+Threads have the servers play each batch with the weights that are current when it begins. The loss corrects
+for the weights' age (`training/importance_sampling.py`).
 
-Tasks and random numbers are those of a run without it. Checkpoints do not hold the batches under way: a
-resumed run plays them again, with the weights it resumes with.
+Tasks and random numbers are the same as without it. Checkpoints do not hold the batches under way: a resumed
+run plays them again, with the weights that it resumes from.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from trl_dbbench.episode.types import Completion, Engine, Episode, Request, Star
 
 @dataclass(frozen=True)
 class Starts:
-    """The episodes that a rank plays at once: its rows as samples, and each prompt once greedily.
+    """Starts of the episodes that a rank plays at once: its rows as samples, and each prompt once greedily.
 
-    `greedy` is `None`, on all ranks, if no greedy run is due; `greedy_first` plays it in a pass of its own.
+    `greedy` is `None`, on all ranks, if no greedy run is due. With `greedy_first` the greedy episodes are
+    played in a separate pass before the samples.
     """
 
     samples: Sequence[Start]
@@ -47,7 +48,7 @@ class Starts:
 
 
 class _Stoppable:
-    """An engine whose episodes another thread can cancel."""
+    """Engine whose episodes another thread can cancel."""
 
     def __init__(self, engine: Engine):
         self._engine = engine
@@ -70,12 +71,12 @@ class _Stoppable:
 
 
 class UnderWay:
-    """A batch that is being played.
+    """Batch that is being played.
 
     Args:
-        starts: this rank's.
-        policy_step: updates of the weights that play it.
-        engine: entered here, left when the episodes are asked for.
+        starts: starts of this rank's episodes.
+        policy_step: number of updates of the weights that play it.
+        engine: context manager that is entered here, and left once `episodes` has waited for the batch.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class UnderWay:
         self._played = threads.submit(starts.play, player, self._engine)
 
     def episodes(self) -> tuple[list[Episode], list[Episode]]:
-        """Wait for the greedy episodes and the samples. All ranks call it."""
+        """Wait for the greedy episodes and the samples, and return them. All ranks must call it."""
         with self._stack:
             greedy, samples = self._played.result()
         for episode in (*greedy, *samples):
@@ -100,19 +101,19 @@ class UnderWay:
         return greedy, samples
 
     def give_up(self) -> None:
-        """End it without its episodes and without the other ranks."""
+        """Stop playing and drop the episodes. Other ranks need not call it."""
         self._engine.stop()
         if not self._played.cancel():
             wait([self._played])
-        self._stack.pop_all()  # not left: that would need the other ranks
+        self._stack.pop_all()  # does not leave the engine, for which the other ranks would be needed
 
 
 class AsyncRollouts:
-    """The batches under way, the oldest first. They end with its `with` block.
+    """Queue of the batches under way, the oldest first. Leaving its `with` block stops them.
 
     Args:
-        ahead: batches played ahead of the one that is trained on.
-        begin: starts to play this rank's rows of a generation in the given threads.
+        ahead: number of batches played ahead of the one that is trained on.
+        begin: function that starts to play this rank's rows of a generation in the given threads.
     """
 
     def __init__(self, ahead: int, begin: Callable[[int, ThreadPoolExecutor], UnderWay]):
@@ -131,9 +132,9 @@ class AsyncRollouts:
     def next(self, generation: int, end: int) -> tuple[list[Episode], list[Episode], float]:
         """Return a generation's greedy episodes and samples, and the seconds waited for them.
 
-        Those that follow, before `end`, are then begun with the weights as they are.
+        Later generations, before `end`, are then started with the current weights, up to `ahead` of them.
         """
-        if not self._under_way:  # the first one of the process
+        if not self._under_way:  # the first generation of this process
             self._start(generation)
         began = time.perf_counter()
         greedy, samples = self._under_way.popleft().episodes()
@@ -147,6 +148,6 @@ class AsyncRollouts:
 
 
 def staleness(episodes: Sequence[Episode], step: int) -> tuple[int, int]:
-    """Return the updates since the weights that sampled each token, summed over tokens, and the tokens."""
+    """Return the sum of the sampled tokens' ages, in updates until `step`, and the number of tokens."""
     ages = [(step - (e.policy_step or 0), sum(e.mask)) for e in episodes]
     return sum(age * tokens for age, tokens in ages), sum(tokens for _, tokens in ages)

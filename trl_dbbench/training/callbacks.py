@@ -1,4 +1,4 @@
-"""Records of a run: the greedy accuracy, every episode, the metrics, and progress on the console."""
+"""Callbacks that record greedy accuracy, episodes and metrics, and show progress on the console."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ logger = logging.getLogger(__name__)
 
 
 class GreedyEvalCallback(TrainerCallback):
-    """Evaluates the current weights greedily before each sampled update, and keeps the record.
+    """Record of greedy episodes, played with the current weights before each update.
 
-    The trainer plays each prompt once, beside the samples or before them, and hands the episodes to `record`.
-    Checkpoints keep the record.
+    The trainer plays each prompt once, together with the samples or before them, and passes the episodes to
+    `record`. Checkpoints keep the record.
     """
 
     decides_weights = False
@@ -49,14 +49,14 @@ class GreedyEvalCallback(TrainerCallback):
         self.accuracy = Accuracy()
 
     def record(self, step: int, episodes: Sequence[EpisodeRecord]) -> dict[str, float]:
-        """Count a batch's greedy episodes, those of all ranks, print a line and return metrics.
+        """Count all ranks' greedy episodes of a batch, print a line and return metrics.
 
         Logged:
 
-        - `greedy/accuracy`: accuracy of the greedy runs so far, each before its prompt's update.
+        - `greedy/accuracy`: accuracy of the greedy episodes so far, each played before its prompt's update.
         - `greedy/accuracy_low`, `greedy/accuracy_high`: the 95 % Wilson interval of `greedy/accuracy`.
         - `greedy/accuracy_void_wrong`: `greedy/accuracy` with void episodes counted as wrong.
-        - `greedy/void`: share of void episodes among the greedy runs so far.
+        - `greedy/void`: share of void episodes among the greedy episodes so far.
         - `greedy/operation/...`, `greedy/skill/...`: accuracy on the tasks with this operation or skill.
         - `greedy/void_wrong/...`: accuracy by operation and by skill with void episodes counted as wrong, if
           there are any.
@@ -93,14 +93,14 @@ class GreedyEvalCallback(TrainerCallback):
 
 
 HELD_OUT = b'{"phase": "eval"'
-"""Beginning of a held-out episode's line. Other lines need not be parsed."""
+"""Prefix of a held-out episode's line; other lines are skipped unparsed."""
 
 
 def before_and_after(folder: Path, kept: int | None = None) -> dict[int, Accuracy]:
-    """Return the accuracy of the first held-out evaluation and of the last, by the updates before each.
+    """Return the accuracy of the first and last held-out evaluation, keyed by the updates before each.
 
-    Only evaluations on the last one's tasks count. `kept` are the updates of the weights that the run keeps,
-    whose evaluation then takes the place of the last.
+    Only evaluations on the same tasks as the last one count. `kept` is the update whose weights the run
+    keeps; if that was evaluated, it replaces the last evaluation.
     """
     played: defaultdict[int, Accuracy] = defaultdict(Accuracy)
     tasks: defaultdict[int, set[str]] = defaultdict(set)
@@ -120,9 +120,9 @@ def before_and_after(folder: Path, kept: int | None = None) -> dict[int, Accurac
 
 
 class HeldOutCallback(TrainerCallback):
-    """Prints the held-out accuracy before and after the training at its end.
+    """Callback that prints, when training ends, the held-out accuracy before and after it.
 
-    `kept` returns the updates of the weights that the run keeps, if those are not the last ones.
+    `kept` returns the update whose weights the run keeps, or `None` if it keeps the last ones.
     """
 
     def __init__(self, kept: Callable[[], int | None] = lambda: None):
@@ -145,7 +145,7 @@ class HeldOutCallback(TrainerCallback):
 
 
 class RolloutProgressCallback(ProgressCallback):
-    """A progress bar that shows greedy accuracy and reward alone."""
+    """Progress bar that shows only greedy accuracy, reward and the share of void episodes."""
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if not state.is_world_process_zero or self.training_bar is None or logs is None:
@@ -160,7 +160,7 @@ class RolloutProgressCallback(ProgressCallback):
 
 
 def _held_out(state: TrainerState, logs: Mapping[str, Any]) -> str | None:
-    """Return the line for a held-out evaluation, if the log is of one."""
+    """Return the console line for the log of a held-out evaluation; `None` for other logs."""
     accuracy, void = logs.get("eval_accuracy"), _void(logs, "eval_")
     if accuracy is None and void is None:
         return None
@@ -177,7 +177,7 @@ def _void(logs: Mapping[str, Any], prefix: str = "") -> float | None:
 
 
 class PlainProgressCallback(PrinterCallback):
-    """Prints a line for each logged step where there is no bar."""
+    """Callback that prints one line per logged step, where progress bars are off."""
 
     _begin = (0, 0.0)  # first step of this process, and its time by time.monotonic()
 
@@ -200,10 +200,10 @@ class PlainProgressCallback(PrinterCallback):
 
 
 class MetricsLogCallback(TrainerCallback):
-    """Writes each step's metrics to `output_dir/metrics.jsonl`, one JSON object a line.
+    """Callback that writes each step's metrics to `output_dir/metrics.jsonl`, one JSON object per line.
 
-    `step` comes first, then what goes to `report_to`. Values that are not finite are null. A resumed run
-    drops the lines after its checkpoint, so that each step stands there once.
+    `step` comes first, then the metrics sent to `report_to`. NaN and infinite values become null. A resumed
+    run drops the lines after its checkpoint, so that no step is logged twice.
     """
 
     def __init__(self, output_dir: str | os.PathLike):
@@ -213,7 +213,7 @@ class MetricsLogCallback(TrainerCallback):
         if not state.is_world_process_zero:
             return
         if not state.global_step:
-            self.path.unlink(missing_ok=True)  # of a first step that is done again
+            self.path.unlink(missing_ok=True)  # of a first step that is repeated
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with write_atomically(self.path) as file:
@@ -235,13 +235,13 @@ def _metrics_line(step: int, logs: Mapping[str, Any]) -> str:
 
 
 class EpisodeLogCallback(TrainerCallback):
-    """Writes every episode, greedy and sampled, to `output_dir/episodes.jsonl`, one a line.
+    """Callback that writes every episode, greedy or sampled, to `output_dir/episodes.jsonl`, one per line.
 
     Their tasks go to `tasks.jsonl`, each once, and the settings to `run.json`. A resumed run drops the lines
-    after its checkpoint, so that each episode stands there once.
+    after its checkpoint, so that no episode is written twice.
 
     Args:
-        run_id: returns the id of the run, `None` until it begins.
+        run_id: returns the run's id, or `None` before the run begins.
     """
 
     def __init__(
@@ -257,8 +257,8 @@ class EpisodeLogCallback(TrainerCallback):
         self._tasks: set[bytes] | None = None  # digests of the lines of tasks.jsonl
 
     def write(self, episodes: Iterable[EpisodeRecord], tasks: Iterable[str] = ()) -> None:
-        """Append episodes, and those of their tasks (`Task.to_json`) that are not written yet. Only the main
-        process calls it."""
+        """Append episodes, and those of their tasks (`Task.to_json`) that are not in the file yet. Call it on
+        the main process only."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self._tasks is None:
             self._write_settings()
@@ -279,16 +279,16 @@ class EpisodeLogCallback(TrainerCallback):
         if step:
             self._warn_of_other_settings()
         self._write_settings()
-        self._tasks = None  # the file may be that of another run, which has been set aside
+        self._tasks = None  # the file read before may be another run's, now set aside
         if not step:
-            self.path.unlink(missing_ok=True)  # of a first step that is done again
+            self.path.unlink(missing_ok=True)  # of a first step that is repeated
         elif self.path.exists():
             logs = [entry for entry in state.log_history if entry["step"] == step]
             evaluated = any(key.startswith("eval_") for entry in logs for key in entry)
             _keep_lines_before(self.path, step, evaluated)
 
     def _warn_of_other_settings(self) -> None:
-        """Name the settings that are not those of the episodes before the checkpoint."""
+        """Warn of settings that differ from those of the episodes before the checkpoint."""
         path = self.path.with_name(SETTINGS_FILE)
         if self._settings is None or not path.exists():
             return
@@ -307,7 +307,7 @@ class EpisodeLogCallback(TrainerCallback):
         if self._settings is not None:
             folder = self.path.parent
             folder.mkdir(parents=True, exist_ok=True)
-            # an evaluation before a training leaves the id of what is there
+            # an evaluation before training has no id yet, and keeps the folder's
             replace(self._settings, id=self._run_id() or run_id_in(folder)).write(folder)
 
 
@@ -318,8 +318,9 @@ def _digest(line: bytes) -> bytes:
 def _keep_lines_before(path: Path, step: int, evaluated: bool) -> None:
     """Keep the lines written before the checkpoint of `step` was saved.
 
-    Sampled and greedy episodes of step s lead to step s + 1, so those of the checkpoint's step came after it.
-    An evaluation at that step came before it. A line cut by a kill goes as well.
+    Sampled and greedy episodes of step s lead to step s + 1, so those of the checkpoint's own step came after
+    it. Held-out episodes of that step came before it if the evaluation was complete (`evaluated`). A line
+    truncated by a kill is dropped too.
     """
     # errors="replace": a kill may have cut the last line within a character
     with path.open(encoding="utf-8", errors="replace") as lines, write_atomically(path) as out:

@@ -1,7 +1,7 @@
 """Settings that have no effect without another one, and settings that exclude each other.
 
-A setting is written as in a YAML. `replay` alone stands for any value but its default; `history: template`
-for that value, `advantage: vine, tree` for one of these. A semicolon stands between several settings.
+Settings are written as in YAML, with semicolons between them. `replay` alone means any value but its default,
+`history: template` that value, and `advantage: vine, tree` either of the two.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NEEDED = {
     "vllm_server_timeout; vllm_group_port": "vllm_server_urls",
     "vllm_importance_sampling_clip_max; vllm_importance_sampling_clip_min": "rollout_correction",
 }
-"""Settings that have an effect only with another -> that one."""
+"""Settings -> the one without which they have no effect."""
 
 EXCLUSIONS = (
     # the engine
@@ -92,11 +92,11 @@ EXCLUSIONS = (
         "a harness writes its own messages, on which the latter has no effect",
     ),
 )
-"""Settings, those that none of them can be together with, and why."""
+"""Triples (settings, settings, why): none of the first goes together with any of the second."""
 
 
 def check_combinations(args: Any) -> None:
-    """Raise ConfigError for a setting without the one that it needs, or with one that it excludes."""
+    """Raise ConfigError for a setting without one that it needs, or with one that it excludes."""
     for some, needed in NEEDED.items():
         for one in some.split("; "):
             if _is_set(args, one) and not _is_set(args, needed):
@@ -123,5 +123,5 @@ def _told(args: Any, setting: str) -> str:
 
 
 def _written(value: Any) -> str:
-    """Return a value as a YAML has it."""
+    """Return a value as YAML writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""`DBBenchGRPOConfig`: TRL's `GRPOConfig` plus what a rollout with a database needs."""
+"""`DBBenchGRPOConfig`: TRL's `GRPOConfig` plus the settings of rollouts on a database."""
 
 # ruff: noqa: RUF009 - `option` makes a field
 from __future__ import annotations
@@ -30,11 +30,11 @@ from trl_dbbench.utils.lookup import check_choice
 from trl_dbbench.utils.settings import check_numbers, option, written_types
 
 ACCURACY = "eval_accuracy_void_wrong"
-"""Measure of an evaluation by which the best model is chosen."""
+"""Evaluation metric that selects the best model."""
 
 
 class _Single(int):
-    """One sample a prompt, for advantages without groups: TRL would refuse it as less than 2."""
+    """A `num_generations` of 1, for advantages without groups, that passes TRL's check for at least 2."""
 
     def __lt__(self, other: int) -> bool:
         return False
@@ -42,10 +42,10 @@ class _Single(int):
 
 @dataclass
 class DBBenchGRPOConfig(GRPOConfig):
-    """Configuration of [`DBBenchGRPOTrainer`]: TRL's [`~trl.GRPOConfig`], and the options here.
+    """Configuration of [`DBBenchGRPOTrainer`]: TRL's [`~trl.GRPOConfig`] plus the options below.
 
-    Settings that rollouts cannot use are refused (`training/unsupported.py`), and those that do not go
-    together (`training/combinations.py`).
+    Settings that rollouts cannot use (`training/unsupported.py`) and invalid combinations
+    (`training/combinations.py`) raise ConfigError.
     """
 
     # --- episodes ---
@@ -303,10 +303,10 @@ class DBBenchGRPOConfig(GRPOConfig):
             self.vllm_server_urls = server_addresses(self.vllm_server_urls)
 
     def _measure_by_accuracy(self) -> None:
-        """Let what goes by a measure of evaluations go by the accuracy, in the place of transformers' loss.
+        """Make accuracy the default metric for the best model and reduce_lr_on_plateau, instead of the loss.
 
-        An evaluation's loss is 0: its one greedy sample has no advantage. With beta it is the KL alone, which
-        is lowest before the training.
+        The evaluation loss is 0, since a single greedy sample has no advantage. With beta it is the KL alone,
+        which is lowest before training.
         """
         plateau = self.lr_scheduler_type == "reduce_lr_on_plateau"
         if not (self.load_best_model_at_end or plateau or self.save_strategy == "best"):
@@ -322,7 +322,7 @@ class DBBenchGRPOConfig(GRPOConfig):
             self.greater_is_better = True
 
     def _turn_plateau(self) -> None:
-        """Let reduce_lr_on_plateau wait for a rise, where greater is better, not always for a fall."""
+        """Set the mode of reduce_lr_on_plateau by `greater_is_better`; its default always expects a fall."""
         if self.lr_scheduler_type != "reduce_lr_on_plateau":
             return
         mode = "max" if self.greater_is_better else "min"
@@ -335,8 +335,9 @@ class DBBenchGRPOConfig(GRPOConfig):
         self.lr_scheduler_kwargs = {**kwargs, "mode": mode}
 
     def _check_fields(self) -> None:
-        """Raise ConfigError for a setting that is none of its choices, or without the value that it needs, as
-        `few_shot:` in a YAML. Make a list of a text that stands for one, as the command line does."""
+        """Raise ConfigError for a setting that is not one of its choices, or that is empty, such as
+        `few_shot:` in a YAML, and must not be. Turn a single string into a list where a list is expected, as
+        the command line does."""
         types = written_types(type(self))
         for each in fields(self):
             value = getattr(self, each.name)
@@ -361,7 +362,7 @@ class DBBenchGRPOConfig(GRPOConfig):
 
     @property
     def needs_rollout_logprobs(self) -> bool:
-        """True if something is trained on the rollout's log-probabilities, so that engines must know them."""
+        """True if the update uses the rollout's log-probabilities, so that engines must return them."""
         return (
             compares_with_rollout(self)
             or self.rollout_correction != NO_CORRECTION
@@ -371,6 +372,6 @@ class DBBenchGRPOConfig(GRPOConfig):
         )
 
     def advantage_function(self) -> AdvantageFunction | None:
-        """Return a new function by `get_advantage`; `None` where TRL computes the advantages."""
+        """Return a new function from `get_advantage`; `None` if TRL computes the advantages."""
         function = get_advantage(self.advantage, self.advantage_args)
-        return grpo if function is None and self.kl_in_reward else function  # TRL knows no penalties
+        return grpo if function is None and self.kl_in_reward else function  # TRL has no penalties

@@ -1,15 +1,15 @@
-"""PPO's critic: a linear head on the hidden states of the policy's trunk, or of a trunk of its own.
+"""PPO's critic: a linear head on the hidden states of the policy's trunk, or of a separate trunk.
 
 ```
-critic: head    the states of the policy's trunk; the loss of the values trains the trunk too
-critic: model   the states of a copy of that trunk, with adapters of its own where the policy has such
+critic: head    the states of the policy's trunk, which the value loss trains too
+critic: model   the states of a copy of that trunk, with its own adapters if the policy has any
 ```
 
-V of a sampled token is the reward expected before it is sampled. It is read at the token before, like the
-policy's distribution. The head starts at zero, so V starts at 0.
+V of a sampled token is the reward expected before it is sampled. It is read at the preceding token, like the
+policy's distribution. The head is initialised to zero, so V starts at 0.
 
 The policy's optimizer trains the critic in a parameter group with its own learning rate. The critic's trained
-weights lie beside the policy's, in `critic/weights.pt`; with LoRA that is without the base.
+weights are saved beside the policy's, in `critic/weights.pt`; with LoRA, without the base model's.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from trl_dbbench.errors import ConfigError
 
 CRITICS = ("head", "model")
 WEIGHTS = Path("critic") / "weights.pt"
-"""A folder of its own, since vLLM reads all weights beside a model's."""
+"""File of the critic's weights, in a separate folder because vLLM reads all weights beside a model's."""
 
 
 class Critic(nn.Module):
-    """A value for each token, by one of the `CRITICS`. The policy, with adapters or not, stays unchanged."""
+    """Critic that gives each token a value. `kind` is one of `CRITICS`; the policy is left unchanged."""
 
     def __init__(self, policy: PreTrainedModel, kind: str):
         super().__init__()
@@ -53,7 +53,7 @@ class Critic(nn.Module):
         """Return the values of the last `width` = T tokens, (B, T), fp32.
 
         Args:
-            states: (B, L, H), a trunk's last hidden states of L tokens.
+            states: (B, L, H), the trunk's last hidden states.
         """
         before = states[:, -width - 1 : -1]
         with torch.autocast(states.device.type, enabled=False):
@@ -68,7 +68,7 @@ class Critic(nn.Module):
         torch.save({name: weight.detach() for name, weight in self.trained.items()}, folder / WEIGHTS)
 
     def load(self, folder: Path) -> None:
-        """Load the trained weights; raise ConfigError if the folder holds no critic, or another one."""
+        """Load the trained weights; raise ConfigError if the folder has no critic, or a different one."""
         file = folder / WEIGHTS
         found = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else {}
         own = self.trained
@@ -83,7 +83,7 @@ class Critic(nn.Module):
                 weight.copy_(found[name])
 
     def share(self, accelerator: Accelerator) -> None:
-        """Give all ranks the weights of the first."""
+        """Copy the main rank's weights to all ranks."""
         if accelerator.num_processes > 1:
             for weight in self.trained.values():
                 weight.data = broadcast(weight.data)
@@ -91,9 +91,9 @@ class Critic(nn.Module):
     def join(
         self, optimizer: torch.optim.Optimizer, accelerator: Accelerator, max_norm: float, **group: Any
     ) -> None:
-        """Add the critic to an optimizer, as a parameter group with these settings.
+        """Add the critic to an optimizer, as a parameter group with the settings in `group`.
 
-        Before each step the ranks' gradients are averaged, and scaled down to `max_norm`.
+        Before each optimizer step, gradients are averaged over the ranks and clipped to `max_norm`.
         """
         weights = list(self.trained.values())
 
@@ -102,12 +102,12 @@ class Critic(nn.Module):
 
         optimizer.add_param_group({"params": weights, **group})
         optimizer.register_step_pre_hook(average)
-        # the trainer zeroes only the policy's gradients
+        # the trainer zeroes the policy's gradients only
         optimizer.register_step_post_hook(lambda *_: self.zero_grad())
 
 
 def trunk_of(policy: PreTrainedModel | PeftModel) -> PreTrainedModel:
-    """Return the layers below the language model's head, with the policy's adapters."""
+    """Return the model below the language-modelling head, with the policy's adapters."""
     return (policy.get_base_model() if isinstance(policy, PeftModel) else policy).base_model
 
 

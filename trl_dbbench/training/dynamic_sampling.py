@@ -1,15 +1,16 @@
-"""Which prompts an update trains on.
+"""Choice of the prompts that an update trains on.
 
 ```
-task_sampling: shuffle, skill   the rows that the data loader gives
-task_sampling: frontier, stream  tasks chosen by what is known of the agent when the rollout begins
-few_shot                        earlier episodes put into the prompts
-dynamic_sampling: true          groups with one reward for all episodes teach nothing: further prompts are
-                                played in their place, `dynamic_sampling_rounds` times (DAPO, Yu et al., 2025)
+task_sampling: shuffle, skill    the data loader's rows
+task_sampling: frontier; stream  tasks chosen by earlier results when the rollout begins
+few_shot                         earlier episodes are put into the prompts
+dynamic_sampling: true           groups whose episodes all have the same reward teach nothing: further prompts
+                                 are played instead, in up to `dynamic_sampling_rounds` rounds (DAPO, Yu et
+                                 al., 2025)
 ```
 
-A round plays one prompt for each missing group, a few more where the ranks could not share them. The choice
-depends only on the seed, the step and what checkpoints keep.
+A round plays one prompt per missing group, plus a few if the ranks could not divide them evenly. The choice
+depends only on the seed, the step and the state in checkpoints.
 """
 
 from __future__ import annotations
@@ -36,26 +37,26 @@ from trl_dbbench.utils.ranks import Ranks
 Row = dict[str, Any]
 
 TRIES = 100
-"""Draws per missing task, before the tasks outside the batch count as used up."""
+"""Maximum number of draws per missing task; then the tasks outside the batch count as used up."""
 
 BY_STEPS = ("token_wise", "turn", "state", "tree")
-"""Advantages that use step rewards if there are any."""
+"""Advantages that use step rewards if any are given."""
 
 BY_STEPS_ALONE = ("process_avg_unique",)
-"""Those that pass over what whole episodes are worth."""
+"""Advantages that ignore the rewards of whole episodes."""
 
 
 @dataclass
 class Batch:
-    """The rows that this rank plays and trains on at once.
+    """Rows that this rank plays and trains on at once.
 
     Attributes:
-        rows: of the dataset; each gets its `episode`.
+        rows: rows of the dataset; each gets its `episode`.
         greedy: episodes of the greedy evaluation.
         played: whether the rows have their episodes.
-        rewards: (N, F) of all ranks, where they were asked for on the way.
-        extra: columns that reward functions logged then, for each row.
-        left_out: rows of all ranks that were played and are not trained on.
+        rewards: (N, F), all ranks' rewards, if they were computed during the choice.
+        extra: for each row, the columns that reward functions logged during the choice.
+        left_out: all ranks' rows that were played but are not trained on.
     """
 
     rows: list[Row]
@@ -67,24 +68,24 @@ class Batch:
 
     @property
     def episodes(self) -> list[Episode]:
-        """One for each row."""
+        """Episodes of the rows, in order."""
         return [row["episode"] for row in self.rows]
 
     def add(self, greedy: Sequence[Episode], episodes: Sequence[Episode]) -> None:
-        """Note what was played."""
+        """Add the greedy episodes, and the rows' own."""
         self.greedy += greedy
         for row, episode in zip(self.rows, episodes, strict=True):
             row["episode"] = episode
         self.played = True
 
     def left_out_records(self, step: int) -> list[EpisodeRecord]:
-        """Return the records of the episodes that are left out, at this update."""
+        """Return the records of the episodes left out of the update `step`."""
         return [{**episode_record(row["episode"], "train", step), "left_out": True} for row in self.left_out]
 
 
 @dataclass(frozen=True)
 class Group:
-    """The rows of a prompt, with their rewards (G, F) and the columns that reward functions logged."""
+    """Rows of one prompt, with their rewards (G, F) and the columns that reward functions logged."""
 
     rows: list[Row]
     rewards: torch.Tensor
@@ -92,11 +93,11 @@ class Group:
 
 
 class Chooser:
-    """Chooses the rows of each training batch. All ranks call its methods together.
+    """Chooser of each training batch's rows. All ranks call its methods together.
 
     Args:
-        weights: (F,), of the reward functions.
-        score: plays and scores a batch, as the given part of a rollout.
+        weights: (F,), weights of the reward functions.
+        score: function that plays and scores a batch, as part number `part` of a rollout.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Chooser:
         self._by_totals = args.advantage not in BY_STEPS_ALONE
 
     def choose(self, rows: list[Row], step: int) -> Batch:
-        """Return the batch of a micro-step, in the place of the rows that the data loader gave."""
+        """Return the batch of a micro-step, given the data loader's rows."""
         if isinstance(self.order, LiveOrder):
             prompts = len(rows) * Ranks().count // self.args.num_generations
             rows = self._share(self._draw(step, 0, prompts, ()))
@@ -124,11 +125,11 @@ class Chooser:
         return self._with_spread(rows, step) if self.args.dynamic_sampling else Batch(rows)
 
     def held_out(self, rows: list[Row]) -> Batch:
-        """Return a batch of an evaluation. Its examples stay the same over the run."""
+        """Return a batch of an evaluation. Its few-shot examples stay the same throughout the run."""
         return Batch(rows if self.shots is None else self.shots.put(rows, 0))
 
     def rows_of(self, generation: int) -> list[Row]:
-        """Return this rank's rows of a generation, as the data loader will give them."""
+        """Return this rank's rows of a generation, as the data loader will yield them."""
         prompts, places = prompts_of(self.args), len(self.dataset)
         epoch, number = divmod(generation, places // prompts)
         order = self.order.epoch(epoch) if self.args.shuffle_dataset else range(places)
@@ -137,11 +138,11 @@ class Chooser:
     def record(
         self, trained: Sequence[EpisodeRecord], left_out: Sequence[EpisodeRecord]
     ) -> dict[str, list[float]]:
-        """Tell the order what became of a training batch; return values whose means are logged.
+        """Pass the results of a training batch to the order; return values whose means are logged.
 
         Logged:
 
-        - `dynamic/left_out`: share of the groups played that are not trained on, with `dynamic_sampling`.
+        - `dynamic/left_out`: share of the played groups that are not trained on, with `dynamic_sampling`.
         - `dynamic/left_out_tokens`: tokens sampled in these groups, summed over the batch.
         """
         values: dict[str, list[float]] = {}
@@ -206,12 +207,14 @@ class Chooser:
     # --- rows -------------------------------------------------------------------------------------
 
     def _draw(self, step: int, part: int, number: int, seen: Collection[str]) -> list[Row]:
-        """Draw rows of the dataset: `number`, or a few more so that the ranks can share them.
+        """Draw `number` rows of the dataset, rounded up so that the ranks can divide them evenly.
 
-        There are fewer if few tasks are not `seen`; in part 0 a task comes twice instead.
+        Fewer are returned if too few tasks are not in `seen`; in part 0 tasks are repeated instead.
         """
         ranks = Ranks()
-        at_once = ranks.count // math.gcd(ranks.count, self.args.num_generations)  # groups that all can share
+        at_once = ranks.count // math.gcd(
+            ranks.count, self.args.num_generations
+        )  # groups that fill whole ranks
         number = math.ceil(number / at_once) * at_once
         random = np.random.default_rng(np.random.SeedSequence((self.args.seed, step, part)))
         rows: dict[str, Row] = {}
@@ -228,13 +231,13 @@ class Chooser:
         return drawn[: len(drawn) // at_once * at_once]
 
     def _share(self, rows: Sequence[Row]) -> list[Row]:
-        """Return this rank's copies of the rows, of which each has one for every sample of its group."""
+        """Return this rank's part of the rows, after copying each row for every sample of its group."""
         return Ranks().own([dict(row) for row in rows for _ in range(self.args.num_generations)])
 
 
 def teaches(batch: AdvantageBatch, by_steps: bool = False, by_totals: bool = True) -> bool:
-    """Return whether the episodes of a prompt differ in their rewards, with `by_totals`, or in their step
-    rewards, with `by_steps`."""
+    """Return whether a prompt's episodes differ in their rewards (if `by_totals`) or in their step rewards
+    (if `by_steps`)."""
     known = batch.weighted[batch.scored]
     if len(known) < 2:
         return False
@@ -246,13 +249,13 @@ def teaches(batch: AdvantageBatch, by_steps: bool = False, by_totals: bool = Tru
 
 
 def take_columns(pending: dict[str, list[Any]], rows: int) -> list[dict[str, Any]]:
-    """Take the columns that reward functions have logged out of TRL's `_pending_extra_logs`, by row."""
+    """Remove the columns logged by reward functions from TRL's `_pending_extra_logs`; return them by row."""
     columns = {name: [*values, *[None] * rows] for name, values in pending.items()}
     pending.clear()
     return [{name: values[row] for name, values in columns.items()} for row in range(rows)]
 
 
 def put_columns(pending: dict[str, list[Any]], extra: Sequence[dict[str, Any]]) -> None:
-    """Put them back, for rows that may have logged different columns."""
+    """Put back columns taken by `take_columns`; rows may have logged different ones."""
     for name in {name: None for logged in extra for name in logged}:
         pending[name] += [logged.get(name) for logged in extra]

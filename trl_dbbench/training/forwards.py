@@ -1,19 +1,19 @@
 """Forward passes of bounded size: the rows of a micro-batch go through the model a few at a time.
 
-Activations of a row stay in memory until its backward pass. With `max_tokens_per_forward` a micro-batch is
-divided into parts, and each part goes forward and backward on its own:
+A row's activations stay in memory until its backward pass. With `max_tokens_per_forward` a micro-batch is
+divided into parts, and each part goes forward and backward by itself:
 
 ```
-part's rows     through the model; their log-probabilities lead back to it  \\
-rows before it  as computed then; constants                                  > loss of the whole micro-batch
-rows after it   0; constants                                                /
+the part's rows  computed by the model, with gradients   \\
+earlier rows     as computed in their parts; constants    > loss of the whole micro-batch
+later rows       0; constants                            /
 ```
 
-The loss is TRL's, once for each part, and always over all rows. So every mean has its right divisor, whatever
-the loss type, and the gradients of all parts add up to those of the undivided micro-batch: a row's gradient
-depends on its own tokens and on counts of masks. The last part's loss sees the values of all rows; it is the
-one that is logged. Only the load-balancing loss of experts is another: the mean over the parts, as it is over
-micro-batches.
+TRL's loss is computed once per part, always over all rows. So every mean has the right divisor, whatever the
+loss type, and the gradients of all parts add up to those of the undivided micro-batch: a row's gradient
+depends on its own tokens and on counts of masks. The last part's loss sees the values of all rows, and only
+that one is logged. The load-balancing loss of experts alone differs: it is the mean over the parts, just as
+it is over micro-batches.
 """
 
 from __future__ import annotations
@@ -42,35 +42,36 @@ logger = logging.getLogger(__name__)
 
 Values = tuple[Any, ...]
 Run = Callable[[Tokens, int | None], Values]
-"""Computes values of completions' tokens, (B, T), or one of all rows, or `None`, given the rows of a pass."""
+"""Function of tokens and the rows per pass. Each value is (B, T), for completions' tokens; a scalar for all
+rows; or `None`."""
 
 
 MUCH_LESS = 2 / 3
-"""Share of a checkpoint's bound: if that, or less, fits now, the device is another one."""
+"""Share of a checkpoint's bound: if no more fits now, the device is a different one."""
 
 
 class Forwards:
-    """Passes of a trainer's models, each of at most `bound` tokens. A checkpoint keeps the bound.
+    """Passes of a trainer's models, each of at most `bound` tokens. Checkpoints keep the bound.
 
     Args:
         trainer: a `DBBenchGRPOTrainer`.
-        bound: tokens at most; `None` for no bound until `settle`.
+        bound: maximum number of tokens; `None` for no bound until `settle`.
     """
 
     def __init__(self, trainer: Any, bound: int | None):
         self.trainer, self.bound = trainer, bound
         self.count_shared = True
-        """Whether a prompt that a pass computes once is counted once."""
+        """True to count a prompt once if a pass computes it once."""
         self.by_advantages = True
-        """Whether a loss is a row's advantage times something: without one a row has no gradient."""
-        self._parts: list[Part] = []  # of the batch that is under way, if it is divided
-        self._part: Part | None = None  # what goes through the model
-        self._known: dict[tuple[str, int], torch.Tensor] = {}  # (B, T), of the parts before it
+        """True if the loss is proportional to a row's advantage, so that a row with 0 has no gradient."""
+        self._parts: list[Part] = []  # of the current batch, if it is divided
+        self._part: Part | None = None  # the one that goes through the model
+        self._known: dict[tuple[str, int], torch.Tensor] = {}  # (B, T), values of the earlier parts
 
     def settle(self) -> None:
-        """Choose the bound by the memory that is free, if none is set. All ranks call it.
+        """Choose the bound by the free memory, if the config sets none. All ranks must call it.
 
-        A checkpoint's stays, so that sums are rounded as before, unless much less fits here.
+        A checkpoint's bound is kept, so that sums are rounded as before, unless much less fits here.
         """
         if self.trainer.args.max_tokens_per_forward is not None:
             return
@@ -96,11 +97,13 @@ class Forwards:
     def loss(
         self, model: nn.Module, batch: dict[str, Any], compute: Callable[[], torch.Tensor]
     ) -> torch.Tensor:
-        """Return the loss of a micro-batch. If it is divided, the gradients of all parts but the last are
-        there; a backward pass of the loss adds the last one's.
+        """Return the loss of a micro-batch.
+
+        If the micro-batch is divided, this makes the backward passes of all parts but the last; the caller's
+        backward pass adds the last part's gradients.
 
         Args:
-            compute: TRL's loss of the micro-batch, whose values are computed by `score`.
+            compute: computes TRL's loss of the micro-batch, with values from `score`.
         """
         trainer = self.trainer
         shares = trainer.shares_prompts(model)
@@ -108,7 +111,7 @@ class Forwards:
         shared = shares and not trainer.aux_loss_enabled and tokens.follows is None
         with self._divided(tokens, None, shared, together=True, idle=self._idle(batch)) as parts:
             known = parts if trainer.top_entropy_quantile < 1 else [part for part in parts if part.idle]
-            with torch.no_grad():  # the quantile is that of all rows
+            with torch.no_grad():  # the entropy quantile is over all rows
                 for self._part in known:
                     trainer._get_per_token_logps_and_entropies(model, *tokens[:3], compute_entropy=True)
             taught = [part for part in parts if not part.idle]
@@ -119,27 +122,27 @@ class Forwards:
             return compute()
 
     def _idle(self, batch: dict[str, Any]) -> frozenset[int]:
-        """Return the rows without an advantage, as those of a group whose rewards are equal.
+        """Return the rows whose advantages are 0, as in a group with equal rewards.
 
-        Their values are computed for the metrics, and nothing is kept of them for a backward pass.
+        Their values are computed for the metrics only, without activations for a backward pass.
         """
         trainer = self.trainer
         more = trainer.beta != 0 or trainer._entropy_bonus_enabled or trainer.aux_loss_enabled
-        # ranks may need each other's passes
+        # with several ranks, all may have to make the same passes
         if more or not self.by_advantages or trainer.accelerator.num_processes > 1:
             return frozenset()
         nothing = (batch["advantages"].reshape(len(batch["advantages"]), -1) == 0).all(dim=1)
         idle = nothing.nonzero()[:, 0].tolist()
-        # one is there for the backward pass
+        # the backward pass needs at least one row
         return frozenset(idle[1:] if len(idle) == len(nothing) else idle)
 
     @contextmanager
     def _unfinished(self, model: nn.Module) -> Iterator[None]:
-        """Compute a loss that is not logged, and whose gradients the ranks do not yet exchange."""
+        """Drop the metrics of a loss computed in the block, and defer the ranks' exchange of gradients."""
         trainer = self.trainer
         state = trainer.accelerator.gradient_state
         unlogged: dict[str, Any] = {phase: defaultdict(list) for phase in trainer._metrics}
-        # FSDP would keep whole gradients until they are exchanged; there each part's are
+        # under FSDP each part's gradients are exchanged: deferring that would keep them whole on each rank
         local = model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
         entropies = trainer._entropy_window_stats
         with replaced(trainer, _metrics=unlogged, _entropy_window_stats=entropies), local:
@@ -156,7 +159,7 @@ class Forwards:
         accelerator.backward(loss, **({"scale_wrt_gas": False} if deepspeed else {}))  # as in training_step
 
     def groups(self, episodes: Sequence[Episode]) -> list[list[Episode]]:
-        """Divide episodes that another loss than TRL's is computed of into passes."""
+        """Divide episodes into the passes of a loss other than TRL's."""
         size, groups = self.trainer.args.per_device_train_batch_size, []
         for start in range(0, len(episodes), size):
             some = episodes[start : start + size]
@@ -169,20 +172,20 @@ class Forwards:
             groups += [[some[row.place] for row in part] for part in parts]
         return groups
 
-    # --- what it is computed from -----------------------------------------------------------------
+    # --- values for the loss ----------------------------------------------------------------------
 
     def score(
         self, name: str, run: Run, tokens: Tokens, batch_size: int | None = None, *, shared: bool = False
     ) -> Values:
         """Return values (B, T) of the completions' tokens.
 
-        Within `loss`, only the rows of the part that is under way are computed. Without gradients the parts
-        are computed one after the other, as many on all ranks where ranks need each other for it.
+        Within `loss`, only the current part's rows are computed. Without gradients, all parts are computed
+        one after another; if forward passes are collective, all ranks have the same number of parts.
 
         Args:
-            name: tells these values from others of the same micro-batch.
-            batch_size: rows of a forward pass, if they fit; all if left out.
-            shared: as in `tokens_of`.
+            name: distinguishes these values from others of the same micro-batch.
+            batch_size: rows per forward pass, if they fit; all if left out.
+            shared: as in `packing.tokens_of`.
         """
         if self._part is not None:
             values, shape = run(self._part.cut(tokens), None), (len(tokens.input_ids), tokens.completion)
@@ -199,7 +202,7 @@ class Forwards:
     def _placed(
         self, key: tuple[str, int], values: torch.Tensor | None, shape: tuple[int, int]
     ) -> torch.Tensor | None:
-        """Put a part's values (n, t) among those known of the batch (B, T); one of all rows, into a mean."""
+        """Put a part's values (n, t) among the batch's known ones (B, T); average scalars over the parts."""
         if values is None or self._part is None:
             return None
         if values.dim() == 0:
@@ -225,11 +228,11 @@ class Forwards:
         together: bool,
         idle: frozenset[int] = frozenset(),
     ) -> Iterator[list[Part]]:
-        """Give the parts that a batch goes through the model in; none if it can as it is.
+        """Yield the parts in which a batch goes through the model; none if it fits undivided.
 
         Args:
-            together: whether all ranks must have as many.
-            idle: rows that are in parts of their own.
+            together: whether all ranks must have the same number of parts.
+            idle: rows without a gradient, which get separate parts.
         """
         shared = shared and self.count_shared
         bound = self.bound
@@ -249,7 +252,7 @@ class Forwards:
     def _rows(
         self, tokens: Tokens, batch_size: int | None, shared: bool, bound: int, together: bool
     ) -> list[list[Row]]:
-        """Return the rows of each part."""
+        """Return the rows of each part; an empty list if the batch fits undivided."""
         accelerator = self.trainer.accelerator
         rows, fits = rows_of(tokens), fit(tokens, batch_size, shared, bound)
         if not together or accelerator.num_processes == 1:

@@ -1,17 +1,17 @@
-"""Tasks that the agent solves now and then: `task_sampling: frontier`.
+"""Preference for tasks that the agent solves sometimes, `task_sampling: frontier`.
 
-A group of samples teaches only where some are right and some wrong. How often the agent solves a task is
-known from the task's own samples, or estimated from those of similar tasks:
+A group of samples teaches only if some are right and some wrong. The agent's accuracy on a task is estimated
+from the task's own samples and from those of similar tasks:
 
-- Right and wrong samples are counted for each task, for its kind (its operation with its skills), its tables,
-  and each skill. Counts that are `HALF_LIFE` rollouts old count half, since the agent has changed.
-- The accuracy p of a task has a Beta distribution: its own counts, on top of a prior of `PRIOR` samples. The
-  prior's accuracy is the mean over its kind and its tables, as far as they were played; else that of its
-  hardest skill.
-- A place of the batch takes the best of `CANDIDATES` random tasks: the one with the largest p (1 - p), the
+- Right and wrong samples are counted for each task, its kind (its operation with its skills), its tables, and
+  each skill. A count's weight halves every `HALF_LIFE` rollouts, since the agent changes.
+- The accuracy p of a task has a Beta distribution: its own counts on top of a prior worth `PRIOR` samples.
+  The prior's accuracy is the mean over its kind and its tables, as far as they were played; otherwise the
+  lowest of its skills' accuracies.
+- Each place in the batch takes the best of `CANDIDATES` random tasks: the one with the largest p (1 - p), the
   variance of its samples, with p drawn from its distribution. So unknown tasks are tried too (Thompson
   sampling; Russo et al., 2018, A Tutorial on Thompson Sampling).
-- A share `FLOOR` of the places takes the candidate whose kind was played least, so that no kind is given up.
+- A share `FLOOR` of the places takes the candidate whose kind was played least, so that no kind is abandoned.
 
 Checkpoints keep the counts.
 """
@@ -34,18 +34,18 @@ HALF_LIFE = 20
 """Rollouts after which a sample counts half."""
 
 PRIOR = 2.0
-"""Weight of similar tasks, in samples."""
+"""Weight of the prior from similar tasks, in samples."""
 
 CANDIDATES = 8
-"""Tasks drawn for a place of the batch."""
+"""Random tasks that compete for a place in the batch."""
 FRESH_CANDIDATES = 4
-"""The same for tasks that are generated when drawn, which takes some hundredths of a second each."""
+"""The same for tasks generated when drawn, which takes some hundredths of a second each."""
 
 FLOOR = 0.125
-"""Share of the places that go to the kind played least."""
+"""Share of the places for the kind played least."""
 
 FORGOTTEN = 0.05
-"""Counts, in samples, below which they are dropped."""
+"""Aged count, in samples, below which an entry is dropped."""
 
 
 @dataclass(frozen=True)
@@ -66,19 +66,19 @@ class Names:
 
 
 class Frontier:
-    """The order of `task_sampling: frontier`, decided when a batch begins.
+    """Order of `task_sampling: frontier`, decided when a batch begins.
 
-    All ranks draw alike, with the same generators from the same counts.
+    All ranks draw the same tasks, with equal generators and counts.
     """
 
     name = "frontier"
 
     def __init__(self, dataset: Dataset):
         self._dataset = dataset
-        self._counts: dict[str, list[float]] = {}  # [right, wrong, the rollout of the last ones]
+        self._counts: dict[str, list[float]] = {}  # by name: [right, wrong, rollout of the last sample]
         self._rollout = 0
         self._candidates = FRESH_CANDIDATES if is_fresh(dataset) else CANDIDATES
-        # with the accuracy that was expected, and whether it had been played before
+        # by digest: the task, its expected accuracy, and whether it was played before
         self._drawn: dict[str, tuple[Names, float, bool]] = {}
         self._names = lru_cache(maxsize=100_000)(lambda row: Names.of(dataset[row]["task"]))
 
@@ -99,11 +99,11 @@ class Frontier:
             yield row
 
     def record(self, episodes: Iterable[EpisodeRecord]) -> dict[str, list[float]]:
-        """Count the samples of a rollout, those of all ranks; return values whose means are logged.
+        """Count all ranks' samples of a rollout; return values whose means are logged.
 
         Logged:
 
-        - `frontier/expected`: mean accuracy that was expected of the drawn tasks, 0 to 1.
+        - `frontier/expected`: mean expected accuracy on the drawn tasks, 0 to 1.
         - `frontier/known`: share of the drawn tasks that had been played before.
         """
         self._rollout += 1
@@ -123,12 +123,12 @@ class Frontier:
         return {"frontier/expected": expected, "frontier/known": known} if expected else {}
 
     def expected(self, task: Names) -> float:
-        """Return how often a task is expected to be solved: 0 to 1."""
+        """Return the expected accuracy on a task, 0 to 1."""
         right, wrong = self._posterior(task)
         return right / (right + wrong)
 
     def _posterior(self, task: Names) -> tuple[float, float]:
-        """Return the parameters of the Beta distribution of its accuracy."""
+        """Return the parameters of the Beta distribution of the accuracy on a task."""
         groups, parts = (
             [(right + 1) / (right + wrong + 2) for right, wrong in map(self._aged, names) if right + wrong]
             for names in ((task.kind, task.tables), task.parts)

@@ -1,16 +1,16 @@
-"""KL: the reference that the policy stays close to, and where the KL is added.
+"""KL: the reference that the policy is kept close to, and where the KL is added.
 
 ```
-kl_reference   base     TRL's reference, the model before the run, or reference_model_name_or_path
-               rollout  the policy that played, by its log-probabilities; no further model
-               stage    the policy before the stage of the stream that is under way
-kl_in_reward   false    beta times the KL is in the loss (k3, by token)
-               true     beta times the log ratio of an episode's sampled tokens is taken from its reward
+kl_reference   base     TRL's reference, the model before the run; or reference_model_name_or_path
+               rollout  the policy that played, by its log-probabilities; needs no further model
+               stage    the policy before the current stage of the stream
+kl_in_reward   false    beta times the KL is added to the loss (k3, per token)
+               true     beta times the log ratio of an episode's sampled tokens is subtracted from its reward
 ```
 
 Logged:
 
-- `kl_penalty`: taken from an episode's reward by `kl_in_reward`.
+- `kl_penalty`: amount that `kl_in_reward` subtracts from an episode's reward.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def load_reference(trainer: GRPOTrainer, name_or_path: str) -> PreTrainedModel:
     """Load a model and prepare it as TRL prepares its reference.
 
     Raises:
-        ConfigError: if there is no such model, or its vocabulary does not hold the tokens of the trained
-            model.
+        ConfigError: if there is no such model, or its vocabulary is smaller than the trained model's
+            tokenizer.
     """
     args = trainer.args
     kwargs = {"dtype": trainer.model.dtype, "trust_remote_code": args.trust_remote_code}
     kwargs |= {**(args.model_init_kwargs or {}), "device_map": None}
-    kwargs.pop("revision", None)  # of the trained model's repository
+    kwargs.pop("revision", None)  # a revision of the trained model's repository
     with loading(f"the reference model '{name_or_path}'"):
         model = create_model_from_path(name_or_path, **kwargs)
     if model.get_input_embeddings().weight.shape[0] < len(trainer._tokenizer):
@@ -57,21 +57,21 @@ def load_reference(trainer: GRPOTrainer, name_or_path: str) -> PreTrainedModel:
 
 
 def without_dropout(model: torch.nn.Module) -> None:
-    """Switch off the dropout of the adapter "ref", through which a reference is computed."""
+    """Switch off dropout in the adapter "ref", which computes the reference's log-probabilities."""
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Dropout) and name.endswith(".ref"):
             module.p = 0.0
 
 
 def of_adapter(name: str, adapter: str) -> str:
-    """Return the name that a weight of the adapter `default` has in another adapter."""
+    """Return the name, in another adapter, of a weight of the adapter `default`."""
     return re.sub(r"\.default(?=\.|$)", f".{adapter}", name)
 
 
 class StageReference:
-    """The reference of `kl_reference: stage`: a copy of the policy as it was when the stage began.
+    """Reference of `kl_reference: stage`: a copy of the policy at the beginning of the stage.
 
-    It takes the place of TRL's: an adapter named "ref" beside a trained adapter, else `ref_model`.
+    It replaces TRL's reference: an adapter named "ref" if an adapter is trained, otherwise `ref_model`.
     Checkpoints keep it.
     """
 
@@ -87,7 +87,7 @@ class StageReference:
             self.renew()
 
     def _pairs(self) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
-        """Return the name, the reference's weight and the policy's, for each weight that is trained."""
+        """Return, for each trained weight, its name, the reference's weight and the policy's."""
         model, other = self._trainer.model, self._trainer.ref_model
         trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
         if other is not None:
@@ -96,7 +96,7 @@ class StageReference:
         return [(name, model.get_parameter(of_adapter(name, "ref")), weight) for name, weight in trained]
 
     def renew(self) -> None:
-        """Take over the policy's weights as they are."""
+        """Copy the policy's current weights into the reference."""
         for _, reference, weight in self._pairs():
             reference.data.copy_(weight.data)
 
@@ -109,7 +109,7 @@ class StageReference:
 
 
 NEVER = -1e4
-"""Log-probability that stands for a token that was not sampled."""
+"""Log-probability given to tokens that were not sampled."""
 
 
 def apply_kl(
@@ -119,19 +119,20 @@ def apply_kl(
     gather: Callable[[torch.Tensor], torch.Tensor],
     training: bool,
 ) -> torch.Tensor | float:
-    """Put the reference of `kl_reference: rollout` into a scored batch; with `kl_in_reward` take it out.
+    """Add the log-probabilities of `kl_reference: rollout` to a scored batch; with `kl_in_reward`, turn those
+    of the reference into penalties.
 
     Args:
-        output: as TRL scored it.
+        output: the batch as TRL scored it. `kl_in_reward` removes its `ref_per_token_logps`.
         mask: (n, T), 1 on the sampled tokens of rows that did not fail.
-        training: whether the policy played by its own distribution; an evaluation is greedy.
+        training: whether episodes were sampled; in an evaluation they are greedy.
 
     Returns:
-        What is taken from the rewards of all ranks' rows, (N,); 0.0 for nothing.
+        Penalties to subtract from the rewards of all ranks' rows, (N,); 0.0 without `kl_in_reward`.
     """
     played = output["sampling_per_token_logps"]
     if args.kl_reference == "rollout" and training:
-        # TRL masks after it has taken the exponent, which may be infinite for what the database wrote
+        # TRL masks only after exponentiating, which may give infinity on the database's tokens
         output["ref_per_token_logps"] = played.masked_fill(mask == 0, NEVER)
     if not args.kl_in_reward:
         return 0.0

@@ -1,15 +1,15 @@
-"""A line for a run that the kernel kills for memory.
+"""An explanation on the console for a run that the kernel's out-of-memory killer ends.
 
-The kernel ends such a process by SIGKILL, which no process can handle, and launchers only tell the signal's
+The kernel ends the process with SIGKILL, which cannot be handled, and launchers report only the signal's
 number. So a run has a witness, a small process beside it:
 
 ```
 run ── text about its memory ──> witness, which reads the run's peak every second
-  x killed by the kernel           └── the counter of such kills has risen: prints the line
+  x killed by the kernel           └── the counter of such kills has risen: prints the explanation
 ```
 
-It prints nothing after any other end. It runs this file as a program, which must not import the package:
-importing takes longer than some runs live.
+The witness prints nothing if the run ends in any other way. It runs this file as a program, which must not
+import the package: importing takes longer than some runs live.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 COUNTER = Path("/proc/vmstat")
-"""Its line `oom_kill` counts the processes that the kernel has killed for memory, in all control groups."""
+"""File whose line `oom_kill` counts the out-of-memory kills in all control groups."""
 
 SECONDS = 1.0
-"""Time between two looks at the run's peak and at the counter."""
+"""Seconds between two readings of the run's peak and of the counter."""
 
 LOOKS = 30
-"""Looks at the counter, up to the last one, within which it must have risen: a large process takes a while to
-end."""
+"""Latest readings of the counter among which it must have risen; a large process takes a while to end."""
 
 END = "\0"
 _witness: subprocess.Popen | None = None
@@ -39,13 +38,13 @@ _witness: subprocess.Popen | None = None
 
 @contextmanager
 def witnessed() -> Iterator[None]:
-    """Have a witness during the block, on Linux."""
+    """Run a witness during the block, on Linux."""
     global _witness
     if not COUNTER.exists():
         yield
         return
     command = [sys.executable, "-I", __file__, str(os.getpid()), str(COUNTER)]
-    # a session of its own: Ctrl-C is for the run
+    # its own session, so that Ctrl-C reaches only the run
     _witness = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, start_new_session=True, text=True)
     try:
         yield
@@ -57,15 +56,15 @@ def witnessed() -> Iterator[None]:
 
 
 def tell(text: str) -> None:
-    """Set what the line goes on with after the process's peak."""
+    """Set the text that the witness prints after the peak."""
     if _witness is not None and _witness.stdin is not None:
-        with suppress(OSError):  # a witness that has ended cannot be told
+        with suppress(OSError):  # the witness may have ended
             _witness.stdin.write(text)
             _witness.stdin.flush()
 
 
 def _watch(process: int, counter: Path) -> None:
-    """Wait until a process has ended; print the line if the kernel killed it for memory."""
+    """Wait until a process ends; print the explanation if the kernel killed it for memory."""
     words = Path(f"/proc/{process}/cmdline").read_text("ascii", "backslashreplace").split("\0")
     name = next((Path(word).name for word in words if word.endswith(".py")), "The training")
     text, peak = "", 0
@@ -76,7 +75,7 @@ def _watch(process: int, counter: Path) -> None:
         if said is not None and END in said:
             return
         kills.append(_kills(counter))
-        if said == "":  # the process has closed it by its end
+        if said == "":  # end of file: the process has ended
             break
         text = said or text
         peak = max(peak, _peak(process))
@@ -89,7 +88,7 @@ def _kills(counter: Path) -> int:
 
 
 def _peak(process: int) -> int:
-    """Return the most bytes that a process has had; 0 if it is gone, or has given its memory back."""
+    """Return a process's peak memory in bytes; 0 if it is gone or has freed its memory."""
     with suppress(OSError):
         status = Path(f"/proc/{process}/status").read_text()
         return 1024 * int((status.partition("VmHWM:")[2].split() or ["0"])[0])

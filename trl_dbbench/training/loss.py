@@ -1,18 +1,20 @@
-"""Which rows are in the loss: TRL's loss, over the episodes whose environment did not fail.
+"""Rows of the loss: TRL's loss is taken over the episodes whose environment did not fail.
 
-A failed row is masked, so that it adds nothing to any sum; with `mask_truncated_completions` a truncated one
-too, by `Episode.truncated`. TRL's divisor may still count a failed row, by `loss_type`:
+A failed row is masked, so that it adds nothing to any sum; so is a truncated one (`Episode.truncated`) with
+`mask_truncated_completions`. TRL's divisor may still count failed rows, depending on `loss_type`:
 
 ```
-grpo, sapo, dr_grpo, luspo   rows                  counts a failed row
-bnpo, and the entropy bonus  rows' tokens, and     counts a micro-batch whose rows all failed
-                             then micro-batches
-dapo, cispo, vespo           tokens                right as it is
+loss_type                    TRL's mean over       fault
+grpo, sapo, dr_grpo, luspo   rows                  counts failed rows
+bnpo, and the entropy bonus  tokens of a           counts micro-batches whose rows all failed
+                             micro-batch, then
+                             micro-batches
+dapo, cispo, vespo           tokens                none
 ```
 
-Rows and micro-batches are counted over a whole generation, on all ranks, as TRL counts tokens. Divided by the
-share of them that was played, the means are over those alone. The gradients are those of a batch that never
-had the failed rows.
+Rows and micro-batches are counted over a whole generation, on all ranks, as TRL counts tokens. Dividing the
+means by the share of them that was played makes them means over the played ones. The gradients are those of a
+batch without the failed rows.
 """
 
 from __future__ import annotations
@@ -25,25 +27,26 @@ import torch
 from trl_dbbench.episode.types import Episode, Status
 
 FAILED = "environment_failed"
-"""(B,) of a scored batch: the rows whose environment failed."""
+"""Key in a scored batch: (B,), a mask of the rows whose environment failed."""
 SHARES = "played_shares"
-"""Of a micro-batch: the shares of its generation's rows and micro-batches that were played."""
+"""Key in a micro-batch: the shares of its generation's rows and micro-batches that were played."""
 
 OVER_ROWS = ("grpo", "sapo", "dr_grpo", "luspo")
 OVER_TOKENS = ("dapo", "cispo", "vespo")
 
 Gather = Callable[[torch.Tensor], torch.Tensor]
-"""Concatenates the tensors of all ranks."""
+"""Function that concatenates the tensors of all ranks."""
 
 
 def mask_failed(
     output: dict[str, Any], episodes: Sequence[Episode], mask_truncated: bool, gather: Gather
 ) -> None:
-    """Mask the rows of a scored batch that are not in the loss, and count the tokens that are.
+    """Mask the rows of a scored batch that are left out of the loss, and count the remaining tokens.
 
     Args:
-        episodes: of this rank's rows; an environment may also have failed under a reward function.
-        mask_truncated: truncated rows are not in the loss either.
+        episodes: episodes of this rank's rows, after scoring: an environment may also fail during a reward
+            function.
+        mask_truncated: whether truncated rows are left out too.
     """
     device = output["tool_mask"].device
     failed = torch.tensor([e.status == Status.ENVIRONMENT_FAULT for e in episodes], device=device)
@@ -54,15 +57,17 @@ def mask_failed(
 
 
 def note_shares(batches: Sequence[dict[str, Any]], gather: Gather) -> None:
-    """Tell the micro-batches of a generation which share of it was played."""
+    """Store, in each micro-batch of a generation, the shares of it that were played."""
     shares = played_shares(gather(torch.stack([batch.pop(FAILED) for batch in batches])))
     for batch in batches:
         batch[SHARES] = shares
 
 
 def played_shares(failed: torch.Tensor) -> tuple[float, float]:
-    """Return the shares of the rows (M, B) and of the M micro-batches of a generation that were played; 1 if
-    none was, which trains nothing."""
+    """Return the shares of a generation's rows (M, B), and of its M micro-batches, that were played.
+
+    Both are 1 if none was played: then nothing is trained.
+    """
     played = ~failed
     if not played.any():
         return 1.0, 1.0
@@ -70,9 +75,11 @@ def played_shares(failed: torch.Tensor) -> tuple[float, float]:
 
 
 def correct_means(loss_type: str, shares: tuple[float, float]) -> tuple[float, float]:
-    """Return what makes TRL's means those over the played rows, by `played_shares`: a factor for advantages
-    and beta, to which the two terms of the loss are proportional, and one for the number of micro-batches, by
-    which all means are divided."""
+    """Return two factors that turn TRL's means into means over the played rows, given `played_shares`.
+
+    The first multiplies advantages and beta, to which the two terms of the loss are proportional. The second
+    multiplies the number of micro-batches, by which all means are divided.
+    """
     rows, batches = shares
     factors = {**dict.fromkeys(OVER_ROWS, batches / rows), **dict.fromkeys(OVER_TOKENS, batches)}
     return factors.get(loss_type, 1.0), batches

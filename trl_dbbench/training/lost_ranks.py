@@ -1,4 +1,4 @@
-"""Ranks whose process or machine is lost: how long the others wait, and their error."""
+"""Lost ranks, whose process or machine has ended: how long the others wait, and the error they raise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trl_dbbench.utils.ranks import Ranks
 def limit_waiting(seconds: float) -> None:
     """Limit how long a collective of this process waits for the other ranks.
 
-    transformers applies `ddp_timeout` on GPUs only; on CPUs PyTorch's half an hour would hold.
+    transformers applies `ddp_timeout` on GPUs only; on CPUs PyTorch's half an hour would apply.
     """
     if Ranks().count > 1:
         _set_pg_timeout(timedelta(seconds=seconds), None)
@@ -27,11 +27,11 @@ def limit_waiting(seconds: float) -> None:
 
 @contextmanager
 def naming_lost_ranks() -> Iterator[None]:
-    """Name the lost rank and its host if the block ends by a lost connection. All ranks enter it.
+    """Name the lost rank and its host if the block fails because of a lost connection. All ranks enter it.
 
     Raises:
-        RankError: in place of the error of gloo, NCCL or the address store. NCCL's watchdog may end the
-            process before.
+        RankError: instead of an error of gloo, NCCL or the address store. NCCL's watchdog may end the process
+            before that.
     """
     ranks = Ranks()
     places = ranks.gather((socket.gethostname(), _own_address()))
@@ -40,7 +40,7 @@ def naming_lost_ranks() -> Iterator[None]:
     except RuntimeError as error:
         if ranks.count == 1 or not _is_lost_connection(error):
             raise
-        text = re.sub(r"^\[\S+\] ", "", one_line(error))  # without the place in gloo's source
+        text = re.sub(r"^\[\S+\] ", "", one_line(error))  # without the position in gloo's source
         text = text.partition(". ")[0]
         others = {rank: place for rank, place in enumerate(places) if rank != ranks.number}
         at_peer = {rank: place for rank, place in others.items() if f"[{place[1]}]" in text}
@@ -54,15 +54,15 @@ def naming_lost_ranks() -> Iterator[None]:
 
 
 def _own_address() -> str:
-    """Return this machine's address in the network of the main process."""
+    """Return this machine's address in the main process's network; an empty string without IPv4."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as chosen:  # sends nothing
             chosen.connect((os.environ.get("MASTER_ADDR", ""), 1))
             return str(chosen.getsockname()[0])
-    except OSError:  # IPv6 alone, for one
+    except OSError:  # for example with IPv6 only
         return ""
 
 
 def _is_lost_connection(error: RuntimeError) -> bool:
-    of_gloo = ("gloo/transport", "timeout caused pair closure")  # the latter after a first one
+    of_gloo = ("gloo/transport", "timeout caused pair closure")  # the latter follows an earlier error
     return isinstance(error, DistError) or any(each in str(error) for each in of_gloo)

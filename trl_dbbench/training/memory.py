@@ -1,52 +1,52 @@
-"""Memory that a run needs, computed before it starts.
+"""Memory that a run will need, estimated before it starts.
 
 ```
 total = libraries + weights + optimizer + max(rollout, update, gradients)
 
 libraries    PyTorch, transformers and TRL in a process on a CPU, measured
-weights      N untrained parameters in the type of the model, T trained ones in theirs. With LoRA, T are those
-             of the adapters, which PEFT keeps in float32 (in bfloat16 on a quantized model, as TRL sets
-             them); else T are all. Loaded in 8 or 4 bits, linear layers but the output take 1 or 1/2 byte. A
-             KL reference that is a model of its own comes on top
-optimizer    2 T values, AdamW's moments (Kingma and Ba, 2015), of 1 byte each where `optim` has 8bit in its
-             name, half of one with 4bit; what others keep is left out
-rollout      keys and values, logits of the next token, and what a layer computes on the way
-             (`engines/transformers/admission.py`); on a CPU also the weights as oneDNN reads them
+weights      N untrained parameters in the model's dtype, T trained ones in their own. With LoRA, T are the
+             adapters', which PEFT keeps in float32 (TRL: in bfloat16 on a quantized model); otherwise T are
+             all. In a model loaded in 8 or 4 bits, linear layers except the output layer take 1 or 1/2 byte
+             per parameter. A KL reference that is a separate model is added
+optimizer    2 T values, AdamW's moments (Kingma and Ba, 2015), of 1 byte each if the name in `optim` has
+             8bit, 1/2 byte if it has 4bit; the state of other optimizers is left out
+rollout      keys and values, logits of the next token, and a layer's intermediate results
+             (`engines/transformers/admission.py`); on a CPU also the weights in oneDNN's layout
 update       activations and the output layer, of one forward and backward pass
-gradients    T values. They come as activations go; with several passes in a step, they are there from the
-             one before, and both add up
-buckets      T values, in which several ranks add up gradients that they do not share (DDP)
-vLLM         where it runs in this process: its share of the device's memory; on a CPU, where
-             VLLM_CPU_KVCACHE_SPACE says the cache's size, that and a copy of the weights. It counts with the
-             rollout if vLLM sleeps during the update
+gradients    T values. A backward pass frees activations as it makes gradients; with several passes in a
+             step, the gradients of earlier ones are in memory already, and the two add up
+buckets      T values, in which DDP sums gradients over several ranks
+vLLM         if it runs in this process: its share of the device's memory; on a CPU, if
+             VLLM_CPU_KVCACHE_SPACE sets the cache's size, that size plus a copy of the weights. It counts
+             with the rollout if vLLM sleeps during the update, otherwise with the update
 ```
 
-FSDP and ZeRO-3 divide weights, gradients and optimizer among the ranks, ZeRO-2 the last two. With mixed
-precision FSDP keeps trained weights in float32 (`accelerate.utils.fsdp_utils`), and DeepSpeed's optimizer a
-copy of them in float32. A critic of its own (`critic: model`) is a second model that is trained. The formula
-leaves out reward models.
+FSDP and ZeRO-3 divide weights, gradients and optimizer among the ranks, ZeRO-2 the last two. In mixed
+precision FSDP keeps trained weights in float32 (`accelerate.utils.fsdp_utils`), and DeepSpeed's optimizer
+keeps a float32 copy of them. A separate critic (`critic: model`) is a second trained model. Reward models are
+not counted.
 
-**Activations** are what autograd keeps of each token for the backward pass. Of a layer (`layer_bytes`), with
-the hidden size H, all heads' size Q, keys' and values' size K, the MLP's size F, c bytes for each value:
+**Activations** are what autograd keeps of each token for the backward pass. In a layer (`layer_bytes`), with
+hidden size H, query size Q of all heads together, key and value size K, MLP size F and c bytes per value:
 
 ```
-norms        2 H in float32; queries and keys too, where they have norms
+norms        2 H in float32; queries and keys too, if they have norms
 attention    (2 Q + K) c: queries, keys, values, output. With shared prompts 2 Q c more: keys and values are
              repeated for the heads that share them
-MLP          3 F c: gate, its activation, and what that is multiplied by
-inputs       of the linear layers whose weights, or adapters, are trained
+MLP          3 F c: gate, its activation, and the factor that this is multiplied by
+inputs       of the linear layers whose weights or adapters are trained
 ```
 
-With gradient checkpointing only each layer's input is kept, and one layer at a time is computed again.
+With gradient checkpointing only each layer's input is kept, and one layer at a time is recomputed.
 
-**Output layer.** TRL computes logits in tiles of at most 4,096 tokens by 32,768 words, and again in the
-backward pass. On a GPU that is one tile; on a CPU, where a kernel of a GPU is several steps, seven more in
-float32, but of 1,024 words (`utils/cpu.py`).
+**Output layer.** TRL computes logits in tiles of at most 4,096 tokens by 32,768 words, and recomputes them in
+the backward pass. On a GPU one tile is in memory at a time. On a CPU, which runs several steps where a GPU
+has one kernel, there are seven more copies, in float32 but of 1,024 words only (`utils/cpu.py`).
 
-**glibc**, on a CPU, keeps freed memory between tensors that are still there. Measured
-(`benchmarks/memory.py`): with LoRA, half of what all layers keep without checkpointing; less where all
-weights are trained, whose gradients and moments fill the gaps; with LoRA and several passes in a step, of
-rows of other lengths, as much as all layers keep (`benchmarks/smollm2_grpo.yaml`).
+**glibc**, on a CPU, keeps freed memory between tensors that are still in use. Measured with
+`benchmarks/memory.py`: with LoRA, half of what all layers would keep without checkpointing; less if all
+weights are trained, because gradients and moments fill the gaps. With LoRA and several passes in a step, over
+rows of different lengths, it keeps as much as all layers would (`benchmarks/smollm2_grpo.yaml`).
 """
 
 from __future__ import annotations
@@ -88,61 +88,61 @@ from trl_dbbench.utils import cpu
 from trl_dbbench.utils.memory import free_memory, total_memory
 
 LIBRARIES_ON_CPU = 0.6e9
-"""Bytes of a process that has imported everything and trained a step of the smallest model."""
+"""Bytes of a process that has imported all libraries and trained the smallest model for one step."""
 
 TILE_TOKENS, TILE_WORDS = 4_096, 32_768
-"""Tile of logits (TRL's `TOKEN_CHUNK_SIZE` and `_CHUNKED_LOGPROB_CHUNK_SIZE`)."""
+"""Size of TRL's tiles of logits (`TOKEN_CHUNK_SIZE` and `_CHUNKED_LOGPROB_CHUNK_SIZE`)."""
 
 TILES_ON_CPU = 7.25
-"""Copies of a tile in float32 in its backward pass on a CPU, besides the tile."""
+"""Float32 copies of a tile in its backward pass on a CPU, besides the tile itself."""
 
 KEPT_BY_GLIBC, KEPT_BY_GLIBC_IF_ALL_IS_TRAINED = 0.55, 0.25
-"""Bytes that glibc keeps, for each byte that the layers would keep without checkpointing."""
+"""Bytes that glibc keeps per byte that the layers would keep without checkpointing."""
 
 KEPT_OF_SEVERAL = 0.5
-"""Bytes that it keeps besides, where a step has several passes with LoRA."""
+"""Further bytes, by the same measure, if a step has several passes with LoRA."""
 
 SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-"""Linear layers that read the same values."""
+"""Groups of linear layers that read the same input."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a model: numbers of parameters, and of values for each token."""
+    """Sizes of a model: numbers of parameters, and of values per token."""
 
     parameters: int
     trained: int
     quantizable: int
-    """Parameters, among the untrained ones, that loading in 8 or 4 bits makes smaller."""
+    """Untrained parameters that are quantized if the model is loaded in 8 or 4 bits."""
     layers: int
     hidden: int
     heads: int
-    """Values of a layer's queries, all heads together."""
+    """Values of a layer's queries, over all heads."""
     key_values: int
-    """Values that a layer keeps of a token: keys and values of all their heads."""
+    """Values of a layer's keys and values, over all heads."""
     between: int
     """Values between the linear layers of an MLP."""
     vocabulary: int
     linear: int = 0
-    """Weights of the linear layers, the output among them."""
+    """Weights of the linear layers, including the output layer."""
     inputs: int = 0
-    """Values that a layer's trained linear layers read, equal ones once, without the attention's output."""
+    """Input values of a layer's trained linear layers, without `o_proj`; a shared input counts once."""
     inputs_apart: int = 0
-    """Values that they read, each for itself."""
+    """The same, with a shared input counted once per layer that reads it."""
     dropped: int = 0
-    """Values that a layer's adapters read through dropout (`lora_dropout`), each for itself."""
+    """Input values of a layer's adapters that go through dropout (`lora_dropout`), counted per adapter."""
     ranks: int = 0
-    """Ranks of a layer's adapters, added up."""
+    """Sum of the ranks of a layer's adapters."""
     tied: bool = False
-    """Whether the output layer's weights are those of the embeddings."""
+    """True if the output layer shares its weights with the embeddings."""
     normed: int = 0
-    """Values of queries and keys, where they go through norms of their own, as in Qwen3."""
+    """Values of queries and keys, if they have norms of their own, as in Qwen3."""
 
     @classmethod
     def of(
         cls, config: PretrainedConfig, peft_config: PeftConfig | None, *, trust_remote_code: bool = False
     ) -> Sizes:
-        """Build the model without weights, and count."""
+        """Build the model without weights, and count its sizes."""
         with torch.device("meta"):
             kind, trusted = class_of(config), {"trust_remote_code": trust_remote_code}
             make = kind._from_config if kind else partial(AutoModelForCausalLM.from_config, **trusted)
@@ -155,7 +155,7 @@ class Sizes:
 
     @classmethod
     def counted(cls, model: Any, quantizable: int = 0) -> Sizes:
-        """Count those of a model that is there."""
+        """Count the sizes of an existing model."""
         text = model.config.get_text_config()
         heads, size = key_value_heads(text), head_size(text)
         counted = [(each.numel(), each.requires_grad) for each in model.parameters()]
@@ -164,7 +164,7 @@ class Sizes:
         names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
         for name, module in model.named_modules():
             if ".0." not in name or name.rpartition(".")[2] in ("default", "base_layer"):
-                continue  # of the first layer, without the parts of an adapted one
+                continue  # only the first layer counts, without submodules of an adapted one
             place, features = name.rpartition(".")[2], getattr(module, "in_features", None)
             if features and any(weight.requires_grad for weight in module.parameters()):
                 read[place] = features
@@ -202,8 +202,8 @@ class Batch:
     """Rows of a forward and backward pass.
 
     Args:
-        prompts: different ones among the rows.
-        prompt, completion: tokens of one.
+        prompts: number of different prompts among the rows.
+        prompt, completion: tokens of each prompt and completion.
         shared: whether a prompt is computed once for all its rows.
     """
 
@@ -223,17 +223,17 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a training runs, and how the model is loaded there.
+    """Device that a training runs on, and how the model is loaded there.
 
     Args:
-        there: bytes that one rank can have.
-        value_bytes: of a parameter that is not trained, and of a value in the cache.
+        there: bytes of memory available to one rank.
+        value_bytes: bytes of an untrained parameter, and of a value in the cache.
         lora: whether adapters are trained.
-        bits: of a weight of the quantized layers, if the model is loaded in 8 or 4 (`quantized_bits`).
-        ranks: of the training.
-        sharing: ranks that share the weights, and that share gradients and optimizer.
+        bits: bits per weight of the quantized layers, if the model is loaded in 8 or 4 (`quantized_bits`).
+        ranks: number of ranks in the training.
+        sharing: number of ranks that divide the weights, and that divide gradients and optimizer.
         full_precision: whether trained weights are kept in float32 (FSDP in mixed precision).
-        master: whether the optimizer has a copy of them in float32 (DeepSpeed in mixed precision).
+        master: whether the optimizer keeps a float32 copy of them (DeepSpeed in mixed precision).
     """
 
     there: float = math.inf
@@ -252,16 +252,16 @@ class Load(Place):
     """Use of a model in a training, on one rank.
 
     Args:
-        computed_bytes: of a value that the model computes; 2 with `bf16` or `fp16`.
-        optimizer_bytes: of what the optimizer keeps of a trained parameter; `None` is twice the parameter's.
-        reference: whether another model of this size is the KL reference.
+        computed_bytes: bytes of a value that the model computes; 2 with `bf16` or `fp16`.
+        optimizer_bytes: bytes of optimizer state per trained parameter; `None` for twice the parameter's.
+        reference: whether a second model of this size is the KL reference.
         rollout: bytes of a rollout in this process.
-        update: the rows of a forward and backward pass.
-        accumulates: whether a step has several of them, so that gradients are there from the one before.
-        checkpointing: whether activations are computed again in the backward pass.
+        update: rows of a forward and backward pass.
+        accumulates: whether a step has several passes, so that earlier gradients are in memory already.
+        checkpointing: whether activations are recomputed in the backward pass.
         vllm: bytes of vLLM in this process.
-        vllm_sleeps: whether it gives them back during the update.
-        models: of this size that are trained; 2 with a critic of its own.
+        vllm_sleeps: whether vLLM frees them during the update.
+        models: number of trained models of this size; 2 with a separate critic.
     """
 
     computed_bytes: int
@@ -277,7 +277,7 @@ class Load(Place):
 
     @property
     def trained_bytes(self) -> int:
-        """Bytes of a parameter that is trained."""
+        """Bytes of a trained parameter."""
         if self.full_precision:
             return 4
         if self.lora:
@@ -286,7 +286,7 @@ class Load(Place):
 
 
 def needed(sizes: Sizes, load: Load) -> dict[str, float]:
-    """Return the bytes of each part, by the formula at the head of this module; the sum is in `total`."""
+    """Return the bytes of each part, by the formula in this module's docstring; `total` is the peak."""
     untrained: float = (sizes.parameters - sizes.trained) * load.value_bytes
     if load.bits is not None:
         untrained -= sizes.quantizable * (load.value_bytes - load.bits / 8)
@@ -299,14 +299,14 @@ def needed(sizes: Sizes, load: Load) -> dict[str, float]:
         "weights": (load.models * untrained + trained * load.trained_bytes + reference) / share_weights,
         "optimizer": trained * optimizer / share_rest,
         "gradients": trained * load.trained_bytes / share_rest,
-        # ranks that do not share gradients have them twice
+        # with DDP each rank keeps its gradients twice
         "buckets": sizes.trained * load.trained_bytes if load.ranks > 1 and load.sharing == (1, 1) else 0.0,
         "rollout": load.rollout,
         "update": update_bytes(sizes, load),
         "vLLM": load.vllm,
     }
     gradients, update, rollout = parts["gradients"], parts["update"], parts["rollout"]
-    # the embeddings' own gradient is added to what the output layer has left
+    # tied embeddings' gradient is summed from two: the embeddings' and the output layer's
     gradients += sizes.tied * vocabulary_bytes(sizes, load)
     training = gradients + update if load.accumulates else max(gradients, update)
     if load.vllm_sleeps:
@@ -318,9 +318,9 @@ def needed(sizes: Sizes, load: Load) -> dict[str, float]:
 
 
 def layer_bytes(sizes: Sizes, load: Load) -> float:
-    """Return the bytes that autograd keeps of a token in a layer."""
+    """Return the bytes that autograd keeps per token and layer."""
     computed, trains_norms = load.computed_bytes, not load.lora
-    casts = load.trained_bytes != computed  # each layer then reads a copy of its own
+    casts = load.trained_bytes != computed  # then each linear layer reads its own copy of an input
     norms = 2 * sizes.hidden * (4 + load.value_bytes * trains_norms)
     norms += sizes.normed * (4 + computed * trains_norms)
     attention = 2 * sizes.heads + sizes.key_values
@@ -330,7 +330,7 @@ def layer_bytes(sizes: Sizes, load: Load) -> float:
         inputs += sizes.heads
     if load.update.shared:
         attention += 2 * sizes.heads
-        inputs += 0 if load.lora and apart else sizes.heads  # the output, put together
+        inputs += 0 if load.lora and apart else sizes.heads  # the attention's output, put together
     masks = sizes.dropped * (load.trained_bytes if load.on_cpu else 1)
     return norms + (attention + 3 * sizes.between + inputs + sizes.ranks) * computed + masks
 
@@ -344,16 +344,16 @@ def output_bytes(sizes: Sizes, load: Load, tokens: int) -> float:
 
 
 def vocabulary_bytes(sizes: Sizes, load: Load) -> float:
-    """Return the bytes of the vocabulary's gradient in float32, where it is trained."""
+    """Return the bytes of the output layer's float32 gradient; 0 with LoRA."""
     return 0 if load.lora else sizes.vocabulary * sizes.hidden * 4
 
 
 def update_bytes(sizes: Sizes, load: Load) -> float:
-    """Return the bytes of a forward and backward pass, at its peak."""
+    """Return the peak bytes of a forward and backward pass."""
     batch = load.update
     of_layer = layer_bytes(sizes, load)
     kept = sizes.hidden * load.value_bytes if load.checkpointing else of_layer
-    # gradients of what lies between an MLP's linear layers, and of what is computed again
+    # gradients between an MLP's linear layers, and activations that are recomputed
     under_way = 3 * sizes.between * load.computed_bytes + (of_layer if load.checkpointing else 0)
     share = KEPT_BY_GLIBC if load.lora else KEPT_BY_GLIBC_IF_ALL_IS_TRAINED
     share += KEPT_OF_SEVERAL * (load.lora and load.accumulates)
@@ -376,26 +376,27 @@ def copied_bytes(sizes: Sizes, load: Load) -> float:
 # --- what fits ------------------------------------------------------------------------------------
 
 UPDATE_ON_CPU = 4e9
-"""Bytes of a pass on a CPU, where longer ones are no faster for each token; more for models of more bytes."""
+"""Bytes of a pass on a CPU, where longer passes are no faster per token; larger models get as many as their
+weights."""
 
 SHARE_OF_FREE = 0.8
-"""Share of the free memory that a pass may take; the rest is for what the estimate does not see."""
+"""Share of the free memory that a pass may take; the rest covers what the estimate leaves out."""
 
 MAX_TOKENS = 2**24
-"""Tokens of a pass at most, where memory sets no bound."""
+"""Maximum number of tokens of a pass, even if more would fit."""
 
 
 def update_budget(free: float | None, weights: float, on_cpu: bool) -> float | None:
-    """Return the bytes that a forward and backward pass may take, `None` for any.
+    """Return the bytes that a forward and backward pass may take; `None` for no limit.
 
-    `free` are the bytes beside weights, gradients and optimizer, `None` if they are not known.
+    `free` are the bytes left by weights, gradients and optimizer; `None` if unknown.
     """
     of_free = [] if free is None else [SHARE_OF_FREE * free]
     return min([*of_free, *([max(UPDATE_ON_CPU, weights)] if on_cpu else [])], default=None)
 
 
 def tokens_within(budget: float, sizes: Sizes, load: Load) -> int:
-    """Return the tokens of the longest pass that takes no more bytes; at least 1."""
+    """Return the tokens of the longest pass that takes at most `budget` bytes; at least 1."""
 
     def taken(tokens: int) -> float:
         row = Batch(rows=1, prompts=1, prompt=1, completion=tokens - 1, shared=load.update.shared)
@@ -405,13 +406,13 @@ def tokens_within(budget: float, sizes: Sizes, load: Load) -> int:
 
 
 def fitting(trainer: Any) -> int | None:
-    """Return the tokens of the longest pass that fits into the memory that is free; `None` if not known."""
+    """Return the tokens of the longest pass that fits into the free memory; `None` if unknown."""
     args, model, device = trainer.args, trainer.model, trainer.accelerator.device
     critic = getattr(trainer, "critic", None)
     weights = [*model.parameters(), *(() if critic is None else critic.parameters())]
     free = free_memory(device)
     if free is not None:
-        # gradients and the optimizer's moments are still to come, unless a checkpoint has brought the moments
+        # still to be allocated: gradients, and the optimizer's moments unless a checkpoint has loaded them
         trained = [weight for weight in weights if weight.requires_grad]
         kept = optimizer_bytes(args.optim)
         moments = sum(2 * _bytes(each) if kept is None else kept * _numbers(each) for each in trained)
@@ -439,13 +440,13 @@ def fitting(trainer: Any) -> int | None:
 
 
 def _moments(optimizer: Any) -> int:
-    """Return the bytes that the optimizer keeps already."""
+    """Return the bytes of the optimizer's present state."""
     states = [] if optimizer is None else optimizer.state.values()
     return sum(_bytes(each) for state in states for each in state.values() if isinstance(each, torch.Tensor))
 
 
 def _bytes(weight: torch.Tensor) -> int:
-    """Return what this rank's part of a weight takes."""
+    """Return the bytes of this rank's part of a weight."""
     return _numbers(weight) * weight.element_size()
 
 
@@ -453,7 +454,7 @@ def _numbers(weight: torch.Tensor) -> int:
     return (weight.to_local() if isinstance(weight, DTensor) else weight).numel()
 
 
-# --- what a training's settings come to -----------------------------------------------------------
+# --- the plan of a training -----------------------------------------------------------------------
 
 REMEDIES = (
     "Less is needed with a smaller max_tokens_per_forward, max_concurrent_episodes, "
@@ -461,17 +462,17 @@ REMEDIES = (
 )
 
 MASTER_BYTES = 12
-"""Bytes that DeepSpeed's optimizer keeps for each trained parameter in mixed precision: a copy in float32,
-and two moments."""
+"""Bytes that DeepSpeed's optimizer keeps per trained parameter in mixed precision: a float32 copy and two
+moments."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a training does at once on one rank, and the bytes that it needs for it.
+    """Amount of work that a training does at once on one rank, and the bytes that it needs.
 
     Args:
-        episodes: of a generation, greedy ones included; `at_once` of them play at a time.
-        tokens: of a micro-batch; `per_forward` of them go through the model together.
+        episodes: episodes of a generation, greedy ones included; `at_once` of them play at a time.
+        tokens: tokens of a micro-batch; `per_forward` of them go through the model together.
     """
 
     parts: dict[str, float]
@@ -485,7 +486,7 @@ class Plan:
         return self.parts["total"]
 
     def __str__(self) -> str:
-        """The parts in one line, and what is bounded."""
+        """Return the parts in one line, then the bounds that apply."""
         listed = ", ".join(
             f"{name} {gb(size)}" for name, size in self.parts.items() if size and name != "total"
         )
@@ -502,10 +503,11 @@ def gb(size: float) -> str:
 
 
 def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, place: Place) -> Plan:
-    """Compute what a training needs, with as much at once as fits.
+    """Return what a training needs if it does as much at once as fits.
 
     Args:
-        settings: the fields of a `DBBenchGRPOConfig`, or of another trainer's, which plays no episodes.
+        settings: object with the fields of a `DBBenchGRPOConfig`, or of the config of another trainer, which
+            plays no episodes.
         prompt: tokens of the longest prompt.
     """
 
@@ -528,7 +530,7 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
     attending._attn_implementation = asked_attention or "sdpa"
     shared = replace(usual, shared=True)
     shares = plays and get("shared_prefix", "auto") == "auto" and reason_against(attending) is None
-    shares = shares and get("critic") is None  # its passes share nothing
+    shares = shares and get("critic") is None  # the critic's passes share no prompts
     half = wants_bf16(settings) or get("fp16", False)
     asked = settings_asked(get)
     colocated = in_process_vllm(asked)
@@ -563,7 +565,7 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
         packed = load.computed_bytes * sizes.linear if place.on_cpu and place.bits is None else 0
 
         def taken(count: int) -> float:
-            """Return the bytes of episodes that play at once."""
+            """Return the bytes of `count` episodes that play at once."""
             of_prompts = (-(-count * prompts // episodes), prompt) if costs.shares else ()
             longest = completion if costs.shares else prompt + completion
             return costs.taken(count, longest, *of_prompts) + min(packed, PACK_MAX_BYTES)
@@ -591,8 +593,11 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
 
 
 def _vllm(get: Callable[..., Any], sizes: Sizes, place: Place) -> float:
-    """Return the bytes of vLLM in this process; raise ConfigError if its share does not hold its copy of the
-    weights, of at most 2 bytes each."""
+    """Return the bytes of vLLM in this process.
+
+    Raise ConfigError if its share of the memory is too small for its copy of the weights, of at most 2 bytes
+    each.
+    """
     weights = sizes.parameters * place.value_bytes
     if place.on_cpu and (cache := os.environ.get("VLLM_CPU_KVCACHE_SPACE")):
         return int(cache) * 2**30 + weights
@@ -608,41 +613,41 @@ def _vllm(get: Callable[..., Any], sizes: Sizes, place: Place) -> float:
             f"vllm_gpu_memory_utilization: vLLM's share of {gb(place.there)}, {share:g}, does not hold its "
             f"copy of the weights, {gb(least)}. Set it to at least {1.1 * least / place.there:.2f}."
         )
-    # on a CPU the share is of all that the process holds
+    # on a CPU, vLLM's share includes what the process already holds
     held = LIBRARIES_ON_CPU + weights if place.on_cpu else 0
     return max(least, share * place.there - held)
 
 
-# --- at a training's start ------------------------------------------------------------------------
+# --- before a training starts ---------------------------------------------------------------------
 
 CHARACTERS_PER_TOKEN = 4
-"""Of prompts, where the tokenizer is not known yet; few have fewer tokens."""
+"""Characters per token of a prompt, if the tokenizer is not known yet: few prompts have fewer tokens."""
 
 SURE = 0.85
-"""Share of the computed bytes that a training takes for sure."""
+"""Share of the estimated bytes that a training surely takes."""
 
 
 def adapter_config(name_or_path: str | None) -> PeftConfig | None:
-    """Return the settings of an adapter that is trained further, if there is one."""
+    """Return the config of an adapter to be trained further; `None` without one."""
     if name_or_path is None:
         return None
     config = PeftConfig.from_pretrained(name_or_path)
-    config.inference_mode = False  # as it is saved
+    config.inference_mode = False  # saved configs have it true
     return config
 
 
 IN_4_BITS = 4 + 32 / 64
-"""Bits of a weight: 64 of them share a scale in float32 (`bitsandbytes.functional.quantize_4bit`)."""
+"""Bits per weight: 64 weights share a float32 scale (`bitsandbytes.functional.quantize_4bit`)."""
 
 IN_4_BITS_NESTED = 4 + 8 / 64 + 32 / (64 * 256)
-"""The same with `use_bnb_nested_quant`: a scale has 8 bits, and 256 scales share one in float32."""
+"""Bits per weight with `use_bnb_nested_quant`: scales have 8 bits, and 256 of them share a float32 one."""
 
 
 def quantized_bits(*given: Any) -> float | None:
-    """Return the bits of a weight in a model's quantized linear layers, `None` if none are.
+    """Return the bits per weight of a model's quantized linear layers; `None` if it is not quantized.
 
-    The first `quantization_config` that is given, an object or a dictionary, counts. Raise ValueError if it
-    does not say the bits, as some methods of quantization do not.
+    The first `quantization_config` that is not `None`, an object or a dictionary, counts. Raise ValueError if
+    it does not give the bits, as with some quantization methods.
     """
     found = next((each for each in given if each is not None), None)
     if found is None:
@@ -660,17 +665,17 @@ def quantized_bits(*given: Any) -> float | None:
 
 
 def bytes_of(dtype: str | torch.dtype, config: PretrainedConfig) -> int:
-    """Return the bytes of a number of this type; `auto` is what the model's configuration says."""
+    """Return the bytes of a number of this dtype; `auto` is the dtype of the model's config."""
     if dtype == "auto":
         dtype = getattr(config, "dtype", None) or "float32"
-    # the check of the settings names a word that is no type
+    # an unknown dtype is reported by the check of the settings
     return int(getattr(torch, str(dtype).removeprefix("torch."), torch.float32).itemsize)
 
 
 def optimizer_bytes(optimizer: str) -> int | None:
-    """Return what an optimizer keeps of a trained parameter, as `Load.optimizer_bytes`.
+    """Return an optimizer's bytes of state per trained parameter, as `Load.optimizer_bytes` has it.
 
-    A paged one moves its moments to main memory when the device is full.
+    A paged optimizer is not counted: it moves its moments to main memory when the device is full.
     """
     if optimizer and not optimizer.startswith("adamw"):
         return 0
@@ -684,9 +689,9 @@ def longest_prompt(
     memory: Memory,
     tokens: Callable[[str], int],
 ) -> int:
-    """Return the tokens of the longest prompt, with the earlier episodes of `memory` that it can show.
+    """Return the tokens of the longest prompt, including the earlier episodes of `memory` that it may show.
 
-    The settings may be what a parser has read for another recipe; `tokens` counts those of a text.
+    `settings` may come from the parser of another recipe. `tokens` counts the tokens of a text.
     """
     protocol = get_protocol(settings.protocol, grader=settings.grader)
     own = prompts if getattr(settings, "few_shot_update", False) else ()
@@ -707,10 +712,10 @@ def check_memory(
     peft_config: PeftConfig | None,
     quantization_config: Any,
 ) -> None:
-    """Compute what a training needs, before it loads a model; tell it to the run's witness.
+    """Estimate the memory of a training before it loads a model, and tell it to the run's witness.
 
-    Raise ConfigError if a device has less for sure. Nothing is computed where ranks share the weights, nor
-    for a model without the sizes of a transformer or quantized to unknown bits.
+    Raise ConfigError if the device surely has too little. Nothing is estimated if ranks share the weights, or
+    for a model that has no transformer's sizes or is quantized to unknown bits.
     """
     shared = (os.environ.get(f"ACCELERATE_USE_{kind}") == "true" for kind in ("FSDP", "DEEPSPEED"))
     if any(shared) or args.fsdp or args.deepspeed:
@@ -734,7 +739,7 @@ def check_memory(
             kwargs.get("quantization_config"),
             getattr(config, "quantization_config", None),
         )
-    except (OSError, ValueError, AttributeError):  # of a model that cannot be loaded, loading it says more
+    except (OSError, ValueError, AttributeError):  # loading the model raises a better error
         return
     memory = Memory()
     if args.few_shot and args.few_shot_memory:

@@ -20,7 +20,7 @@ from trl_dbbench.runs.stream import STAGES_FOLDER
 from trl_dbbench.training.callbacks import before_and_after
 
 VERSIONS = "### Framework versions"
-"""Head of the part of TRL's draft that stays."""
+"""Heading from which TRL's draft is kept."""
 
 SECRET_OPTIONS = re.compile(r"--(\w*[_-])?(token|password|key)")
 PASSWORD = re.compile(r"((?<=://)[^:/@\s]*:)[^@\s]+(?=@)|(?<=[?&])(\w*pass\w*=)[^&\s]+")
@@ -34,14 +34,14 @@ def refine_card(trainer: Any) -> None:
     card = ModelCard.load(path)
     base, model = trainer.model.config.name_or_path, trainer.accelerator.unwrap_model(trainer.model)
     kind = model.active_peft_config.peft_type.value if isinstance(model, PeftModel) else None
-    local = not base or Path(base).is_dir()  # the hub knows no model by a path, and refuses it
+    local = not base or Path(base).is_dir()  # the hub refuses a local path as the base model
     data = card.data
     data.base_model = None if local else base
     data.library_name = "peft" if kind else "transformers"
     data.pipeline_tag = "text-generation"
     tags = {tag for tag in data.tags or [] if not (local and tag.startswith("base_model:"))}
     data.tags = sorted(tags | ({kind.lower()} if kind else set()))
-    vars(data).pop("licence", None)  # of TRL's draft, which knows of none
+    vars(data).pop("licence", None)  # TRL's draft has only a placeholder
     name = trainer.hub_model_id or Path(trainer.args.output_dir).resolve().name
     kept = card.text[card.text.index(VERSIONS) :].replace(f"Cite {trainer._name} as", "Cite the method as")
     parts = [
@@ -61,7 +61,7 @@ def refine_card(trainer: Any) -> None:
 
 
 def _introduction(trainer: Any, base: str | None, kind: str | None) -> str:
-    """Return what the model is; `kind` is PEFT's name of its adapter's type."""
+    """Describe the model; `kind` is PEFT's name for the type of its adapter."""
     what = f"A {kind.replace('LORA', 'LoRA')} adapter on" if kind else "A trained version of"
     what += f" [{base}](https://huggingface.co/{base})" if base else " a model that is not on the hub"
     return (
@@ -72,7 +72,7 @@ def _introduction(trainer: Any, base: str | None, kind: str | None) -> str:
 
 
 def _accuracy(trainer: Any) -> str:
-    """Describe the held-out accuracy before and after, and the greedy record of the training tasks."""
+    """Describe the held-out accuracy before and after training, and the greedy one on training tasks."""
     found = before_and_after(Path(trainer.args.output_dir), trainer.best_step)
     said = []
     if found:
@@ -144,7 +144,7 @@ def _sampling(args: Any) -> str:
 
 
 def _command() -> str:
-    """Return the command of this process, without secrets; nothing if it is not a script."""
+    """Return this process's command without secrets; an empty string if it is not a script."""
     if not sys.argv[0].endswith((".py", "trl-dbbench")):
         return ""
     words = [PASSWORD.sub(r"\1\2***", word) for word in sys.argv]

@@ -1,9 +1,9 @@
-"""Rows of a batch in parts: which of them go through a model together, so that no pass is over a bound.
+"""Division of a batch's rows into parts, so that no forward pass exceeds a bound of tokens.
 
 ```
 row  prompt  completion      part, of at most 20 tokens
 b    4       26              b: 30, alone
-e    4       6               e, d: 2 * (4 + 6), d with one of padding
+e    4       6               e, d: 2 * (4 + 6), d with one token of padding
 d    4       5
 a    4       4               a, c: 2 * (6 + 4)
 c    6       1
@@ -25,18 +25,18 @@ from trl_dbbench.engines.token_trees import paths, places_of
 
 
 class Row(NamedTuple):
-    """Size of a row: a prompt, whose number equal prompts share, and a completion."""
+    """Index (`place`) and size of a row: its prompt's number, equal for equal prompts, and its tokens."""
 
     place: int
     prompt: int
     prompt_tokens: int
     completion_tokens: int
     apart_tokens: int = 0
-    """Those of its sequences, if each is computed apart."""
+    """Tokens of its sequences, padding included, if each is computed as a separate row; otherwise 0."""
 
 
 def rows_of(tokens: Tokens) -> list[Row]:
-    """Return the rows of a batch, those of one prompt one after the other."""
+    """Return the rows of a batch, grouped by prompt."""
     width, mask = tokens.width, tokens.attention_mask
     prompts, completions = (each.sum(dim=1).tolist() for each in (mask[:, :width], mask[:, width:]))
     apart = [0] * len(mask)
@@ -54,7 +54,7 @@ def tokens_of(rows: Sequence[Row], shared: bool) -> int:
     """Return the tokens that a forward pass computes, padding included.
 
     Args:
-        shared: whether rows one after the other share their prompt, where that is worth it.
+        shared: whether consecutive rows of one prompt share it, if that saves enough.
     """
     longest = _longest(rows, "prompt_tokens") + _longest(rows, "completion_tokens")
     padded = len(rows) * max(longest, _longest(rows, "apart_tokens"))
@@ -62,7 +62,7 @@ def tokens_of(rows: Sequence[Row], shared: bool) -> int:
 
 
 def in_one_row(rows: Sequence[Row]) -> int:
-    """Return the tokens of rows that share prompts, as `lay_out` puts them into one."""
+    """Return the tokens of rows that share prompts, as `lay_out` puts them into one row."""
     tokens = 0
     for _, group in groupby(rows, key=lambda row: row.prompt):
         episodes = list(group)
@@ -76,13 +76,13 @@ def _longest(rows: Sequence[Row], of: str) -> int:
 
 
 def pack(rows: Sequence[Row], bound: int, shared: bool, count: int = 1) -> list[list[Row]]:
-    """Divide rows into parts of at most `bound` tokens; a longer row is a part of its own.
+    """Divide rows into parts of at most `bound` tokens; a longer row is a part by itself.
 
-    Rows of about one length come together, the longest first. With `shared`, those of a prompt do.
+    Rows are sorted by length, the longest first, and with `shared` kept together by prompt.
 
     Args:
         shared: as in `tokens_of`.
-        count: parts at least; not more than there are rows.
+        count: minimum number of parts; at most the number of rows.
     """
     longest: dict[int, int] = defaultdict(int)
     for row in rows:
@@ -109,10 +109,10 @@ def pack(rows: Sequence[Row], bound: int, shared: bool, count: int = 1) -> list[
 
 
 def fit(tokens: Tokens, batch_size: int | None, shared: bool, bound: int) -> bool:
-    """Return whether a batch's forward passes are within a bound as they are.
+    """Return whether a batch's forward passes stay within a bound without division.
 
     Args:
-        batch_size: rows of a pass; all if left out.
+        batch_size: rows per pass; all if left out.
         shared: as in `tokens_of`.
     """
     count = min(batch_size or len(tokens.input_ids), len(tokens.input_ids))
@@ -130,14 +130,14 @@ def fit(tokens: Tokens, batch_size: int | None, shared: bool, bound: int) -> boo
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of a micro-batch, and the columns that they use."""
+    """Some rows of a micro-batch, and the columns that they use."""
 
     number: int
     rows: torch.Tensor  # (n,)
     prompt: int  # columns of prompts, which are padded on the left
     completion: int  # columns of completions, which are padded on the right
     idle: bool = False
-    """Whether its rows have no gradient."""
+    """True if its rows have no gradient."""
 
     @classmethod
     def of(cls, number: int, rows: Sequence[Row], device: torch.device, idle: bool = False) -> Part:

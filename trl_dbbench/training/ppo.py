@@ -1,18 +1,18 @@
-"""PPO on a database (Schulman et al., 2017): GRPO's trainer with a critic instead of groups.
+"""PPO on a database (Schulman et al., 2017): the GRPO trainer with a critic instead of groups.
 
 ```
-rollouts, rewards, policy loss   as in DBBenchGRPOTrainer; one sample of a prompt is enough
-advantages                       `gae`: of each sampled token, by a critic (advantages/gae.py)
-critic                           a head on the policy's trunk, or a trunk of its own (critic.py)
-loss                             the policy's, plus value_loss_weight times the values'
+rollouts, rewards, policy loss   as in DBBenchGRPOTrainer; one sample per prompt is enough
+advantages                       `gae`: per sampled token, with a critic (advantages/gae.py)
+critic                           a head on the policy's trunk, or a separate trunk (critic.py)
+loss                             the policy loss plus value_loss_weight times the value loss
 ```
 
-The values' loss is half the squared distance from the returns, averaged over sampled tokens. A value gains
+The value loss is half the squared distance from the returns, averaged over sampled tokens. A value gains
 nothing by moving further than `value_clip` from where it was before the update.
 
 Logged:
 
-- `value/loss`: the values' loss, before its weight.
+- `value/loss`: the value loss, before weighting.
 - `value/clip_ratio`: share of the sampled tokens that `value_clip` holds back: their values moved further,
   towards the returns.
 - `value/explained_variance`: share of the returns' variance that the values explain; at most 1.
@@ -43,15 +43,16 @@ from trl_dbbench.utils.ranks import Ranks
 from trl_dbbench.utils.settings import option
 
 VALUES, RETURNS, SAMPLED = "values", "returns", "valued"
-"""(B, T) of a scored batch: the critic's values before the update, their targets, which tokens have one."""
+"""Keys of (B, T) tensors in a scored batch: the critic's values before the update, their targets, and a mask
+of the tokens that have a target."""
 
 VALUED = "valued_tokens"
-"""() of a scored batch: the tokens that have a target, of all ranks."""
+"""Key of a scalar tensor in a scored batch: the number of tokens with a target, over all ranks."""
 
 
 @dataclass
 class DBBenchPPOConfig(DBBenchGRPOConfig):
-    """Configuration of [`DBBenchPPOTrainer`]. `advantage_args` are those of `advantages.gae.GAE`."""
+    """Configuration of [`DBBenchPPOTrainer`]. `advantage_args` are the arguments of `advantages.gae.GAE`."""
 
     advantage: str = option("gae", "gae; no other goes by a critic.")
     num_generations: int = option(
@@ -83,10 +84,10 @@ class DBBenchPPOConfig(DBBenchGRPOConfig):
 
 
 class DBBenchPPOTrainer(DBBenchGRPOTrainer):
-    """Trainer for PPO on DB-Bench tasks. Arguments are those of [`DBBenchGRPOTrainer`].
+    """Trainer for PPO on DB-Bench tasks, with the arguments of [`DBBenchGRPOTrainer`].
 
     Raises:
-        ConfigError: as there, and if no rank has the whole policy (FSDP, DeepSpeed).
+        ConfigError: as for [`DBBenchGRPOTrainer`], and if no rank has the whole policy (FSDP, DeepSpeed).
     """
 
     _tag_names = ["trl", "ppo", "dbbench"]  # noqa: RUF012 - TRL's own declaration
@@ -102,7 +103,7 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
         self._trunk = trunk_of(self.model)
         self.critic = Critic(self.model, self.args.critic).to(self.accelerator.device)
         self.critic.share(self.accelerator)
-        self.forwards.count_shared = False  # the critic's passes share nothing
+        self.forwards.count_shared = False  # the critic's passes share no prompts
         self.forwards.by_advantages = False  # values are learned from every row
         if self.critic.trunk is not None and self.args.gradient_checkpointing:
             self.critic.trunk.gradient_checkpointing_enable(self.args.gradient_checkpointing_kwargs)
@@ -110,7 +111,7 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
     # --- values -----------------------------------------------------------------------------------
 
     def shares_prompts(self, model: Any) -> bool:
-        # the head reads the hidden states that the loss has computed, of rows as they are
+        # the head reads the hidden states of the loss's forward pass, which must have the plain rows
         return self.critic.trunk is not None and super().shares_prompts(model)
 
     def _states(self, trunk: nn.Module, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -120,7 +121,7 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
 
     @torch.no_grad()
     def values_of(self, batch: dict[str, Any]) -> torch.Tensor:
-        """Return the critic's values of a scored batch, (B, T), fp32, without dropout."""
+        """Return the critic's values for a scored batch, (B, T), fp32, computed without dropout."""
         trunk = self.critic.trunk or self._trunk
 
         def run(tokens: Tokens, rows: int | None) -> Values:
@@ -169,9 +170,9 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
         return loss + self.args.value_loss_weight * self._value_loss(values, inputs)
 
     def _value_loss(self, values: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor:
-        """Return this micro-batch's share of the mean over a step's tokens that were sampled, on all ranks.
+        """Return this micro-batch's part of the mean over all sampled tokens of a step, on all ranks.
 
-        Rows that no reward function scores have no value to learn.
+        Rows that no reward function scores are left out.
         """
         sampled = inputs[SAMPLED] & (inputs["completion_mask"] * inputs["tool_mask"]).bool()
         errors, clipped = value_errors(
@@ -181,7 +182,7 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
         error, number, tokens = self.accelerator.reduce(sums, reduction="sum").tolist()
         for name, total in (("loss", error), ("clip_ratio", number)):
             self._metrics["train"][f"value/{name}"].append(total / max(tokens, 1))
-        # tokens are counted over a whole generation, and all its ranks; a step may be a part of it
+        # tokens are counted over a whole generation on all ranks, of which a step may be a part
         tokens_of_step = inputs[VALUED].clamp(min=1) / self.args.steps_per_generation
         steps, ranks = self.current_gradient_accumulation_steps, self.accelerator.num_processes
         return errors.sum() / (tokens_of_step * steps / ranks)
@@ -216,7 +217,7 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
 
 
 def note_values(episode: Episode, values: Sequence[float]) -> None:
-    """Note the critic's value of each token in an episode, and of each turn's first token in the turn."""
+    """Record the critic's value of each token in the episode, and of each turn's first token in the turn."""
     episode.token_values = list(values[: len(episode.mask)])
     place = 0
     for turn in episode.turns:
@@ -227,9 +228,11 @@ def note_values(episode: Episode, values: Sequence[float]) -> None:
 def value_errors(
     values: torch.Tensor, before: torch.Tensor, returns: torch.Tensor, clip: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return half the squared distance of values from returns, or that of the values clipped to within
-    `clip` of those before the update, if it is larger (Schulman et al., 2017, as in their code); and a mask
-    of those that come from clipped values. All are (M,); a `clip` of 0 clips nothing.
+    """Return the errors of values, and a mask of the errors that come from clipped values; all are (M,).
+
+    An error is half the squared distance from the return, of the value or of the value clipped to within
+    `clip` of the one `before` the update, whichever is larger (Schulman et al., 2017, as in their code). A
+    `clip` of 0 clips nothing.
     """
     errors, moved = 0.5 * (values - returns) ** 2, values - before
     if clip == 0:

@@ -1,16 +1,16 @@
 """A killed run resumes exactly where it stopped.
 
 transformers restores weights, optimizer, schedule and random generators, and finds its place in the data.
-Here is the rest that a GRPO run needs to end with the same weights:
+This module adds what else a GRPO run needs to end with the same weights:
 
 ```
-a kill while a checkpoint is written    it is marked until it is whole; a marked one is never used
-a checkpoint that was damaged later     the sizes of its files are noted, and it is passed over
-a checkpoint between two steps of one   the rollouts still to be trained on are saved, a file for each rank,
-generation                              and TRL's count of micro-steps is restored
-a checkpoint in the middle of a step,   holds the state before it; the step, or the evaluation, is repeated as
-or of an evaluation                     a whole
-a kill after the last step              no further step is done
+kill while a checkpoint is written      it is marked until it is complete; a marked one is never used
+checkpoint damaged later                its files' sizes are recorded; if they differ, it is skipped
+checkpoint between two steps of one     the rollouts still to be trained on are saved, one file per rank, and
+generation                              TRL's count of micro-steps is restored
+checkpoint in the middle of a step      it holds the state before; the step or evaluation is repeated as a
+or of an evaluation                     whole
+kill after the last step                no further step is made
 ```
 """
 
@@ -54,14 +54,14 @@ from trl_dbbench.utils.ranks import Ranks
 logger = logging.getLogger(__name__)
 
 ALL_VOID = f"eval_status/{Status.ENVIRONMENT_FAULT}"
-"""Share of an evaluation's episodes whose environment failed."""
+"""Metric: share of an evaluation's episodes whose environment failed."""
 
 STATES_FILE = "states.pt"
-"""In a checkpoint: the states of the run's `stateful` objects."""
+"""File in a checkpoint with the states of the run's `stateful` objects."""
 
 
 class Unlogged:
-    """The metrics of the steps since the last log, which the next one is of too."""
+    """Metrics of the steps since the last log, kept in checkpoints because the next log includes them."""
 
     decides_weights = False
 
@@ -79,25 +79,25 @@ class Unlogged:
 
 
 class ResumableGRPOTrainer(GRPOTrainer):
-    """TRL's trainer with checkpoints from which a run ends with the weights of the unbroken run.
+    """TRL's trainer, with checkpoints from which a run ends with the same weights as an uninterrupted run.
 
-    SIGTERM saves a checkpoint at the end of the step and ends the training; `stopped` is then true.
+    SIGTERM saves a checkpoint at the end of the step and ends training; `stopped` is then true.
     `stateful` holds, by name, objects with `state_dict` and `load_state_dict` that checkpoints keep. Their
-    states must be alike on all ranks.
+    states must be equal on all ranks.
 
-    `_save_checkpoint` may be called in the middle of a step, on all ranks, outside of contexts that gather
+    `_save_checkpoint` may be called in the middle of a step, on all ranks, outside contexts that gather
     weights: the run then resumes from the start of that step.
     """
 
     _step: int
     _buffered_inputs: list[dict[str, Any]] | None
     _before: tuple[int, Callable[[], None]] | None = None
-    """The global step of the step or evaluation under way, and what restores the state before it."""
-    _saved: int | None = None  # the global step of the last checkpoint
+    """Global step of the step or evaluation under way, and a function that restores the state before it."""
+    _saved: int | None = None  # global step of the last checkpoint
     best_step: int | None = None
     """Updates of the best weights, once `load_best_model_at_end` has loaded them."""
     run_id: str | None = None
-    """Set when `train` begins; `None` in a run that an earlier version began."""
+    """Id of the run, set when `train` begins; `None` if an earlier version began the run."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         self.stateful: dict[str, Any] = {"unlogged": Unlogged(self)}
@@ -114,15 +114,14 @@ class ResumableGRPOTrainer(GRPOTrainer):
         return self.flow.stopped
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any):
-        """Train as [`~transformers.Trainer`] does; `True` passes over unfinished, damaged and foreign
-        checkpoints.
+        """Train as [`~transformers.Trainer`] does; `True` skips unfinished, damaged and foreign checkpoints.
 
-        Without a checkpoint the run starts at the beginning, and what an earlier run left in `output_dir` is
-        set aside.
+        Without a checkpoint the run starts from the beginning, and files of an earlier run in `output_dir`
+        are moved aside.
 
         Raises:
-            ConfigError: if the named folder is not a checkpoint, unfinished, damaged or another run's, or if
-                another run trains in `output_dir`.
+            ConfigError: if the named folder is not a checkpoint, or is unfinished, damaged or of another run,
+                or if another run trains in `output_dir`.
             StorageError: if the disk is full.
         """
         with running_in(self.args.output_dir), self.flow.signal.noted():
@@ -131,7 +130,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
             return super().train(checkpoint, *args, **kwargs)
 
     def _weights_read(self) -> list[str | None]:
-        """Return the places from which the next start of this run loads weights."""
+        """Return the paths that the next start of this run loads weights from."""
         names = ("adapter_name_or_path", "reference_model_name_or_path")
         return [self.model.config.name_or_path, *(getattr(self.args, name, None) for name in names)]
 
@@ -139,7 +138,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
         # the final model is saved after the training
         with telling_of_a_full_disk(Path(self.args.output_dir)):
             super().save_model(output_dir, _internal_call, **kwargs)
-            if not _internal_call:  # PEFT has put its own lines into the card
+            if not _internal_call:  # PEFT has added its lines to the card
                 self.create_model_card(model_name=Path(self.args.output_dir).name)
 
     def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
@@ -156,11 +155,11 @@ class ResumableGRPOTrainer(GRPOTrainer):
             return super().push_to_hub(*args, **kwargs)
 
     def _quiet_hub(self) -> None:
-        if self.args.disable_tqdm:  # transformers turns the hub's bars on again after it turned them off
+        if self.args.disable_tqdm:  # transformers re-enables the hub's progress bars
             disable_progress_bars()
 
     def _init_training_state(self, max_steps, *args: Any, **kwargs: Any):
-        # transformers compares shares of the steps, and goes on with a checkpoint's numbers of steps
+        # transformers would compare shares with a checkpoint's numbers of steps, and keep those numbers
         names = ("logging_steps", "eval_steps", "save_steps")
         given = {name: getattr(self.args, name) for name in names}
         shares = {name: value for name, value in given.items() if value is not None and 0 < value < 1}
@@ -172,7 +171,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
-        # TRL counts micro-steps from 0 in each process; transformers finds its place in the data as here
+        # TRL's count starts at 0 in each process; compute it as transformers finds its place in the data
         accumulation, in_epoch = self.args.gradient_accumulation_steps, len(train_dataloader)
         epochs, steps = divmod(self.state.global_step, math.ceil(in_epoch / accumulation))
         self._step = epochs * in_epoch + steps * accumulation
@@ -182,7 +181,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
             self._load_rollouts(Path(resume_from_checkpoint))
             self._load_states(Path(resume_from_checkpoint) / STATES_FILE)
             if self.state.best_global_step:
-                # transformers knows the path that the best checkpoint had, and the folder may have moved
+                # transformers saved the best checkpoint's path, but the folder may have moved since
                 name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
                 places = (Path(self.args.output_dir), Path(resume_from_checkpoint).parent)
                 if best := next((place / name for place in places if (place / name).is_dir()), None):
@@ -194,12 +193,12 @@ class ResumableGRPOTrainer(GRPOTrainer):
         return prepared
 
     def _run_epoch(self, *args: Any, **kwargs: Any):
-        # in a run that was killed after its last step, transformers would do one more
+        # transformers would make one more step in a run that was killed after its last
         if self.state.global_step < self.state.max_steps:
             super()._run_epoch(*args, **kwargs)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any):
-        # the first thing that a step does; at the start of an epoch it draws a random number
+        # called first in a step; at the start of an epoch it draws a random number
         self._before = self.state.global_step, self._noted()
         return super().get_batch_samples(*args, **kwargs)
 
@@ -207,7 +206,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
         dtypes = {name: each.dtype for name, each in self.model.named_parameters() if each.requires_grad}
         super()._load_from_checkpoint(*args, **kwargs)
         for name, weight in self.model.named_parameters():
-            # PEFT loads an adapter as fp32; that of quantized weights is trained in bf16
+            # PEFT loads adapters as fp32; on quantized weights they are trained in bf16
             if dtypes.get(name, weight.dtype) != weight.dtype:
                 weight.data = weight.data.to(dtypes[name])
 
@@ -219,7 +218,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
-        # moments and the place in the schedule are the checkpoint's, the settings those of this start
+        # keep the checkpoint's moments and position in the schedule, but this start's settings
         for group, own in zip(optimizer.param_groups, given, strict=True):
             group.update(own)
         if isinstance(schedule, LambdaLR) and schedule.base_lrs != rates:
@@ -240,7 +239,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
             if name not in metrics and metrics.get(ALL_VOID) != 1:
                 near = f"; nearest: {nearest(name, metrics)}" if nearest(name, metrics) else ""
                 raise ConfigError(f"metric_for_best_model: an evaluation has no {name!r}{near}.")
-            return False  # an evaluation that judged nothing
+            return False  # the evaluation judged no episode
         return super()._determine_best_metric(metrics, trial)
 
     def _load_best_model(self) -> None:
@@ -251,7 +250,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
             replace(RunSettings.of_file(folder / SETTINGS_FILE), best_step=self.best_step).write(folder)
 
     def _finalize_training(self, *args: Any, **kwargs: Any):
-        # a run that was stopped goes on later: transformers would delete its last checkpoint for the best one
+        # a stopped run resumes later, but transformers would delete its last checkpoint in favour of the best
         kept = {"load_best_model_at_end": False, "save_total_limit": None} if self.stopped else {}
         with replaced(self.args, **kept):
             return super()._finalize_training(*args, **kwargs)
@@ -264,7 +263,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
             if self.args.should_save:
                 mark_unfinished(folder)
             self.accelerator.wait_for_everyone()
-            with replaced(self.args, save_total_limit=None, push_to_hub=False):  # only when it is whole
+            with replaced(self.args, save_total_limit=None, push_to_hub=False):  # only once it is complete
                 super()._save_checkpoint(model, trial)
             self._save_rollouts(folder)
             if self.args.should_save:
@@ -281,9 +280,9 @@ class ResumableGRPOTrainer(GRPOTrainer):
             rotate_checkpoints(str(folder.parent), limit, self.state.best_model_checkpoint, use_mtime=True)
 
     def _stop_without_database(self, why: str | None) -> None:
-        """Save a checkpoint and raise DatabaseError if a rank has waited for its database in vain.
+        """Save a checkpoint and raise DatabaseError if a rank has given up waiting for its database.
 
-        All ranks call it, with the reason `why` theirs is given up; `None` if it answers.
+        All ranks must call it. `why` is the reason for giving up this rank's database; `None` if it answers.
         """
         for reason in filter(None, Ranks().gather(why)):
             text = f"{reason}. The database was waited for, by database_patience, and is still away."
@@ -297,7 +296,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     @contextmanager
     def _before_the_step(self) -> Iterator[None]:
-        """Restore, for the block, the state before the step or evaluation under way, if there is one."""
+        """Restore, during the block, the state before the step or evaluation under way, if any."""
         if (restore := self._restore_before) is None:
             yield
             return
@@ -310,12 +309,12 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     @property
     def _restore_before(self) -> Callable[[], None] | None:
-        """What restores the state before the step or evaluation under way; `None` between them."""
+        """Function that restores the state before the step or evaluation under way; `None` between them."""
         step, restore = self._before or (None, None)
         return restore if step == self.state.global_step else None
 
     def _noted(self) -> Callable[[], None]:
-        """Note the state of what a step changes, without the optimizer's part; return what restores it."""
+        """Save what a step changes, except weights and optimizer; return a function that restores it."""
         device = self.accelerator.device
         on_device = None if device.type == "cpu" else torch.get_device_module(device)
         step, rollouts, seen = self._step, self._buffered_inputs, self.state.num_input_tokens_seen
@@ -323,7 +322,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
         states = {
             name: deepcopy(each.state_dict())
             for name, each in self.stateful.items()
-            if getattr(each, "changes_within_a_step", True)  # large weights say that they do not
+            if getattr(each, "changes_within_a_step", True)  # objects with large weights opt out
         }
 
         def restore() -> None:
@@ -344,14 +343,14 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     @property
     def _micro_steps(self) -> int:
-        """Micro-steps of a generation."""
+        """Number of micro-steps of a generation."""
         return self.args.steps_per_generation * self.num_iterations
 
     def _within_generation(self) -> bool:
         return self._step % self._micro_steps != 0
 
     def _shape_of_rollouts(self) -> dict[str, int]:
-        """Return what must be equal for saved rollouts to be usable."""
+        """Return the values that must be equal for saved rollouts to be usable."""
         return {
             "micro_step": self._step,
             "ranks": self.accelerator.num_processes,
@@ -398,12 +397,12 @@ class ResumableGRPOTrainer(GRPOTrainer):
                 )
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        # an evaluation draws from the global generators; training goes on as if it had not been
+        # an evaluation draws from the global generators; it must not change the training that follows
         device = self.accelerator.device
-        used = [] if device.type == "cpu" else [device]  # not all that the machine has
-        self.flow.evaluation_due = self.is_in_train  # as a checkpoint says that is saved meanwhile
+        used = [] if device.type == "cpu" else [device]  # not all GPUs of the machine
+        self.flow.evaluation_due = self.is_in_train  # for a checkpoint saved meanwhile
         before = self.state.global_step, self._restore_before or self._noted()
-        # and TRL's table of completions is the training's: one file a step
+        # TRL's table of completions has one file per step, for training only
         apart = replaced(self, _logs=deepcopy(self._logs), log_completions=False, _before=before)
         with torch.random.fork_rng(used, device_type=device.type), apart:
             metrics = super().evaluate(*args, **kwargs)
@@ -413,7 +412,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
     def _evaluate(
         self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
     ) -> dict[str, float]:
-        # a resumed run begins with the evaluation that it makes up for, which has the usual consequences
+        # an evaluation that a resumed run makes up for at its start counts like any other
         late = skip_scheduler and self.state.global_step > 0
         metrics = super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler and not late)
         if late and self._determine_best_metric(metrics, trial) and self._checkpoint_folder().exists():
@@ -426,7 +425,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
 @contextmanager
 def replaced(settings: object, **values: Any) -> Iterator[None]:
-    """Give attributes other values for the length of the block."""
+    """Set attributes to other values during the block."""
     before = {name: getattr(settings, name) for name in values}
     vars(settings).update(values)
     try:
@@ -437,9 +436,10 @@ def replaced(settings: object, **values: Any) -> Iterator[None]:
 
 @contextmanager
 def telling_of_the_hub(what: str, instead: str) -> Iterator[None]:
-    """Raise ConfigError, one line, where the hub refuses or does not answer within the block.
+    """Raise a one-line ConfigError if the hub refuses a request in the block, or does not answer.
 
-    `what` completes "the model could not be", as in "pushed to 'me/agent'"; `instead` is the user's way out.
+    `what` completes "the model could not be ...", as in "pushed to 'me/agent'"; `instead` tells the user what
+    to do.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The folder of a run by one of TRL's own trainers: its id and its run.json.
+"""Run folders of TRL's own trainers: the run's id and its run.json.
 
 ```python
 with run_folder(trainer, checkpoint, settings):
@@ -27,9 +27,11 @@ from trl_dbbench.utils.ranks import Ranks, together
 
 
 def played_as(protocol: str, turns: Sequence[int] = (), **known: Any) -> RunSettings:
-    """Return settings that play episodes like the ones learned from, with a limit of at least these `turns`.
+    """Return settings that play episodes like those trained on.
 
-    `known` are other fields of `RunSettings`, and limits in the place of the usual ones.
+    Args:
+        turns: turn counts of those episodes; the limit is at least their maximum.
+        known: other fields of `RunSettings`, and limits that replace the usual ones.
     """
     usual = Rules(max_turns=max([Rules.max_turns, *turns]))
     limits = {
@@ -40,10 +42,12 @@ def played_as(protocol: str, turns: Sequence[int] = (), **known: Any) -> RunSett
 
 @contextmanager
 def run_folder(trainer: Any, checkpoint: str | None, played: RunSettings) -> Iterator[None]:
-    """Note a run in its folder, around its training and the saving of its model. All ranks enter it.
+    """Lock a run's folder and write its id and settings there. All ranks enter it.
+
+    The block trains and saves the model.
 
     Args:
-        played: the settings of the episodes that it learns from, or that it is to play.
+        played: settings of the episodes that the model is trained on, or will play.
 
     Raises:
         ConfigError: if another run trains in the folder.
@@ -65,7 +69,7 @@ def run_folder(trainer: Any, checkpoint: str | None, played: RunSettings) -> Ite
 
 
 def _trained_by(trainer: Any, played: RunSettings) -> RunSettings:
-    """Return the settings with this training's model and arguments, without those of the run that played."""
+    """Return `played` with this training's model and arguments instead of those of the run that played."""
     model, args = trainer.model, trainer.args
     name = model.config.name_or_path
     return replace(
@@ -87,7 +91,7 @@ def _trained_by(trainer: Any, played: RunSettings) -> RunSettings:
 
 
 class _IdOfCheckpoints(TrainerCallback):
-    """Writes the run's id into each checkpoint."""
+    """Callback that writes the run's id into each checkpoint."""
 
     def __init__(self, run_id: str):
         self.run_id = run_id

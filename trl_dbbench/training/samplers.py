@@ -1,17 +1,17 @@
 """The order in which tasks are trained on.
 
 TRL's `RepeatSampler` decides which task comes next, and repeats its row for the samples of a group. Here an
-order lists the row at each place of an epoch, and TRL's sampler, no longer shuffling, walks over the places.
+order lists the row at each place of an epoch, and TRL's sampler, with shuffling off, walks over the places.
 
-- `Shuffled`: every task once an epoch; in an unbroken run exactly TRL's order.
-- `BySkill`: a skill first, then a task of it, so that a skill of ten tasks is trained as often as one of a
-  thousand.
+- `Shuffled`: every task once per epoch; in an uninterrupted run exactly TRL's order.
+- `BySkill`: first a skill, then one of its tasks, so that a skill of ten tasks is trained as often as one of
+  a thousand.
 
-Both depend on seed and epoch alone: all ranks agree without talking, and a resumed run goes on in the order
-of its epoch. TRL's own generator would repeat the order of epoch 0 in a resumed run.
+Both depend only on seed and epoch: all ranks agree without communication, and a resumed run continues in the
+order of its epoch. TRL's own generator would repeat the order of epoch 0 in a resumed run.
 
-An order also draws further tasks, in the place of groups without spread (`training/dynamic_sampling.py`).
-`training/frontier.py` and `training/stream.py` draw all tasks so, when their batch begins.
+An order also draws further tasks, to replace groups without spread (`training/dynamic_sampling.py`).
+`training/frontier.py` and `training/stream.py` draw all their tasks this way, when the batch begins.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ logger = logging.getLogger(__name__)
 
 
 class Order(Protocol):
-    """The tasks to train on, as rows of the dataset."""
+    """Order of the tasks to train on, as rows of the dataset."""
 
     def epoch(self, number: int) -> Sequence[int]:
         """Return the row at each place of an epoch, counted from 0."""
         ...
 
     def further(self, random: np.random.Generator) -> Iterator[int]:
-        """Draw rows beside those of the epochs. A row may come again."""
+        """Yield further rows, drawn at random outside the epochs. A row may be repeated."""
         ...
 
 
 @runtime_checkable
 class LiveOrder(Order, Protocol):
-    """An order that learns from what was played, and chooses when a batch begins. Checkpoints keep it."""
+    """Order that uses earlier results, and chooses when a batch begins. Checkpoints keep its state."""
 
     name: str
 
     def record(self, episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]:
-        """Note a generation's samples, those of all ranks; return values whose means are logged."""
+        """Count all ranks' samples of a generation; return values whose means are logged."""
         ...
 
 
@@ -65,7 +65,7 @@ def task_order(dataset: Dataset, args: Any, held_out: Dataset | None = None) -> 
     """Return the order that the settings ask for, over rows with the column `task`.
 
     Args:
-        held_out: rows that a stream is measured with.
+        held_out: rows that a stream is evaluated on.
 
     Raises:
         ConfigError: if the tasks do not fill one batch, or `task_sampling: skill` finds no skill to draw.
@@ -85,7 +85,7 @@ def task_order(dataset: Dataset, args: Any, held_out: Dataset | None = None) -> 
 
 
 def check_task_sampling(args: Any) -> None:
-    """Raise ConfigError for settings of the choice of tasks that cannot work."""
+    """Raise ConfigError for task-sampling settings that cannot work."""
     if args.sampled_skills is not None:
         if not args.sampled_skills:
             raise ConfigError("sampled_skills is empty; name at least one skill, or leave it out for all.")
@@ -110,7 +110,7 @@ def _check_fresh(args: Any) -> None:
 
 
 def _check_number(tasks: int, args: Any) -> None:
-    """Raise ConfigError for tasks that do not fill a batch: TRL would leave out all of them."""
+    """Raise ConfigError for too few tasks to fill a batch: TRL would leave out all of them."""
     if tasks < (prompts := prompts_of(args)):
         raise ConfigError(
             f"{tasks} training tasks are fewer than the {prompts} prompts of a batch, which are "
@@ -122,11 +122,11 @@ def _check_number(tasks: int, args: Any) -> None:
 
 
 class TaskSampler(Sampler[int]):
-    """The repetitions of a `RepeatSampler`, over tasks in another order.
+    """Sampler with the repetitions of a `RepeatSampler`, over tasks in a given order.
 
     Args:
-        epoch: returns the epoch that starts. (`set_epoch` does not reach the sampler of a run that resumes
-            within an epoch on several ranks.)
+        epoch: returns the number of the epoch that starts. (`set_epoch` does not reach the sampler if a run
+            on several ranks resumes within an epoch.)
     """
 
     def __init__(self, repeat: RepeatSampler, order: Order, epoch: Callable[[], int]):
@@ -145,7 +145,7 @@ class TaskSampler(Sampler[int]):
 
 @dataclass(frozen=True)
 class Shuffled:
-    """Every task once an epoch, in the permutation that TRL's generator draws at that use."""
+    """Order with every task once per epoch, in the permutation that TRL's generator draws for that epoch."""
 
     tasks: int
     seed: int
@@ -167,13 +167,15 @@ def skill_pools(
     min_tasks: int = 1,
     single: bool = False,
 ) -> dict[str, list[int]]:
-    """Return the rows of each skill that is drawn; a task with several skills is in the pool of each.
+    """Return the rows of each skill to draw from; a task with several skills is in the pool of each.
+
+    Raise ConfigError if no skill is left.
 
     Args:
         skills: the skills of each task, row by row.
-        sampled_skills: only these; all that occur if left out.
-        min_tasks: skills with fewer tasks are left out.
-        single: only tasks with one skill are drawn.
+        sampled_skills: skills to draw from; all that occur if left out.
+        min_tasks: minimum number of tasks of a skill; smaller skills are left out.
+        single: whether to draw only tasks with exactly one skill.
     """
     found: dict[str, list[int]] = {}
     for row, names in enumerate(skills):
@@ -202,9 +204,9 @@ def skill_pools(
 
 @dataclass(frozen=True)
 class BySkill:
-    """For each place a skill, each as likely as another, then a task of it.
+    """Order that draws for each place a skill, all equally likely, and then one of its tasks.
 
-    A skill's tasks come in random order, each once, before any of them comes again in the same epoch.
+    A skill's tasks come in random order, each once before any is repeated in the same epoch.
     """
 
     pools: dict[str, list[int]]
@@ -213,7 +215,7 @@ class BySkill:
 
     def epoch(self, number: int) -> list[int]:
         random = np.random.default_rng(np.random.SeedSequence((self.seed, number)))
-        names = sorted(self.pools)  # the order of a dictionary is not part of the seed
+        names = sorted(self.pools)  # the order must not depend on the dictionary's
         left: dict[str, list[int]] = {name: [] for name in names}
         order = []
         for choice in random.integers(len(names), size=self.places).tolist():

@@ -1,17 +1,17 @@
-"""An adapter for each stage of a stream, so that a later stage overwrites nothing of an earlier one.
+"""One adapter per stage of a stream, so that a later stage overwrites nothing of an earlier one.
 
 ```
-stage_adapters  one      one adapter, trained on from stage to stage
-                each     each stage trains an adapter of its own from the run's start; an evaluation plays
-                         a task with the adapter of its stage
+stage_adapters  one      one adapter, trained further from stage to stage
+                each     each stage trains its own adapter from the run's initial weights; an evaluation
+                         plays a task with the adapter of its stage
                 linear, ties, dare_linear
-                         the same, and an evaluation plays all tasks with the stages' adapters merged
+                         the same training; an evaluation plays all tasks with the stages' adapters merged
 ```
 
-A task of a stage that is still to come is played by the latest adapter. The merges are PEFT's
-(`add_weighted_adapter`): the mean of the two factors, A and B; TIES (Yadav et al., 2023), which keeps the
-largest weights and those that agree in sign; DARE (Yu et al., 2024), which drops weights at random and
-scales up the rest. Checkpoints keep the adapters.
+A task of a future stage is played with the latest adapter. The merges are PEFT's (`add_weighted_adapter`):
+linear averages each of the two factors, A and B; TIES (Yadav et al., 2023) keeps the largest weights and
+those that agree in sign; DARE (Yu et al., 2024) drops weights at random and scales up the rest. Checkpoints
+keep the adapters.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ MERGES = ("linear", "ties", "dare_linear")
 WAYS = ("one", "each", *MERGES)
 
 MAX_NAME = 60
-"""Characters of a stage in the name of its folder."""
+"""Maximum number of characters of a stage's name in its folder's name."""
 
 DENSITY = 0.5
-"""Share of the weights that TIES and DARE keep, as in PEFT's examples."""
+"""Share of weights that TIES and DARE keep, as in PEFT's examples."""
 
 
 def check_stage_adapters(args: Any) -> None:
-    """Raise ConfigError for settings that an adapter for each stage excludes."""
+    """Raise ConfigError for settings that exclude an adapter per stage."""
     if args.stage_adapters == "one":
         return
     if args.stage_adapters == "each" and args.stream and kind_of(args.stream)[0] == "file":
@@ -62,10 +62,10 @@ def check_stage_adapters(args: Any) -> None:
 
 
 class StageAdapters:
-    """The adapters of the stages that have ended, beside the one that is trained.
+    """Adapters of the stages that have ended, kept beside the trained one.
 
     Raises:
-        ConfigError: if there is no LoRA adapter, or ranks share its weights.
+        ConfigError: if the model has no LoRA adapter, or ranks divide its weights.
     """
 
     changes_within_a_step = False
@@ -93,18 +93,18 @@ class StageAdapters:
         self._start = self._copy()
         self._ended: list[Weights] = []
         self._merged: Weights | None = None
-        self._trains = False  # whether the stage under way has had an update
+        self._trains = False  # whether the current stage has had an update
 
     def _trained(self) -> Mapping[str, torch.nn.Parameter]:
         return {name: p for name, p in self._trainer.model.named_parameters() if p.requires_grad}
 
     def _copy(self) -> Weights:
-        # kept in main memory: a stream may have many stages
+        # in main memory, since a stream may have many stages
         return {name: weight.detach().to("cpu", copy=True) for name, weight in self._trained().items()}
 
     @torch.no_grad()
     def _put(self, weights: Weights) -> None:
-        # in place, and not by `.data`: engines look at the weights' versions
+        # in place, but not through `.data`: engines check the weights' version counters
         for name, weight in self._trained().items():
             weight.copy_(weights[name])
 
@@ -112,10 +112,11 @@ class StageAdapters:
         self._trains = True
 
     def end_stage(self, last: bool) -> None:
-        """Keep the stage's adapter. The next stage starts from the run's start, with a new optimizer's state.
+        """Keep the stage's adapter. The next one starts from the run's first weights and a fresh optimizer.
 
         Args:
-            last: no stage follows. The trained adapter stays, or becomes the merged one, to be saved.
+            last: whether no stage follows. Then the trained adapter stays as it is, or is replaced by the
+                merged one, so that this is saved.
         """
         self._ended.append(self._copy())
         self._trains = False
@@ -123,7 +124,7 @@ class StageAdapters:
             self._merged = self._merge()
         if not last:
             self._put(self._start)
-            for weight in self._trained().values():  # a critic's moments stay, as its weights do
+            for weight in self._trained().values():  # a critic keeps its weights and moments
                 self._trainer.optimizer.state.pop(weight, None)
         elif self._merged is not None:
             self._put(self._merged)
@@ -136,16 +137,16 @@ class StageAdapters:
             for of_default, weight in weights.items():
                 model.get_parameter(of_adapter(of_default, name)).data.copy_(weight)
         options = {} if self._way == "linear" else {"density": DENSITY}
-        # PEFT multiplies the factors by the roots of their weights and sums; its TIES takes the mean itself
+        # PEFT sums the factors, times the roots of these weights; its TIES averages by itself
         weights_of = [1.0 if self._way == "ties" else len(names) ** -2] * len(names)
         device = self._trainer.accelerator.device
         used = [] if device.type == "cpu" else [device]
-        with torch.random.fork_rng(used, device_type=device.type):  # the training's draws stay as they are
+        with torch.random.fork_rng(used, device_type=device.type):  # training's random draws do not change
             torch.manual_seed(self._trainer.args.seed)
             model.add_weighted_adapter(names, weights_of, "merged", combination_type=self._way, **options)
         merged = {}
         for name in self._start:
-            # PEFT puts the scaling of the adapters into the merged one's two factors, half into each
+            # PEFT multiplies the root of the adapters' scaling into each of the merged one's two factors
             scaling = model.get_submodule(name.partition(".lora_")[0]).scaling["default"]
             weight = model.get_parameter(of_adapter(name, "merged"))
             merged[name] = weight.detach().to("cpu", copy=True) / math.sqrt(scaling)
@@ -156,8 +157,10 @@ class StageAdapters:
 
     @contextmanager
     def playing(self, stage: int | None) -> Iterator[None]:
-        """Put the adapter that plays held-out tasks of a stage, `None` for tasks of no stage, in the place of
-        the trained one."""
+        """Replace the trained adapter, during the block, by the one that plays a stage's held-out tasks.
+
+        `stage` is `None` for tasks that belong to no stage.
+        """
         chosen = self._adapter_of(stage)
         if chosen is None:
             yield
@@ -170,7 +173,7 @@ class StageAdapters:
             self._put(before)
 
     def _adapter_of(self, stage: int | None) -> Weights | None:
-        """Return the weights of the adapter for a stage; `None` for those that are trained."""
+        """Return the weights of a stage's adapter; `None` for the trained ones."""
         if not self._ended or (self._trains and (stage is None or stage >= len(self._ended))):
             return None
         if self._merged is not None:
@@ -178,10 +181,10 @@ class StageAdapters:
         return self._ended[stage] if stage is not None and stage < len(self._ended) else self._ended[-1]
 
     def save(self, folder: Path, names: Sequence[str]) -> None:
-        """Save the adapter of each stage as a folder of its own.
+        """Save the adapter of each stage in its own folder.
 
         Args:
-            names: of the stages; a path counts by its file, and a long name by its beginning.
+            names: names of the stages; of a path only the file's name is used, and long names are cut.
         """
         before = self._copy()
         for number, (name, weights) in enumerate(zip(names, self._ended, strict=True), 1):

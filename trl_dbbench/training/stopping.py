@@ -1,10 +1,11 @@
 """SIGTERM and Ctrl-C: the run saves a checkpoint at the end of its step and ends, on all ranks together.
 
 ```
-while it starts         Ctrl-C ends it, at the latest when its libraries are imported; databases are removed
-while it trains         the first signal takes effect at the step's end, a second one at once
-while it saves, closes  the first signal has no effect, since the run ends anyway; a second one ends it at
-once
+while it starts            Ctrl-C ends it, at the latest once its libraries are imported, and databases are
+                           removed
+while it trains            the first signal takes effect at the end of the step, a second one at once
+while it saves and closes  the first signal has no effect, since the run ends anyway; a second one ends it at
+                           once
 ```
 """
 
@@ -34,31 +35,31 @@ NAMES = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 SAME_SIGNAL_SECONDS = 1.0  # a scheduler and a launcher may both send it
 PR_SET_PDEATHSIG = 1
 LAUNCHERS = {"accelerate", "torchrun", "trl-dbbench", "trl_dbbench"}
-"""Programs and packages that start ranks."""
+"""Names of programs and packages that start ranks."""
 
 
 class _Handlers:
-    """Handles SIGTERM and SIGINT, and tells a second signal from an echo of the first.
+    """Handlers of SIGTERM and SIGINT that tell a second signal from an echo of the first.
 
-    An echo is the same request sent twice: a terminal and a launcher both pass Ctrl-C on, and the end of the
-    launcher sends a SIGTERM (see `stop_with_launcher`), at any time later.
+    An echo is the same request sent twice: a terminal and a launcher both forward Ctrl-C, and the launcher's
+    end sends a SIGTERM (see `stop_with_launcher`), possibly much later.
     """
 
     def __init__(self) -> None:
-        self.number: signal.Signals | None = None  # the first that came
-        self._came = 0.0  # time.monotonic()
-        self._earlier: dict[signal.Signals, Any] = {}  # their handlers
+        self.number: signal.Signals | None = None  # the first one received
+        self._came = 0.0  # its time.monotonic()
+        self._earlier: dict[signal.Signals, Any] = {}  # previous handlers
         self._process, self._parent = os.getpid(), os.getppid()
 
     @contextmanager
     def taking(self) -> Iterator[None]:
         """Handle signals during the block; ignored signals stay ignored."""
-        main = threading.current_thread() is threading.main_thread()  # Python takes handlers only there
+        main = threading.current_thread() is threading.main_thread()  # Python allows handlers only there
         self._process, self._parent = os.getpid(), os.getppid()
         self._earlier = {
             number: signal.getsignal(number)
             for number in NAMES
-            if main and signal.getsignal(number) != signal.SIG_IGN  # nohup, a shell's background
+            if main and signal.getsignal(number) != signal.SIG_IGN  # nohup, or in a shell's background
         }
         for number in self._earlier:
             signal.signal(number, self._handle)
@@ -80,7 +81,7 @@ class _Handlers:
             signal.signal(number, signal.SIG_DFL if earlier is None else earlier)
 
     def _is_echo(self, number: int) -> bool:
-        """Return whether this signal repeats the first. Called once for each signal."""
+        """Return whether this signal repeats the first. Call it once per signal."""
         now = time.monotonic()
         orphaned = number == signal.SIGTERM and os.getppid() != self._parent
         if orphaned:
@@ -91,17 +92,17 @@ class _Handlers:
         return orphaned or now - self._came <= SAME_SIGNAL_SECONDS
 
     def say(self, text: str) -> None:
-        """Print one line for all ranks; not from workers, which were forked with these handlers."""
+        """Print one line for all ranks; forked workers, which inherit these handlers, print nothing."""
         if os.getpid() == self._process and os.environ.get("RANK", "0") == "0":
             # not by logging, which the signal may have interrupted
             os.write(2, f"\n{text}\n".encode())
 
 
 class StopSignal(_Handlers):
-    """Notes SIGTERM and SIGINT during the block `noted`. A second signal has its usual effect."""
+    """Recorder of SIGTERM and SIGINT during the block `noted`. A second signal has its usual effect."""
 
     trained: ClassVar[bool] = False
-    """A training of this process has ended without an error."""
+    """True once a training in this process has ended without an error."""
 
     @property
     def received(self) -> bool:
@@ -126,7 +127,7 @@ class StopSignal(_Handlers):
 
 
 class _ScriptSignals(_Handlers):
-    """Signals in a training script before and after its training."""
+    """Handlers of a training script's signals before and after training."""
 
     def _act(self, number: int, first: bool) -> None:
         if first and StopSignal.trained:
@@ -139,16 +140,16 @@ class _ScriptSignals(_Handlers):
 
 
 class FlowCallback(DefaultFlowCallback):
-    """When to log, evaluate, save and stop: transformers' rules, with four changes.
+    """Callback that decides when to log, evaluate, save and stop: transformers' rules with four changes.
 
-    - The ranks agree at the end of a step on a stop by a signal, and save.
-    - Actions due at the end of an epoch or the run are taken with its last step, before that step's
+    - At the end of a step, the ranks agree whether a signal stops the run; if so, they save a checkpoint.
+    - Actions due at the end of an epoch or of the run are taken with its last step, before that step's
       checkpoint, so that a kill cannot come between the two.
     - A resumed run does not repeat the evaluation before the first step.
-    - It begins with the evaluation during which its checkpoint was saved, if there was one. Checkpoints keep
-      `evaluation_due`.
+    - A resumed run begins with the evaluation during which its checkpoint was saved, if there was one.
+      Checkpoints keep `evaluation_due`.
 
-    `any_rank` returns on all ranks whether one of them passed `True`.
+    `any_rank` returns, on all ranks, whether any of them passed `True`.
     """
 
     decides_weights = False
@@ -179,8 +180,8 @@ class FlowCallback(DefaultFlowCallback):
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> TrainerControl:
         if self.stopped:
-            control.should_save = True  # save_strategy: best may have decided otherwise
-        elif not _ends_epoch_or_run(state):  # another callback ends the epoch
+            control.should_save = True  # save_strategy: best may have reset it
+        elif not _ends_epoch_or_run(state):  # another callback ended the epoch early
             super().on_epoch_end(args, state, control, **kwargs)
         return control
 
@@ -193,30 +194,31 @@ def stop_with_launcher() -> None:
     """Under `accelerate launch` or `trl-dbbench train` on Linux, send this process SIGTERM when its launcher
     ends.
 
-    With a single process `accelerate launch` does not pass signals on: it would end alone.
+    With a single process `accelerate launch` does not forward signals, so it alone would end.
     """
     if not sys.platform.startswith("linux"):
         return
     launcher, command = os.getppid(), b""
-    # 0, in a container: its first process, or one that was started in it from outside
-    with suppress(OSError):  # another user's, which /proc may hide (hidepid)
+    # the parent is 0 for a container's first process, or one started in it from outside
+    with suppress(OSError):  # it may be another user's, hidden by /proc (hidepid)
         command = Path(f"/proc/{launcher}/cmdline").read_bytes()
     if is_launcher(command):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != launcher:  # it has ended meanwhile
+        if os.getppid() != launcher:  # it has ended in the meantime
             signal.raise_signal(signal.SIGTERM)
 
 
 def is_launcher(command: bytes) -> bool:
-    """Return whether a command line, as /proc has it, is a launcher's: a program's path, or a module."""
+    """Return whether a command line, as in /proc, is a launcher's, by the program's path or a module."""
     words = (Path(os.fsdecode(word)).name for word in command.split(b"\0"))
     return any(word.partition(".")[0] in LAUNCHERS for word in words)
 
 
 @contextmanager
 def ordered_end() -> Iterator[Callable[[Trainer], None]]:
-    """Around a training script: it ends with its launcher, its ranks end together, and signals are handled.
-    If the kernel kills it for memory, a line says so.
+    """Run a training script that ends with its launcher, on all ranks together, and handles signals.
+
+    If the kernel kills it for memory, a line explains it.
 
     ```python
     with ordered_end() as ended:
@@ -224,9 +226,8 @@ def ordered_end() -> Iterator[Callable[[Trainer], None]]:
     ```
 
     Yields:
-        A function to call with the trainer after the training, when its database is closed. At the end of the
-        block, a run stopped by SIGTERM exits with 143, one stopped by Ctrl-C with 130, after a line that says
-        how to resume.
+        A function to call with the trainer after training, once its database is closed. At the end of the
+        block, a stopped run prints how to resume and exits, with 143 after SIGTERM and 130 after Ctrl-C.
     """
     stop_with_launcher()
     trainers: list[Trainer] = []
@@ -234,7 +235,7 @@ def ordered_end() -> Iterator[Callable[[Trainer], None]]:
     signals = _ScriptSignals()
     with witnessed(), signals.taking():
         try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # one that `bundled.launch` kept back
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # `bundled.launch` blocks it
             yield trainers.append
         except KeyboardInterrupt:
             signals.say(
@@ -257,8 +258,8 @@ def ordered_end() -> Iterator[Callable[[Trainer], None]]:
 
 
 def set_up_logging(rank: int) -> None:
-    """Log everything on the main process, warnings on the others; without a terminal, no bars."""
+    """Log from INFO on the main process and from WARNING on others; without a terminal, show no bars."""
     logging.basicConfig(level=logging.INFO if rank == 0 else logging.WARNING)
     plain_output(rank)
-    for http_client in ("httpx", "httpx2"):  # a line for each request
+    for http_client in ("httpx", "httpx2"):  # they log a line per request
         logging.getLogger(http_client).setLevel(logging.WARNING)

@@ -1,15 +1,15 @@
-"""Training on one stage of tasks after another, as a recipe's `stream` asks for.
+"""Training on stages of tasks, one after another, as a recipe's `stream` defines them.
 
-A stage's tasks come in a random order, each once before any comes again. It ends by steps, by tasks or by
-accuracy, always between two generations, and the held-out tasks of all stages are then played. So the run
-has the matrix of `grading.continual`; `runs.stream` writes it down. The greedy evaluation plays each task
-before it is learned from: its accuracy is the prequential one (Dawid, 1984; Gama et al., 2013, On
-evaluating stream learning algorithms).
+A stage's tasks come in random order, each once before any is repeated. A stage ends by steps, tasks or
+accuracy, always between two generations. Then the held-out tasks of all stages are played, which fills the
+accuracy matrix of `grading.continual`; `runs.stream` writes it to a file. The greedy evaluation plays each
+task before training on it, so its accuracy is prequential (Dawid, 1984; Gama et al., 2013, On evaluating
+stream learning algorithms).
 
-Replay gives a share of the prompts to tasks of earlier stages, out of a sample of them in which each of their
-tasks is as likely as another (reservoir sampling; Vitter, 1985, Algorithm R).
+Replay takes a share of the prompts from a buffer of tasks of earlier stages, in which each of those tasks is
+equally likely to be kept (reservoir sampling; Vitter, 1985, Algorithm R).
 
-All ranks draw and count alike. Checkpoints keep the stage, the place in it, the sample and the matrix.
+All ranks draw and count alike. Checkpoints keep the stage, the position in it, the buffer and the matrix.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from trl_dbbench.tasks.stages import Stages, kind_of, plan_stages, shared_with_t
 logger = logging.getLogger(__name__)
 
 WINDOW = 32
-"""Greedy episodes over which `stage_accuracy` is measured."""
+"""Number of greedy episodes over which `stage_accuracy` is measured."""
 
 LEAST_WEIGHT = 0.05
-"""Weight in the replay by accuracy of a task that was always solved; one that never was has 1 more."""
+"""Weight, in replay by accuracy, of a task that was always solved; a task never solved weighs 1 more."""
 
 ROUNDING = 1e-9
-"""Tolerance where shares add up to a whole number."""
+"""Tolerance for shares that add up to a whole number."""
 
 FIXED = ("stream_order", "stage_adapters", "replay", "replay_size", "replay_by", "kl_reference", "seed")
-"""Settings that a resumed run must not change, because the checkpoint holds what they led to."""
+"""Settings that a resumed run must not change, because the state in its checkpoint depends on them."""
 
 REPLAYS = ("uniform", "accuracy")
 REPLAY_SIZE = 200
@@ -58,7 +58,7 @@ def check_stream(args: Any) -> None:
         return
     by, names = kind_of(args.stream)
     if isinstance(args.stream, list) and not names:
-        args.stream = by  # as YAML gives it; the command line gives a list
+        args.stream = by  # the command line makes a list of a single word, YAML does not
     if args.stage_steps is None and args.stage_tasks is None:
         raise ConfigError(
             "stream needs the length of a stage: stage_steps (updates), stage_tasks (tasks played), or both, "
@@ -87,12 +87,12 @@ def check_stream(args: Any) -> None:
 
 
 class Stream:
-    """The order of a stream, and what became of it.
+    """Order of a stream's tasks, and the record of its stages.
 
     Args:
         dataset: training rows with the column `task`.
-        held_out: rows to measure with; those that share a table or a question with a training task do not
-            count.
+        held_out: rows for the accuracy matrix; rows that share a table or a question with a training task do
+            not count.
         args: a `DBBenchGRPOConfig`.
 
     Raises:
@@ -125,21 +125,21 @@ class Stream:
             self._group([task_in(line) for line in held_out["task"]], tasks)
         self.stage = 0
         self._generations = self._played = self._place = 0
-        self._offered: list[int] = []  # rows that could come into the sample
-        self._owed = 0.0  # replayed prompts, up to 1
+        self._offered: list[int] = []  # rows that were candidates for the replay buffer
+        self._owed = 0.0  # fraction of a replayed prompt that is due
         self._window: list[bool] = []
-        self._kept: list[list[int]] = []  # the sample: rows, each with its stage
-        self._accuracy: dict[int, float] = {}  # of rows, when they were played last
-        self._drawn: dict[str, tuple[int, bool]] = {}  # rows of a batch by digest, and whether replayed
-        self._counts: list[list[int]] | None = None  # of a measurement under way
-        self._due = True  # the row before the training
+        self._kept: list[list[int]] = []  # the replay buffer: [row, stage]
+        self._accuracy: dict[int, float] = {}  # by row, when it was last played
+        self._drawn: dict[str, tuple[int, bool]] = {}  # of a batch, by digest: row, and whether replayed
+        self._counts: list[list[int]] | None = None  # [right, judged] by group, of the evaluation under way
+        self._due = True  # for the matrix row before training
         if args.process_index == 0:
             logger.info("Stream of %d stages: %s.", len(self.stages.stages), self.record_of.told)
             if left_out := self.stages.left_out:
                 logger.warning("%d training tasks belong to no stage and are never trained on.", left_out)
 
     def _check_accuracy(self) -> None:
-        """Raise ConfigError for a `stage_accuracy` that no stage is long enough for."""
+        """Raise ConfigError if no stage is long enough to measure `stage_accuracy`."""
         args = self._args
         if args.stage_accuracy is None:
             return
@@ -155,7 +155,7 @@ class Stream:
     def _group(self, held_out: Sequence[Any], training: Sequence[Any]) -> None:
         """Find the group of each held-out task."""
         shared = {task.digest for task in shared_with_training(training, held_out)}
-        # held-out tasks of a database are over its tables, and with a database of one's own all are
+        # with stages by database, or a user's own database, held-out tasks always use the training's tables
         if self.stages.by == "databases" or len(shared) == len(held_out):
             shared = {task.digest for task in shared_with_training(training, held_out, tables=False)}
             if self._args.process_index == 0:
@@ -185,7 +185,7 @@ class Stream:
 
     @property
     def max_steps(self) -> int:
-        """Return the most updates that the stream has."""
+        """Return the maximum number of updates of the stream."""
         return sum(map(self._most_generations, range(len(self.stages.stages)))) * _updates(self._args)
 
     def _most_generations(self, stage: int) -> int:
@@ -199,17 +199,17 @@ class Stream:
             )  # the first stage has nothing to replay
             bounds.append(math.ceil(self._tasks_of(stage) / own - ROUNDING))
         length = min(bounds)
-        # one stage of all lasts as long as the stages together
+        # the one mixed stage lasts as long as all stages together
         return length * len(self.stages.groups) if args.stream_order == "mixed" else length
 
     def _tasks_of(self, stage: int) -> int:
-        """Return how many tasks a stage plays, before the last generation is filled up."""
+        """Return the number of tasks that a stage plays, without those that fill up its last generation."""
         most = self._args.stage_tasks
         return min(most, len(self.stages.stages[stage].rows)) if self.stages.by == "file" else most
 
     @property
     def ended(self) -> bool:
-        """Whether the current stage has ended."""
+        """True if the current stage has ended."""
         args = self._args
         if self.finished or not self._generations:
             return False
@@ -226,7 +226,7 @@ class Stream:
         return self.stage == len(self.stages.stages)
 
     def end_stage(self, step: int) -> None:
-        """Go on to the next stage after update `step`; the held-out tasks are to be played now."""
+        """Start the next stage after update `step`, and mark the held-out evaluation as due."""
         stages = self.record_of.stages
         stages[self.stage].last_step = step
         self.stage += 1
@@ -243,7 +243,7 @@ class Stream:
         return range(len(self._dataset))
 
     def further(self, random: np.random.Generator) -> Iterator[int]:
-        """Yield a row for each prompt of a generation; one comes twice only where no other is left."""
+        """Yield a row for each prompt of a generation; a row is repeated only if no other is left."""
         earlier = [row for row, stage in self._kept if stage < self.stage]
         for _ in range(prompts_of(self._args)):
             self._owed += self._args.replay if earlier else 0.0
@@ -274,14 +274,14 @@ class Stream:
         return row
 
     def _shuffled(self, stage: int, around: int) -> list[int]:
-        """Return a stage's rows in the order of a round, in which each comes once."""
+        """Return a stage's rows in random order, for round `around` through them."""
         seed = np.random.SeedSequence((self._args.seed, stage, around))
         return np.random.default_rng(seed).permutation(self.stages.stages[stage].rows).tolist()
 
-    # --- what became of them ----------------------------------------------------------------------
+    # --- results of episodes ----------------------------------------------------------------------
 
     def record(self, episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]:
-        """Count a generation's samples, those of all ranks; return values whose means are logged.
+        """Count all ranks' samples of a generation; return values whose means are logged.
 
         Logged:
 
@@ -308,7 +308,7 @@ class Stream:
         return {"stream/stage": [self.stage + 1.0], "stream/replayed": replays or [0.0]}
 
     def _keep(self, row: int) -> None:
-        """Put a row into the sample, as likely as any that was put in before."""
+        """Offer a row to the replay buffer, which keeps each offered row with equal probability."""
         if not self._args.replay or row in self._offered:
             return
         self._offered.append(row)
@@ -321,11 +321,12 @@ class Stream:
             self._kept[place] = [row, self.stage]
 
     def record_greedy(self, episodes: Iterable[EpisodeRecord]) -> dict[str, list[float]]:
-        """Note greedy episodes of the batch that is under way, those of all ranks.
+        """Count all ranks' greedy episodes of the current batch.
 
         Logged:
 
-        - `stream/accuracy`: greedy accuracy over the last 32 tasks of the stage, each before its update.
+        - `stream/accuracy`: greedy accuracy over the last 32 tasks of the stage, each played before its
+          update.
         """
         for episode in episodes:
             _, replayed = self._drawn.get(episode["task_digest"], (0, True))
@@ -336,7 +337,7 @@ class Stream:
     # --- the matrix -------------------------------------------------------------------------------
 
     def stage_of(self, task: Any) -> int | None:
-        """Return the number of the stage that a held-out task belongs to; `None` if to none."""
+        """Return the number of a held-out task's stage; `None` if it belongs to none."""
         return None if self.stages.by == "file" else self.stages.group_of(task)
 
     def write(self, folder: str) -> None:
@@ -345,7 +346,7 @@ class Stream:
             self.record_of.write(Path(folder))
 
     def count_held_out(self, episodes: Iterable[EpisodeRecord]) -> None:
-        """Count held-out episodes of an evaluation under way, those of all ranks."""
+        """Count all ranks' held-out episodes of the evaluation under way."""
         if self._counts is None:
             self._counts = [[0, 0] for _ in self.stages.groups]
         for episode in episodes:
@@ -355,7 +356,7 @@ class Stream:
                 self._counts[group][1] += 1
 
     def measured(self) -> dict[str, float]:
-        """Close an evaluation; return what it says of the stream, if it is one before or after a stage.
+        """Close an evaluation; return the stream's metrics if it was due before or after a stage.
 
         Logged:
 
@@ -387,7 +388,7 @@ class Stream:
 
     @property
     def _fixed(self) -> dict[str, Any]:
-        """Return what must not change between a checkpoint and its continuation, as a message names it."""
+        """Return what must not change between a checkpoint and its resumption, by its name in errors."""
         settings = {name: getattr(self._args, name) for name in FIXED}
         files = {"tasks": self._digests, "eval_tasks": sorted(self._groups)}
         return settings | {
@@ -397,7 +398,7 @@ class Stream:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         record = StreamRecord.from_dict(state["record"])
-        before = {"stages": record.told, **state.get("fixed", {})}  # earlier versions have stages alone
+        before = {"stages": record.told, **state.get("fixed", {})}  # earlier versions saved only the stages
         for name, value in {"stages": self.record_of.told, **self._fixed}.items():
             if before.get(name, value) != value:
                 raise ConfigError(
@@ -412,13 +413,13 @@ class Stream:
 
 
 class StreamCallback(TrainerCallback):
-    """Ends stages: has the held-out tasks played, and writes `stream.json`."""
+    """Callback that ends stages, requests their held-out evaluation and writes `stream.json`."""
 
     def __init__(self, trainer: Any):
         self._trainer = trainer
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        if self._trainer.stream.finished:  # it was resumed after its end
+        if self._trainer.stream.finished:  # resumed after its end
             state.max_steps = state.global_step
         self._trainer.stream.write(args.output_dir)
 
@@ -456,7 +457,7 @@ class StreamCallback(TrainerCallback):
 
 
 def prompts_of(args: Any) -> int:
-    """Return the prompts of a generation, those of all ranks."""
+    """Return the number of prompts of a generation, over all ranks."""
     return args.generation_batch_size // args.num_generations
 
 
@@ -465,5 +466,5 @@ def _micro_steps(args: Any) -> int:
 
 
 def _updates(args: Any) -> int:
-    """Return the updates of a generation."""
+    """Return the number of updates of a generation."""
     return _micro_steps(args) // args.gradient_accumulation_steps

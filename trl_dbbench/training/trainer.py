@@ -1,18 +1,18 @@
 """GRPO on a database: TRL's trainer, with its generation replaced by multi-turn episodes.
 
-A step is `_generate_and_score_completions`. Its parts:
+One step is `_generate_and_score_completions`. Its parts:
 
 ```
 choose rows       dynamic_sampling.py; async_rollouts.py plays batches ahead
-play              TRL's step, whose `rollout_func` is ours; the agent is `episode/player.py`
+play              TRL's own method, with our `rollout_func`; `episode/player.py` plays the episodes
 leave out         loss.py masks rows whose environment failed
 KL                kl.py, for `kl_reference` and `kl_in_reward`
 advantages        assign_advantages.py, for `advantage`
 record            runs/metrics.py, alarms.py and callbacks.py
 ```
 
-TRL computes the loss, over the rows that were played. `trl_settings` is the only place that changes
-attributes of TRL's for the length of a call. Exact resume and SIGTERM are the base class's (`resume.py`).
+TRL computes the loss over the rows that were played. `trl_settings` sets the attributes that TRL reads during
+a step or a loss. The base class handles exact resume and SIGTERM (`resume.py`).
 """
 
 from __future__ import annotations
@@ -124,15 +124,15 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     Args:
         model, reward_funcs, args, train_dataset, eval_dataset, processing_class, callbacks, peft_config,
         **kwargs:
-            As in [`~trl.GRPOTrainer`]. Datasets come from `to_dataset`; reward functions get `episode`, a
-            list of `episode.types.Episode`, and may give a list for an episode, one value for each turn.
+            As in [`~trl.GRPOTrainer`]. Datasets come from `to_dataset`. Reward functions receive `episode`, a
+            list of `episode.types.Episode`, and may return a list for an episode, with one value per turn.
         database:
-            Where the episodes run. The caller opens and closes it.
+            The database that episodes are played on. The caller opens and closes it.
 
     Raises:
-        ConfigError: if an argument cannot work (`training/unsupported.py`), the tokenizer has no usable
-            template, a prompt does not fit the model, a name is not known, or `task_sampling: skill` finds no
-            skill.
+        ConfigError: if an argument is not supported (`training/unsupported.py`), the tokenizer has no usable
+            chat template, a prompt does not fit the model, a name is unknown, or `task_sampling: skill` finds
+            no skill.
         EngineError: if rollouts need servers and none answers.
         TaskError: if a dataset does not come from `to_dataset`.
     """
@@ -146,14 +146,14 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     chat_template_kwargs: dict[str, Any]
     current_gradient_accumulation_steps: float
     advantage: Any
-    """The estimator of advantages; `None` for TRL's own."""
+    """Advantage function; `None` for TRL's own."""
     greedy_eval: GreedyEvalCallback | None
     batch: Batch
-    """The rows that this step plays and trains on."""
+    """Rows that this step plays and trains on."""
     rewards: torch.Tensor
-    """(N, F) of the batch, those of all ranks."""
+    """(N, F), rewards of all ranks' episodes in the batch."""
     _follows: torch.Tensor | None = None
-    """(B, T) of the rows that are scored, if one of them is several sequences; see `engines.token_trees`."""
+    """(B, T), column before each token if a row being scored is several sequences (`engines.token_trees`)."""
     _begun = False
     """True once this process has played a batch."""
 
@@ -184,15 +184,15 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         init_kwargs = args.model_init_kwargs
         if args.adapter_name_or_path is not None:
             model = load_trainable(model, args, peft_config, kwargs.pop("quantization_config", None))
-            peft_config = init_kwargs = None  # TRL has nothing to load
+            peft_config = init_kwargs = None  # nothing is left for TRL to load
         self.advantage = args.advantage_function()
         if gives_no_steps(functions):
             check_needs(args.advantage, self.advantage, "step_rewards")
         if args.stream is not None and eval_dataset is not None:
-            args.eval_on_start = True  # the matrix begins with what the agent could do before
+            args.eval_on_start = True  # the stream's matrix begins with the accuracy before training
         own_reference = args.kl_reference == "rollout" or args.reference_model_name_or_path
-        beta = 0.0 if own_reference else args.beta  # above 0 TRL loads a reference
-        # with use_vllm TRL would start an engine of its own
+        beta = 0.0 if own_reference else args.beta  # above 0, TRL would load a reference model
+        # with use_vllm, TRL would start its own engine
         with refused_by_trl(), replaced(args, model_init_kwargs=init_kwargs, beta=beta, use_vllm=False):
             super().__init__(
                 model=model,
@@ -213,9 +213,9 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
                 "no weight of the model is trainable. Give adapter_name_or_path, or load the adapter with "
                 "PeftModel.from_pretrained(..., is_trainable=True)."
             )
-        # set here and not passed on: TRL's warning that it may change is for those who do not pin TRL
+        # set here, not passed on: TRL would warn that its interface may change, but our TRL version is pinned
         self.rollout_func = self._rollout
-        self.mask_truncated_completions = False  # TRL would go by the last id
+        self.mask_truncated_completions = False  # TRL would judge by the last id
         self.vllm_importance_sampling_mode = MODES.get(args.rollout_correction)
         self.beta = 0.0 if args.kl_in_reward else args.beta
         if args.reference_model_name_or_path:
@@ -248,9 +248,9 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         )
         if args.harness is not None:
             self.player = played_by(self.player, args.harness, args.harness_seconds)
-        self._tokenizer.chat_template = self.player.chat.chat_template  # the saved model has it too
+        self._tokenizer.chat_template = self.player.chat.chat_template  # for the saved model too
         prepare_reward_models(self, self.player.chat.protocol)
-        # TRL shows them to reward models
+        # TRL renders them for reward models
         self.chat_template_kwargs = {**self.chat_template_kwargs, "tools": self.player.chat.protocol.tools}
         for dataset in filter(None, (train_dataset, eval_dataset)):
             self.player.check_dataset(dataset)
@@ -310,7 +310,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         self.add_callback(self.episode_log)
         self.alarms = self.stateful["alarms"] = AlarmCallback()
         self.add_callback(self.alarms)
-        if self.pop_callback(ProgressCallback) is not None:  # not where bars are off, or in a notebook
+        if self.pop_callback(ProgressCallback) is not None:  # absent if bars are off, and in a notebook
             self.add_callback(RolloutProgressCallback())
         elif self.pop_callback(PrinterCallback) is not None:
             self.add_callback(PlainProgressCallback())
@@ -338,14 +338,14 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
                 output["old_per_token_logps"] = logprobs
         every = output["tool_mask"]
         mask_failed(output, batch.episodes, self.args.mask_truncated_completions, self.accelerator.gather)
-        played = every.masked_fill(output[FAILED][:, None], 0)  # truncated rows are in their groups' means
+        played = every.masked_fill(output[FAILED][:, None], 0)  # truncated rows count in their groups' means
         penalties = apply_kl(output, played, self.args, self.accelerator.gather, self.model.training)
         self._assign_advantages(output, penalties)
         self._record(batch)
         return output
 
     def _choose(self, rows: list[Row]) -> Batch:
-        """Choose the rows of a training batch, in the place of those that the data loader gave."""
+        """Return the training batch to use instead of the data loader's rows."""
         if self.ahead is None:
             return self.chooser.choose(rows, self._step)
         generation = self._step // self._micro_steps
@@ -357,7 +357,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         return batch
 
     def _rollout(self, prompts: list, trainer: GRPOTrainer) -> dict[str, Any]:
-        """Play this rank's rows; return their ids, masks and episodes as TRL's `rollout_func` does."""
+        """Play this rank's rows; return ids, masks and episodes as TRL expects of a `rollout_func`."""
         if not self.batch.played:
             self.batch.add(*self._play(self.batch.rows))
         self._stop_without_database(self.player.database.gave_up)
@@ -376,17 +376,17 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         }
 
     def _follows_of(self, episodes: Sequence[Episode]) -> torch.Tensor | None:
-        """Return `engines.token_trees.follows_of` these rows, as wide as TRL pads them."""
+        """Return `engines.token_trees.follows_of` for these rows, padded to TRL's width."""
         columns, multiple = max(len(self._completion_ids(each)) for each in episodes), self.pad_to_multiple_of
         follows = follows_of(episodes, -(-columns // (multiple or 1)) * (multiple or 1))
         return None if follows is None else follows.to(self.accelerator.device)
 
     def _completion_ids(self, episode: Episode) -> list[int]:
-        # TRL cannot pad an empty completion: one masked token stands in
+        # TRL cannot pad an empty completion: it gets one masked token
         return episode.completion_ids or [self._tokenizer.eos_token_id]
 
     def _assign_advantages(self, output: dict[str, Any], penalties: torch.Tensor | float) -> None:
-        """Note what each episode is given; put advantages that are not TRL's in the place of its own."""
+        """Record each episode's advantage; replace TRL's advantages if another function computes them."""
         episodes, training = self.batch.episodes, self.model.training
         if isinstance(penalties, torch.Tensor):
             scored = self.rewards.isnan().all(dim=1).logical_not().cpu()
@@ -406,19 +406,19 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         self._logs["advantages"].extend(of_all)
 
     def _record(self, batch: Batch) -> None:
-        """Log the episodes of all ranks and put their metrics beside TRL's."""
+        """Log the episodes of all ranks, and add their metrics to TRL's."""
         step = self.state.global_step
         phase: Phase = "train" if self.model.training else "eval"
         played = gather_object([episode_record(episode, phase, step) for episode in batch.episodes])
         if phase == "eval":
             played = drop_repeated_rows(played, self.accelerator.gradient_state, self.num_generations_eval)
-        # a rank without a greedy run still takes part in the gathering
+        # a rank without greedy episodes must still take part
         greedy = gather_object([episode_record(episode, "greedy", step) for episode in batch.greedy])
         tasks = gather_object([row["task"] for row in batch.rows])
         group_size = self.num_generations if phase == "train" else self.num_generations_eval
         alarms = alarm_metrics(played, group_size, self.reward_weights.tolist(), self.player.database.dialect)
         for name, values in refined_metrics(played, alarms, self.args, self.reward_weights.tolist()).items():
-            self._metrics[phase][name][-1:] = values  # in the place of TRL's
+            self._metrics[phase][name][-1:] = values  # replace TRL's
         left_out = batch.left_out_records(step)
         choice: dict[str, list[float]] = {}
         if phase == "train":
@@ -443,20 +443,20 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
 
     @contextmanager
     def engine(self) -> Iterator[Engine]:
-        """The engine with the current weights. All ranks enter and leave it together."""
-        # where forward passes are collective, ranks cannot synchronise elsewhere; the launcher stops them all
+        """Yield the engine with the current weights. All ranks enter and leave the block together."""
+        # if forward passes are collective, ranks cannot synchronise outside them: the launcher stops them all
         meet = nullcontext if self.backend.collective else together
         with self.backend.engine() as engine, meet():
             yield engine
 
     def _play(self, rows: Sequence[Row], part: int = 0) -> tuple[list[Episode], list[Episode]]:
-        """Play this rank's rows; return the greedy episodes and those of the rows."""
+        """Play this rank's rows; return the greedy episodes, and one episode per row."""
         if self.stage_adapters is not None and not self.model.training:
             return [], self._play_by_stage(rows)
         return self._play_with_one_adapter(rows, part)
 
     def _play_by_stage(self, rows: Sequence[Row]) -> list[Episode]:
-        """Play held-out rows, each with the adapter of its stage. All ranks come to each stage."""
+        """Play held-out rows, each with the adapter of its stage. All ranks play a stage together."""
         assert self.stream is not None and self.stage_adapters is not None
         groups = [self.stream.stage_of(task_in(row["task"])) for row in rows]
         played: dict[int, Episode] = {}
@@ -478,12 +478,12 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         return played
 
     def _begin(self, generation: int, threads: ThreadPoolExecutor) -> UnderWay:
-        """Start to play this rank's rows of a generation with the weights as they are."""
+        """Start to play this rank's rows of a generation with the current weights."""
         starts = self._starts(self.chooser.rows_of(generation), generation * self._micro_steps)
         return UnderWay(starts, self.state.global_step, self.player, self.engine(), threads)
 
     def _starts(self, rows: Sequence[Row], step: int, part: int = 0) -> Starts:
-        """Return where the episodes of these rows start; seeds depend on the run's, micro-step and part."""
+        """Return the starts of these rows' episodes; each is seeded by the run's seed, step, row and part."""
         ids: dict[str, list[int]] = {}  # copies of a prompt are rendered once
         samples: list[Start] = []
         first_row = self.accelerator.process_index * len(rows)
@@ -501,7 +501,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         greedy = None
         due = step // self._micro_steps % self.args.greedy_eval_every == 0
         if self.model.training and self.greedy_eval is not None and due:
-            # copies of a prompt may lie on several ranks; the rank of the first one plays it
+            # copies of a prompt may be on several ranks; the rank with the first one plays it
             firsts = [each for row, each in enumerate(samples, first_row) if row % self.num_generations == 0]
             sampling = Sampling(self.temperature, greedy=True)
             greedy = [replace(each, sampling=sampling) for each in firsts]
@@ -510,7 +510,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     def _note_prefix_cache(self, engine: Any) -> None:
         """Logged, with vLLM in this process:
 
-        - `rollout/cached_tokens`: share of the tokens before a turn that vLLM's prefix cache held.
+        - `rollout/cached_tokens`: share of the turns' prompt tokens that were in vLLM's prefix cache.
         """
         if hasattr(engine, "cached_tokens"):
             own = torch.tensor([[engine.cached_tokens, engine.prompt_tokens]], device=self.accelerator.device)
@@ -521,8 +521,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     def _note_ahead(self, episodes: Sequence[Episode], waited: float) -> None:
         """Logged, with `rollouts_ahead`:
 
-        - `ahead/staleness`: updates between the weights that sampled a token and the start of its training,
-          the mean over a batch's tokens.
+        - `ahead/staleness`: number of updates by which the weights that sampled a token are behind those that
+          its training starts with, averaged over a batch's tokens.
         - `ahead/waited_seconds`: seconds that the training waited for a batch that was still being played.
         """
         own = torch.tensor([*staleness(episodes, self.state.global_step), waited])
@@ -560,19 +560,19 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         return self.rewards
 
     def _score(self, *batch: Any) -> torch.Tensor:
-        """Ask the reward functions; return (N, F), of all ranks."""
+        """Call the reward functions; return (N, F), the rewards of all ranks."""
         error: Exception | None = None
         try:
             rewards = super()._calculate_rewards(*batch)
         except Exception as raised:
             error = raised
-            # super ends by gathering the rewards, where the other ranks wait
+            # super gathers the rewards at its end, where the other ranks wait
             shape = len(batch[0]), len(self.reward_funcs)
             rewards = self.accelerator.gather(torch.full(shape, torch.nan, device=self.accelerator.device))
         raise_on_all(error)
         return rewards
 
-    # --- what else TRL calls ----------------------------------------------------------------------
+    # --- other methods of TRL's -------------------------------------------------------------------
 
     def train(self, *args: Any, **kwargs: Any):
         with self.ahead or nullcontext():
@@ -594,13 +594,13 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         repeat = super()._get_train_sampler(dataset)
         if not self.shuffle_dataset:
             return repeat
-        # at the start of an epoch `state.epoch` is its number, in a resumed run a little more
+        # at the start of an epoch, `state.epoch` is its number, or slightly more in a resumed run
         return TaskSampler(repeat, self.chooser.order, lambda: int(self.state.epoch or 0))
 
     def _generate(self, prompts: list):
-        self._last_loaded_step = self.state.global_step  # TRL has no weights to bring to vLLM
+        self._last_loaded_step = self.state.global_step  # keeps TRL from syncing weights to vLLM
         *ids_and_mask, _, logprobs, fields, images, tool_images = super()._generate(prompts)
-        # super decodes each episode into one message; these are the policy's own, turn by turn
+        # super decodes each episode into one message; these are its actual messages, turn by turn
         completions = [episode.messages() for episode in fields["episode"]]
         return *ids_and_mask, completions, logprobs, fields, images, tool_images
 
@@ -627,7 +627,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             return usual(model, *tokens[:3], rows, compute_entropy, **options)
 
         tokens = Tokens(input_ids, attention_mask, logits_to_keep, self._follows, not shares)
-        shared = shared and tokens.follows is None  # a tree computes its own prompt
+        shared = shared and tokens.follows is None  # each tree computes its prompt itself
         # rollouts were sampled without dropout
         with nullcontext() if torch.is_grad_enabled() else evaluating(model):
             return self.forwards.score("logprobs", run, tokens, batch_size, shared=shared)
@@ -635,7 +635,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     def _score_trees(
         self, model: Any, tokens: Tokens, rows: int | None, compute_entropy: bool, usual: Callable
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Score a batch in which episodes are several sequences; see `engines.token_trees`."""
+        """Score a batch whose episodes may be several sequences each; see `engines.token_trees`."""
         if not self.shares_prompts(model):
             return score_sequences(lambda *batch: usual(model, *batch, compute_entropy)[:2], tokens, rows)
         count = len(tokens.input_ids)
@@ -644,7 +644,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         return self.sharing.forward(model, layouts, (count, tokens.completion), compute_entropy)
 
     def shares_prompts(self, model: Any) -> bool:
-        """Return whether a prompt is computed once for all rows of a forward pass that have it."""
+        """Return whether a forward pass computes a prompt once for all rows that share it."""
         return self.args.shared_prefix != "off" and self.sharing.possible(model)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any):
@@ -674,19 +674,19 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
 
 @contextmanager
 def trl_settings(trainer: DBBenchGRPOTrainer, micro_batch: dict[str, Any] | None = None) -> Iterator[None]:
-    """Set attributes of TRL's as it must see them to score a batch, or to compute a micro-batch's loss."""
+    """Set the attributes that TRL reads to score a batch, or to compute the loss of `micro_batch`."""
     own: dict[str, Any]
     args, of_args = trainer.args, {}
     if micro_batch is None:
         training = trainer.model.training
         own = {
-            # above 0, TRL scores the completions by its reference
+            # above 0, TRL scores the completions with its reference model
             "beta": 0.0 if args.kl_reference == "rollout" else args.beta,
             # TRL computes the ratio to the rollout's log-probabilities
             "use_vllm": training and args.rollout_correction != NO_CORRECTION,
         }
         if training and compares_with_rollout(args):
-            # TRL scores completions whose generation and steps are not aligned; here it would for nothing
+            # TRL would score the batch again if it is not aligned with updates; we take the rollout's values
             of_args = {"gradient_accumulation_steps": trainer._micro_steps}
     else:
         own = {"use_vllm": "importance_sampling_ratio" in micro_batch}

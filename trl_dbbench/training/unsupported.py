@@ -1,8 +1,8 @@
-"""Settings of TRL and transformers that rollouts cannot use: refused before anything is opened.
+"""Settings of TRL and transformers that rollouts cannot use, refused before anything is opened.
 
-A setting without effect is worse than an error. So each field of TRL's `GRPOConfig` works here as TRL says,
-or is in `REFUSED_SETTINGS` (its value in `REFUSED_VALUES`). `tests/training/test_unsupported.py` lists them
-all, so that a new version of TRL makes us decide.
+A setting silently without effect is worse than an error. So each field of TRL's `GRPOConfig` either works
+here as TRL documents it, or is in `REFUSED_SETTINGS` (single values in `REFUSED_VALUES`).
+`tests/training/test_unsupported.py` lists all fields, so that a new one of TRL's forces a decision.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trl_dbbench.utils.lookup import check_choice, unknown
 
 
 class Refusal(NamedTuple):
-    """Why something is refused, and what to do instead."""
+    """Reason for a refusal, and what to do instead."""
 
     why: str
     remedy: str = "Leave it out."
@@ -66,7 +66,7 @@ REFUSED_SETTINGS: dict[str, Refusal] = {
     "min_p": _CHOICE,
     "repetition_penalty": _CHOICE,
     "vllm_structured_outputs_regex": _CHOICE,
-    # where they come from
+    # which engine generates them
     "cache_implementation": _ENGINE,
     "use_transformers_paged": _ENGINE,
     "use_transformers_continuous_batching": _ENGINE,
@@ -143,13 +143,13 @@ REFUSED_VALUES: dict[str, dict[str, Refusal]] = {
         )
     },
 }
-"""Fields of `GRPOConfig` -> those of their values that cannot be taken, and why."""
+"""Fields of `GRPOConfig` -> values that are refused -> why."""
 
 VLLM_IN_PROCESS = (
     *("vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_tensor_parallel_size"),
     *("vllm_enable_sleep_mode", "vllm_model_impl"),
 )
-"""Settings of vLLM in this process."""
+"""Settings that only apply to vLLM in this process."""
 
 _MASK = "TRL would then train on the observations too, as if the model had written them"
 REFUSED_ARGUMENTS: dict[str, Refusal] = {
@@ -166,7 +166,7 @@ REFUSED_ARGUMENTS: dict[str, Refusal] = {
         "To generate elsewhere, set engine to the dotted path of a backend of your own.",
     ),
 }
-"""Arguments of `GRPOTrainer` that cannot be given -> why."""
+"""Arguments of `GRPOTrainer` that are refused -> why."""
 
 
 CHOICES_OF_TRL: dict[type, dict[str, tuple[object, ...]]] = {
@@ -186,7 +186,7 @@ CHOICES_OF_TRL: dict[type, dict[str, tuple[object, ...]]] = {
         "save_strategy": tuple(each.value for each in SaveStrategy),
     },
 }
-"""Settings of TRL and transformers that take one of a few values; TRL reads some only in the update."""
+"""Config class -> its settings with a fixed set of values. TRL checks some of them only in the update."""
 
 
 BY_EVALUATIONS = {
@@ -194,13 +194,13 @@ BY_EVALUATIONS = {
     "save_strategy": "best",
     "lr_scheduler_type": "reduce_lr_on_plateau",
 }
-"""Settings -> their value that needs evaluations during the training."""
+"""Settings -> the value that requires evaluations during training."""
 
 
 def check_values(args: Any, kind: type[TrainingArguments] | None = None) -> None:
-    """Raise ConfigError for a value that TRL or transformers would refuse late, or in words of their own.
+    """Raise ConfigError for a value that TRL or transformers would refuse late or with an unclear error.
 
-    `args` may be what a parser has read for the class `kind`.
+    `args` may be a parser's result for the config class `kind`.
     """
     for each in (kind or type(args)).__mro__:
         for name, allowed in CHOICES_OF_TRL.get(each, {}).items():
@@ -221,13 +221,13 @@ def check_values(args: Any, kind: type[TrainingArguments] | None = None) -> None
 
 
 def wants_bf16(args: Any) -> bool:
-    """Return whether settings ask for bfloat16, as TRL does where they say nothing."""
+    """Return whether settings ask for bfloat16, which is TRL's default."""
     asked = getattr(args, "bf16", None)
     return not getattr(args, "fp16", False) if asked is None else bool(asked)
 
 
 def check_precision(args: Any) -> None:
-    """Raise ConfigError where bf16 is asked for and no device computes in it."""
+    """Raise ConfigError if bf16 is asked for and no device supports it."""
     if not wants_bf16(args) or args.use_cpu or is_torch_bf16_gpu_available() or is_torch_xla_available():
         return
     if torch.accelerator.is_available():
@@ -239,9 +239,9 @@ def check_precision(args: Any) -> None:
 
 
 def use_new_names(args: Any) -> None:
-    """Move settings to the names that transformers has for them now.
+    """Copy settings to their new names in transformers.
 
-    It warns of the old ones, which are TRL's defaults.
+    transformers warns about the old names, which TRL still sets by default.
     """
     for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs"):
         new = name.replace("gradient", "activation")
@@ -250,7 +250,7 @@ def use_new_names(args: Any) -> None:
 
 
 def check_settings(args: GRPOConfig) -> None:
-    """Raise ConfigError for a setting that has no effect here or a wrong one."""
+    """Raise ConfigError for a setting that has no effect here, or a wrong effect."""
     for name, (why, remedy) in REFUSED_SETTINGS.items():
         value = attrgetter(name)(args)
         if value != default_of(name):
@@ -285,7 +285,7 @@ def check_settings(args: GRPOConfig) -> None:
 
 
 def check_vllm(args: Any) -> None:
-    """Raise ConfigError for settings of a vLLM that does not generate."""
+    """Raise ConfigError for vLLM's settings without vLLM, and for settings without effect on vLLM."""
     if args.use_vllm and engine_of(args) != "vllm":
         raise ConfigError(
             f"use_vllm: true and engine: {args.engine} name two engines; leave one of them out."
@@ -311,7 +311,7 @@ TRACKERS = {
     "trackio": ("trackio",),
     "mlflow": ("mlflow",),
 }
-"""Trackers of this package's extras, as `report_to` names them -> modules, one of which is needed."""
+"""Values of `report_to` that this package has extras for -> modules, one of which must be installed."""
 
 
 def check_trackers(report_to: str | list[str] | None) -> None:
@@ -329,7 +329,7 @@ def check_trackers(report_to: str | list[str] | None) -> None:
 
 @contextmanager
 def refused_by_trl() -> Iterator[None]:
-    """Make a ConfigError of what TRL raises for a setting, such as two rewards and three weights."""
+    """Turn TRL's ValueError for a setting, such as three weights for two rewards, into a ConfigError."""
     try:
         yield
     except ValueError as error:
@@ -337,15 +337,17 @@ def refused_by_trl() -> Iterator[None]:
 
 
 def default_of(setting: str) -> Any:
-    """What TRL sets a setting to; one of `REFUSED_SETTINGS` must be that."""
+    """Return TRL's default of a setting, which those in `REFUSED_SETTINGS` must keep."""
     owner, _, name = setting.rpartition(".")
     kind = AcceleratorConfig if owner else GRPOConfig
     return kind.__dataclass_fields__[name].default
 
 
 def check_positions(model: PreTrainedModel) -> None:
-    """Raise ConfigError for a model that learned a table of positions, as GPT-2: TRL pads prompts on the left
-    and does not tell it where they begin."""
+    """Raise ConfigError for a model with a table of learned positions, such as GPT-2.
+
+    TRL pads prompts on the left and passes no positions, so such a model would see shifted ones.
+    """
     if any(name.rpartition(".")[2] == "wpe" for name, _ in model.named_modules()):
         raise ConfigError(
             f"'{model.name_or_path}' has a table of learned positions (GPT-2, StarCoder), and TRL pads a "
@@ -362,9 +364,9 @@ def check_arguments(
     peft_config: PeftConfig | None,
     others: Mapping[str, Any],
 ) -> None:
-    """Raise ConfigError for an argument that the trainer cannot work with, before it loads a model.
+    """Raise ConfigError for an argument that the trainer does not support, before it loads a model.
 
-    `others` are handed on to TRL's trainer.
+    `others` are the arguments passed on to TRL's trainer.
     """
     if args.n_gpu > 1:
         raise ConfigError(
@@ -394,9 +396,9 @@ def check_arguments(
 
 
 def _class_of(name_or_path: str, args: GRPOConfig) -> type[PreTrainedModel] | None:
-    """Return the class that TRL will load this model as; `None` where only loading it can tell."""
+    """Return the class that TRL will load this model as; `None` if only loading it can tell."""
     kwargs = args.model_init_kwargs if isinstance(args.model_init_kwargs, dict) else {}
     known = {"trust_remote_code": args.trust_remote_code, "revision": kwargs.get("revision") or "main"}
-    with suppress(OSError, ValueError):  # loading it will fail too, and say more
+    with suppress(OSError, ValueError):  # loading it will fail too, with a better error
         return class_of(AutoConfig.from_pretrained(name_or_path, **known))
     return None
