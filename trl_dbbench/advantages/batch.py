@@ -1,6 +1,6 @@
 """The input of an advantage: a batch of episodes with their rewards, by turn and by token.
 
-Shapes: N episodes of all ranks, F reward functions, K turns at most, T tokens at most after a prompt.
+Shapes: N episodes over all ranks, F reward functions, at most K turns, at most T tokens after the prompt.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ NO_TURN = -1
 
 @dataclass(frozen=True)
 class AdvantageBatch:
-    """The sampled episodes of all ranks, in row order, on the CPU.
+    """Sampled episodes of all ranks, in row order, with tensors on the CPU.
 
     Attributes:
-        episodes: N of them.
-        rewards: (N, F), NaN if a function gave none or the environment failed.
+        episodes: the N episodes.
+        rewards: (N, F), NaN if a function gave no reward or the environment failed.
         weights: (F,), weights of the reward functions.
         groups: (N,), each episode's group number, from 0; a group shares one prompt.
         penalties: (N,), subtracted from the rewards, as by `kl_in_reward`; 0 for none.
@@ -46,7 +46,7 @@ class AdvantageBatch:
 
     @cached_property
     def scored(self) -> torch.Tensor:
-        """(N,): whether an episode has any reward."""
+        """(N,): True if an episode has any reward."""
         return ~self.rewards.isnan().all(dim=1)
 
     @cached_property
@@ -61,7 +61,7 @@ class AdvantageBatch:
 
     @cached_property
     def step_rewards(self) -> torch.Tensor:
-        """(N, K, F): each turn's step rewards; NaN elsewhere."""
+        """(N, K, F): each turn's step rewards; NaN without one."""
         names = list(self.episodes[0].rewards)
         rewards = torch.full((*self.has_turn.shape, len(names)), torch.nan)
         for n, episode in enumerate(self.episodes):
@@ -72,26 +72,26 @@ class AdvantageBatch:
 
     @cached_property
     def has_turn(self) -> torch.Tensor:
-        """(N, K): whether the episode has this turn."""
+        """(N, K): True if the episode has this turn."""
         lengths = torch.tensor([len(episode.turns) for episode in self.episodes])
         return torch.arange(int(lengths.max())) < lengths[:, None]
 
     @cached_property
     def steps(self) -> torch.Tensor:
-        """(N, K): weighted sum of each turn's rewards; NaN if no function gives one."""
+        """(N, K): weighted sum of each turn's step rewards; NaN if no function gives one."""
         total = (self.step_rewards * self.weights).nansum(dim=2)
         return total.masked_fill(self.step_rewards.isnan().all(dim=2), torch.nan)
 
     @cached_property
     def outcomes(self) -> torch.Tensor:
-        """(N,): `weighted`, restricted to functions that reward the whole episode."""
+        """(N,): `weighted`, over only those functions that reward the episode as a whole."""
         whole = self.step_rewards.isnan().all(dim=1)  # (N, F)
         total = (self.rewards * whole * self.weights).nansum(dim=1) - self.penalties
         return total.masked_fill(self.scored.logical_not(), torch.nan)
 
     @cached_property
     def turn_rewards(self) -> torch.Tensor:
-        """(N, K): `steps`, plus the outcome at the last turn; 0 without either. NaN at the last turn of an
+        """(N, K): `steps`, plus `outcomes` at the last turn; 0 without either. NaN at the last turn of an
         episode without any reward."""
         rewards = self.steps.nan_to_num()
         last = self.has_turn.sum(dim=1) - 1
@@ -100,7 +100,7 @@ class AdvantageBatch:
         return rewards
 
     def returns(self, gamma: float = 1.0) -> torch.Tensor:
-        """(N, K): discounted return from each turn: sum over j >= k of gamma^(j-k) times `turn_rewards` j.
+        """(N, K): discounted return from each turn k: sum over j >= k of gamma^(j-k) times `turn_rewards` j.
 
         NaN for missing turns and for episodes without any reward.
         """
@@ -117,7 +117,7 @@ class AdvantageBatch:
         return self.at_last_tokens(self.turn_rewards)
 
     def noted(self, of_tokens: Sequence[Sequence[float] | None]) -> torch.Tensor:
-        """(N, T): N lists of values, each as long as its episode's mask or `None`, padded with 0."""
+        """(N, T): N lists of values per token, or `None`, padded with 0."""
         rows = torch.zeros(self.mask.shape)
         for row, values in zip(rows, of_tokens, strict=True):
             row[: len(values or ())] = torch.tensor(values or [])
@@ -142,13 +142,13 @@ NEEDS: dict[Need, str] = {
     "step_rewards": "goes by each turn's reward, and no reward function gives one; add one that does to "
     "reward_funcs, such as executes or state_progress",
 }
-"""Requirement of an advantage -> the message if it is not met."""
+"""Requirement of an advantage -> error message if it is not met."""
 
 C = TypeVar("C", bound=Callable)
 
 
 def needs(*what: Need) -> Callable[[C], C]:
-    """Mark the requirements of an advantage: `groups` of at least two samples per prompt, `step_rewards`."""
+    """Declare an advantage's requirements: `groups` of at least two samples per prompt, `step_rewards`."""
 
     def mark(function: C) -> C:
         function.needs = frozenset(what)  # type: ignore[attr-defined]

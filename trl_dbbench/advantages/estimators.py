@@ -1,8 +1,8 @@
 """Advantages computed from a batch's rewards alone, as pure functions.
 
 - An episode without any reward (NaN: its environment failed) is left out of all statistics. Its own
-  advantage is NaN, which stands for 0.
-- A group with equal rewards, or with one episode left, gives exactly 0.
+  advantage is NaN, which counts as 0.
+- A group with equal rewards, or with only one episode left, gets exactly 0.
 - Standard deviations divide by n - 1.
 
 `docs/credit.md` compares them.
@@ -19,17 +19,17 @@ import torch
 from trl_dbbench.advantages.batch import AdvantageBatch, needs
 
 EPSILON = 1e-6
-"""Added to standard deviations. TRL's own is 1e-4."""
+"""Constant added to standard deviations. TRL's own is 1e-4."""
 
 
 def in_groups(
     values: torch.Tensor, groups: torch.Tensor, of_group: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
-    """Return what `of_group` makes of each group's values; 0 where they are equal.
+    """Return `of_group` applied to each group's values; 0 in groups whose values are equal.
 
     Args:
         values: (N,); NaN is left out and stays NaN.
-        groups: (N,), any numbers.
+        groups: (N,), group numbers.
     """
     result = torch.full_like(values, torch.nan)
     for rows in places_of_groups(values, groups):
@@ -44,16 +44,16 @@ def normalised(values: torch.Tensor, groups: torch.Tensor, epsilon: float = EPSI
 
 
 def normalised_columns(values: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
-    """Return (N, L) values, each column `normalised` on its own."""
+    """Return (N, L) values, each column `normalised` separately."""
     columns = [normalised(column, groups) for column in values.unbind(dim=1)]
     return torch.stack(columns, dim=1) if columns else values
 
 
 @needs("groups")
 def grpo(batch: AdvantageBatch) -> torch.Tensor:
-    """(r - mean) / (std + 1e-4) in each group, as TRL computes it (Shao et al., 2024, DeepSeekMath).
+    """Return (r - mean) / (std + 1e-4) in each group, as TRL computes it (Shao et al., 2024, DeepSeekMath).
 
-    TRL's own result has the same name; this function is for rewards that TRL has not seen.
+    `advantage: grpo` is TRL's own result; this function is for rewards that TRL has not seen.
     """
     return normalised(batch.weighted, batch.groups, epsilon=1e-4)
 
@@ -76,9 +76,9 @@ def reinforce_pp(batch: AdvantageBatch) -> torch.Tensor:
 
 @needs("groups")
 def weighted(batch: AdvantageBatch) -> torch.Tensor:
-    """w (r - mean) / (std + eps), w = 0.5 + 0.5 (r - min) / (max - min) (RewardSQL).
+    """Return w (r - mean) / (std + eps), w = 0.5 + 0.5 (r - min) / (max - min) (RewardSQL).
 
-    The best episode weighs twice as much as the worst; the sum is not 0.
+    The best episode weighs twice as much as the worst, so a group's sum is not 0.
     """
     weights = in_groups(
         batch.weighted, batch.groups, lambda own: 0.5 + 0.5 * (own - own.min()) / (own.max() - own.min())
@@ -89,15 +89,16 @@ def weighted(batch: AdvantageBatch) -> torch.Tensor:
 @needs("groups", "step_rewards")
 @dataclass(frozen=True)
 class ProcessAvgUnique:
-    """Each turn's reward x, signed and scaled by its episode's standing in the group (RewardSQL).
+    """Each turn's step reward x, signed and scaled by its episode's advantage A in the group (RewardSQL).
 
     u is the mean of an episode's distinct nonzero step rewards, or 0; A = (u - mean) / (std + eps) in the
     group. If A > 0, a turn gets A (x - 1) for x > 1 and A x otherwise; if A <= 0, it gets A (1 - x), so that
-    a reward above 1 turns a negative A around. Turns without a reward get 0. Rewards for whole episodes do
+    a reward above 1 makes a negative A positive. Turns without a reward get 0. Rewards for whole episodes do
     not count.
 
     Args:
-        step_spread: `last_token` (as in RewardSQL) or `turn`: which sampled tokens of a turn get it.
+        step_spread: sampled tokens of a turn that get its value: `last_token` (as in RewardSQL), or `turn`
+            for all.
     """
 
     step_spread: Literal["last_token", "turn"] = "last_token"
@@ -115,10 +116,10 @@ class ProcessAvgUnique:
 
 @needs("groups")
 def token_wise(batch: AdvantageBatch) -> torch.Tensor:
-    """Return token rewards, normalised at each place over the group's episodes (RewardSQL).
+    """Return token rewards, normalised at each position over the group's episodes (RewardSQL).
 
-    Token rewards are `AdvantageBatch.token_rewards`. Places count from the first token after the prompt; a
-    place where fewer than two episodes sampled a token gets 0.
+    Token rewards are `AdvantageBatch.token_rewards`. Positions count from the first token after the prompt; a
+    position where fewer than two episodes sampled a token gets 0.
     """
     rewards = batch.token_rewards()  # (N, T)
     sampled = (batch.mask == 1) & batch.scored[:, None]
@@ -142,7 +143,7 @@ class TurnReturns:
 
 
 def places_of_groups(values: torch.Tensor, groups: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield, for each group, the places of its values that are not NaN, if there are any."""
+    """Yield, for each group, the indices of its values that are not NaN, if it has any."""
     for group in groups.unique():
         rows = ((groups == group) & ~values.isnan()).nonzero().flatten()
         if len(rows):

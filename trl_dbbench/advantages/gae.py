@@ -1,4 +1,4 @@
-"""Generalised advantage estimation (Schulman et al., 2016) over an agent's sampled tokens."""
+"""Generalised advantage estimation (Schulman et al., 2016) over the agent's sampled tokens."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def gae(
     """Return the advantage of each sampled token.
 
     Over a row's sampled tokens 0, ..., n: delta_t = r_t + gamma V_(t+1) - V_t with V_(n+1) = 0, and
-    A_t = sum over l >= 0 of (gamma lam)^l delta_(t+l). Observations are skipped: the tokens before and after
-    one are neighbours.
+    A_t = sum over l >= 0 of (gamma lam)^l delta_(t+l). Observations are skipped: the sampled tokens before
+    and after one are neighbours.
 
     Args:
         rewards: (N, T), reward for sampling the token.
@@ -41,15 +41,15 @@ def gae(
 
 
 class GAE:
-    """PPO's advantages, from a critic's `Episode.token_values`.
+    """PPO's advantages, from the critic's values in `Episode.token_values`.
 
-    After a call, `returns` (N, T) are the critic's targets: advantages before whitening, plus values.
-    `values` (N, T) are its predictions, and `sampled` (N, T) says which count.
+    After a call, `returns` (N, T) holds the critic's targets, advantages before whitening plus values;
+    `values` (N, T) its predictions; and `sampled` (N, T) a mask of the tokens that count.
 
     Args:
         gamma: discount per sampled token, 0 to 1.
-        lam: 0 to 1; 1 uses the final return, less trusts the critic more (less variance, more bias).
-        whiten: whether advantages get mean 0 and standard deviation 1 over all ranks' sampled tokens.
+        lam: 0 to 1. 1 uses the final return; lower values trust the critic more (less variance, more bias).
+        whiten: whether to give advantages mean 0 and standard deviation 1 over all ranks' sampled tokens.
     """
 
     def __init__(self, gamma: float = 1.0, lam: float = 1.0, whiten: bool = True):
@@ -75,8 +75,10 @@ class GAE:
 
 
 def whitened(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return (N, T) values with mean 0 and standard deviation 1 where `mask` is set, or 0 if all are equal; 0
-    elsewhere."""
+    """Return (N, T) values whitened to mean 0 and standard deviation 1 where `mask` is set; 0 elsewhere.
+
+    If all values are equal, the result is 0.
+    """
     result = torch.zeros_like(values)
     result[mask] = normalised(values[mask], torch.zeros(int(mask.sum())))
     return result

@@ -1,4 +1,4 @@
-"""Weights outside TRL's optimizer: a critic's, or a second adapter's."""
+"""Gradients of weights that TRL does not train: a critic's, or a second adapter's."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ def reduce_gradients(
     reduction: Literal["sum", "mean"],
     max_norm: float,
 ) -> None:
-    """Replace gradients by their sum or mean over all ranks, clipped together to `max_norm`; 0 clips nothing.
-    All ranks must call it."""
+    """Replace gradients by their sum or mean over all ranks, then clip their joint norm to `max_norm`.
+
+    A `max_norm` of 0 clips nothing. All ranks must call it.
+    """
     for weight in weights:
         own = torch.zeros_like(weight) if weight.grad is None else weight.grad
         weight.grad = accelerator.reduce(own, reduction=reduction)
@@ -27,7 +29,7 @@ def reduce_gradients(
 
 
 def check_whole_weights(trainer: Any, what: str) -> None:
-    """Raise ConfigError for what needs all weights if each rank has only a part of them."""
+    """Raise ConfigError, saying that `what` needs all weights on each rank, under FSDP or DeepSpeed."""
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         raise ConfigError(
             f"{what} needs all weights on each rank, and FSDP and DeepSpeed divide them. Start with "

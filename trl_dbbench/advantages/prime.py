@@ -1,15 +1,16 @@
 """PRIME (Cui et al., 2025): process rewards without step labels, from a model trained on outcomes.
 
-pi_phi is a second adapter on the policy's base, pi_ref the base alone. A sampled token's reward is
+pi_phi is a second adapter on the policy's base model, pi_ref is that base model alone. The reward of a
+sampled token is
 
     r_t = beta * log(pi_phi(token) / pi_ref(token)),
 
-and their sum over an episode is the logit of the episode being right. After a batch's rewards are computed,
-pi_phi makes one step of cross-entropy on it. Groups that are all right or all wrong train it too; episodes
-whose environment failed do not.
+and the sum over an episode is the logit of the probability that the episode is right. After a batch's token
+rewards are computed, pi_phi is trained on the batch for one step, with cross-entropy. Groups that are all
+right or all wrong train it too; episodes whose environment failed do not.
 
-The second adapter is in the model only meanwhile. Otherwise its weights are kept here on the CPU, so that
-they are never saved, evaluated, served or seen by the policy's optimizer.
+The second adapter is in the model only during this. At other times its weights are kept here on the CPU, so
+that they are never part of the saved model, evaluated, served or seen by the policy's optimizer.
 
 Logged:
 
@@ -42,18 +43,19 @@ ADAPTER = "prime"
 
 @needs("groups")
 class Prime:
-    """Returns of outcomes and implicit process rewards, each minus the mean of the group's others.
+    """Returns of outcomes and of implicit process rewards, each minus the mean over the group's others.
 
     A_t = (R - mean of the others' R) + sum over s >= t of (r_s - mean of the others' mean r)
 
-    R is an episode's weighted reward; t and s count its sampled tokens. The last episode left of a group gets
-    0.
+    R is an episode's weighted reward; t and s count its sampled tokens. An episode that is the only one left
+    in its group gets 0.
 
     Args:
         beta: scale of the implicit rewards.
-        learning_rate: pi_phi's, for AdamW without weight decay; gradients are clipped to `max_grad_norm`.
+        learning_rate: learning rate of pi_phi, for AdamW without weight decay; gradients are clipped to
+            `max_grad_norm`.
         by: `token`, or `turn`: rewards are summed per turn, t and s count turns, and all tokens of a turn get
-            the same.
+            the same advantage.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class Prime:
         self._optimizer: dict[str, Any] = {}
 
     def check(self, trainer: Any) -> None:
-        """Raise ConfigError where there can be no second adapter."""
+        """Raise ConfigError if the trainer's model cannot have a second LoRA adapter."""
         config = getattr(trainer.model, "active_peft_config", None)
         if config is None or config.peft_type != PeftType.LORA:
             raise ConfigError(
@@ -104,7 +106,7 @@ class Prime:
     def _rewards(
         self, trainer: Any, model: PeftModel, rows: Sequence[Episode]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return beta times the log ratio, and the mask of sampled tokens, both (n, T)."""
+        """Return beta times the log ratio of each token, and the mask of sampled tokens, both (n, T)."""
         prompts = _padded([each.prompt_ids for each in rows], "left")
         completions = _padded([each.completion_ids for each in rows], "right")
         device, width = trainer.accelerator.device, completions[0].shape[1]
@@ -117,11 +119,11 @@ class Prime:
 
     @contextmanager
     def _model(self, trainer: Any) -> Iterator[tuple[PeftModel, torch.optim.Optimizer]]:
-        """Give the model with pi_phi as its active adapter; its weights are kept when the block ends."""
+        """Yield the model with pi_phi as its active adapter, and pi_phi's optimizer; store both states."""
         model = trainer.accelerator.unwrap_model(trainer.model)
         device = trainer.accelerator.device
         with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
-            torch.manual_seed(trainer.args.seed)  # alike on all ranks
+            torch.manual_seed(trainer.args.seed)  # equal on all ranks
             model.add_adapter(ADAPTER, _config(model))
         try:
             if self._adapter:
@@ -134,7 +136,7 @@ class Prime:
                 )
                 if self._optimizer:
                     optimizer.load_state_dict(self._optimizer)
-                    optimizer.param_groups[0]["lr"] = self.learning_rate  # a resumed run may have another
+                    optimizer.param_groups[0]["lr"] = self.learning_rate  # a resumed run may set another
                 yield model, optimizer
             weights = get_peft_model_state_dict(model, adapter_name=ADAPTER, save_embedding_layers=False)
             self._adapter = {name: weight.detach().cpu() for name, weight in weights.items()}
@@ -165,13 +167,14 @@ class Prime:
 def implicit_returns(
     rewards: torch.Tensor, counted: torch.Tensor, groups: torch.Tensor, known: torch.Tensor
 ) -> torch.Tensor:
-    """Return the sum of rewards from each place on, each minus the mean reward of the group's other rows.
+    """Return, from each position on, the sum of rewards minus the mean reward of the group's other rows.
 
     Args:
         rewards: (N, L), of tokens or turns.
-        counted: (N, L), which places exist.
-        groups: (N,).
-        known: (N,), which rows count; others get 0, as does the last row left of a group.
+        counted: (N, L), mask of the positions that exist.
+        groups: (N,), group numbers.
+        known: (N,), mask of the rows that count; others get 0, as does a row that is the only one left in
+            its group.
 
     Returns:
         (N, L), 0 where `counted` is 0.
@@ -187,7 +190,7 @@ def implicit_returns(
 
 
 def _config(model: PeftModel) -> Any:
-    """Copy the policy's adapter config: zero-initialised, without dropout, biases or whole modules."""
+    """Copy the policy's adapter config, but zero-initialised, without dropout, biases or whole modules."""
     config = deepcopy(model.active_peft_config)
     config.lora_dropout, config.init_lora_weights = 0.0, True
     config.bias, config.modules_to_save, config.trainable_token_indices = "none", None, None

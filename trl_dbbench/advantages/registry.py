@@ -1,16 +1,16 @@
-"""Advantages by name: `advantage: NAME` in a YAML, or a function of your own (`docs/extending.md` has two).
+"""Advantages by name: `advantage: NAME` in YAML, or a function of your own (`docs/extending.md` has two).
 
-`grpo` is TRL's own, unchanged. Others replace it before anything is recorded, so `episodes.jsonl`, TRL's logs
-and the report show the values that were trained. `advantage_args` become keyword arguments.
+`grpo` is TRL's own, unchanged. The others replace it before anything is recorded, so `episodes.jsonl`, TRL's
+logs and the report show the values used in training. `advantage_args` become keyword arguments.
 
-An advantage with preparation or memory is a class. `advantage_args` go to its constructor; its objects are
-called with each batch. They may have:
+An advantage with preparation or state is a class. `advantage_args` go to its constructor, and its instance is
+called with each batch. It may have the methods:
 
 ```python
 class Mine:
-    def check(self, trainer) -> None: ...      # once: raises ConfigError for a trainer that cannot have it
+    def check(self, trainer) -> None: ...      # called once: raises ConfigError for an unsuitable trainer
     def prepare(self, trainer, episodes: list[Episode]) -> None: ...  # on each rank, with its own episodes
-    def state_dict(self) -> dict: ...          # alike on all ranks; saved with each checkpoint
+    def state_dict(self) -> dict: ...          # equal on all ranks; saved with each checkpoint
     def load_state_dict(self, state) -> None: ...
 ```
 
@@ -47,7 +47,7 @@ from trl_dbbench.utils.lookup import check_choice, look_up
 from trl_dbbench.utils.settings import check_number
 
 AdvantageFunction = Callable[[AdvantageBatch], torch.Tensor]
-"""Returns (N,), a value for each episode, or (N, T), one for each token; NaN and infinity count as 0."""
+"""Function that returns (N,), a value per episode, or (N, T), one per token; NaN and infinity count as 0."""
 
 ADVANTAGES: dict[str, Callable | None] = {
     "grpo": None,
@@ -64,7 +64,7 @@ ADVANTAGES: dict[str, Callable | None] = {
     "gae": GAE,
     "prime": Prime,
 }
-"""Functions, and classes whose objects are such functions, by name.
+"""Advantage functions, and classes whose instances are such functions, by name.
 
 `None` keeps TRL's result: rewards minus their group's mean, divided by its standard deviation if
 `scale_rewards` says so (Shao et al., 2024, DeepSeekMath).
@@ -72,9 +72,9 @@ ADVANTAGES: dict[str, Callable | None] = {
 
 
 def get_advantage(name: str, arguments: dict[str, Any] | str | None = None) -> AdvantageFunction | None:
-    """Return the function of that name, or at that dotted path, with these arguments; `None` for TRL's own.
+    """Return the advantage function of that name or dotted path, with its arguments; `None` for TRL's own.
 
-    Raise ConfigError if there is none, or it does not take these arguments.
+    Raise ConfigError if there is none, or if it does not take these arguments.
     """
     found = look_up("advantage", name, ADVANTAGES)
     arguments = arguments or {}
@@ -103,7 +103,7 @@ def get_advantage(name: str, arguments: dict[str, Any] | str | None = None) -> A
 
 
 def _check_arguments(found: Callable, arguments: dict[str, Any]) -> None:
-    """Raise ConfigError for a value that is not of its parameter's type, or outside the range of its name."""
+    """Raise ConfigError for a value of the wrong type for its parameter, or out of range for its name."""
     kinds = get_type_hints(found.__init__ if inspect.isclass(found) else found)
     for name, value in arguments.items():
         kind, setting = kinds[name], f"advantage_args.{name}"
@@ -116,7 +116,7 @@ def _check_arguments(found: Callable, arguments: dict[str, Any]) -> None:
 
 
 def needs_of(function: AdvantageFunction | None) -> frozenset[Need]:
-    """Return the requirements set by `needs`; TRL's own needs groups."""
+    """Return the requirements declared with `needs`; TRL's own advantage needs groups."""
     if function is None:
         return frozenset({"groups"})
     return getattr(function.func if isinstance(function, partial) else function, "needs", frozenset())
@@ -131,7 +131,7 @@ def check_needs(name: str, function: AdvantageFunction | None, missing: Need) ->
 def compute(name: str, function: AdvantageFunction, batch: AdvantageBatch) -> torch.Tensor:
     """Return an advantage function's result, (N,) or (N, T), fp32; raise ConfigError for another shape.
 
-    It is 0 for failed environments and on tokens that were not sampled.
+    It is 0 for episodes whose environment failed, and on tokens that were not sampled.
     """
     given = function(batch)
     values: torch.Tensor | None = None
@@ -155,8 +155,8 @@ def note(episodes: Sequence[Episode], values: torch.Tensor) -> list[float]:
     """Record advantages in the episodes; return one value per episode.
 
     Args:
-        values: (N,) or (N, T). For (N, T), episodes and turns get means over their sampled tokens; turns only
-            if they differ.
+        values: (N,) or (N, T). With (N, T), episodes and turns get the mean over their sampled tokens; turns
+            get one only if an episode's turns differ.
     """
     for episode, value in zip(episodes, values, strict=True):
         if value.dim() == 0:

@@ -1,4 +1,4 @@
-"""REINFORCE (Williams, 1992): an episode's reward, or that minus a running mean."""
+"""REINFORCE (Williams, 1992): an episode's reward, or the reward minus a running mean."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from trl_dbbench.advantages.batch import AdvantageBatch
 
 
 class Reinforce:
-    """The reward of an episode; works with one sample per prompt.
+    """Reward of an episode as its advantage; works with one sample per prompt.
 
     Args:
-        baseline: `none`, or `running`: subtracts the mean reward of all episodes before this batch.
+        baseline: `none`, or `running` to subtract the mean reward of all episodes before this batch.
     """
 
     def __init__(self, baseline: Literal["none", "running"] = "none"):

@@ -1,4 +1,4 @@
-"""Credit by database state: turns that start from the same tables are compared."""
+"""Credit by database state: turns that start from the same tables are compared with each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trl_dbbench.grading.states import state_digest
 
 
 class _ByStates:
-    """Compares turns that start from the same tables."""
+    """Base of advantages that compare turns starting from the same tables."""
 
     def prepare(self, trainer: Any, episodes: Sequence[Episode]) -> None:
         """Record a digest of the tables before each turn."""
@@ -26,14 +26,14 @@ class _ByStates:
 
 @needs("groups")
 class StateGroups(_ByStates):
-    """GiGPO (Feng et al., 2025, "Group-in-Group Policy Optimization") with the tables as the anchor.
+    """GiGPO (Feng et al., 2025, "Group-in-Group Policy Optimization") with the tables as the anchor state.
 
     A turn's advantage is its episode's reward normalised in the group, plus `omega` times the turn's return,
-    normalised over the group's turns that start from the same tables after the same observations. Statements
-    are executed again once to find the tables between them.
+    normalised over the group's turns that start from the same tables after the same observations. An
+    episode's statements are executed once more to find the tables between them.
 
     Args:
-        omega: weight of the turn's own part, 0 or more.
+        omega: weight of the turn's return, 0 or more.
         gamma: discount per turn, 0 to 1.
     """
 
@@ -50,16 +50,16 @@ class StateGroups(_ByStates):
 
 @needs("groups")
 class StateTree(_ByStates):
-    """A turn's advantage is its reward plus V(after it) - V(before it), with V from the group's own episodes.
+    """Turn advantages: a turn's reward plus V(after it) - V(before it), with V from the group's own episodes.
 
-    VinePPO (Kazemnejad et al., 2024) without continuations. A group's episodes form a tree whose nodes are
-    those of `StateGroups`: the same tables after the same observations. V of a node is the mean return from
-    there over the episodes through it. Advantages are in units of the standard deviation of the group's
-    rewards; an episode's turns add up to its `grpo` advantage.
+    This is VinePPO (Kazemnejad et al., 2024) without continuations. A group's episodes form a tree with the
+    nodes of `StateGroups`: the same tables after the same observations. V of a node is the mean return from
+    it, over the episodes through it. Advantages are in units of the standard deviation of the group's
+    rewards; those of an episode's turns add up to its `grpo` advantage.
 
     Args:
-        lam: 0 to 1, as in GAE (Schulman et al., 2016). 0: only the turn's own difference; 1: the return minus
-            V of the node.
+        lam: 0 to 1, as in GAE (Schulman et al., 2016). 0 uses only the turn's own difference; 1 uses the
+            return minus V of the node.
     """
 
     def __init__(self, lam: float = 0.0):
@@ -77,9 +77,10 @@ class StateTree(_ByStates):
 
 
 def _numbers_of_states(batch: AdvantageBatch) -> torch.Tensor:
-    """(N, K): equal for turns of a group that start from the same tables after the same observations.
+    """Return (N, K), equal for turns of a group that start from the same tables after the same observations.
 
-    First turns always do, also those of episodes that ended the server, whose tables are not known.
+    First turns of a group are always equal, even for an episode that ended the database server, whose
+    tables are unknown.
     """
     numbers = torch.zeros(batch.has_turn.shape, dtype=torch.long)
     known: dict[Hashable, int] = {}

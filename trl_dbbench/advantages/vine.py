@@ -1,4 +1,4 @@
-"""Credit by continuations: an episode is played on from its middle, on the real tables."""
+"""Credit by continuations: episodes are continued from their middle, on real tables."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ from trl_dbbench.utils.ranks import Ranks, together
 class Vine:
     """VinePPO (Kazemnejad et al., 2024): a turn's advantage is V(after it) - V(before it).
 
-    V before a turn is the mean reward of fresh continuations: the episode's statements are executed again on
+    V before a turn is the mean reward of new continuations: the episode's earlier statements are executed on
     fresh tables, and the policy continues from the same tokens. V before the first turn is the group's mean
-    reward, V after the last the episode's own. A group with equal rewards gets advantage 0 and plays nothing.
+    reward, V after the last turn the episode's own. A group with equal rewards gets advantage 0, and no
+    continuations are played for it.
 
-    If no continuation from a turn could be played, it and the turn before share their change equally.
+    If no continuation from a turn could be played, this turn and the one before share their change in V
+    equally.
 
     Args:
-        continuations: number per turn, for each turn but the first.
+        continuations: number of continuations per turn, for each turn but the first.
     """
 
     def __init__(self, continuations: int = 4):
         self.continuations = continuations
 
     def prepare(self, trainer: Any, episodes: Sequence[Episode]) -> None:
-        """Play the continuations, and record values and tokens in the episodes."""
+        """Play the continuations, and record their values and token counts in the episodes."""
         places = [
             (episode, number)
             for episode, mixed in zip(episodes, _mixed(trainer), strict=True)
@@ -77,7 +79,7 @@ class Vine:
 def differences(values: Sequence[float | None]) -> list[float]:
     """Return V(k + 1) - V(k) for each k; turns around an unknown V share the difference equally.
 
-    Of the K + 1 values, the first and the last must be known.
+    The first and the last of the K + 1 values must be known.
     """
     known = [place for place, value in enumerate(values) if value is not None]
     changes = list[float]()
@@ -88,7 +90,7 @@ def differences(values: Sequence[float | None]) -> list[float]:
 
 
 def _mixed(trainer: Any) -> list[bool]:
-    """Return, for each of this rank's rows, whether it has a reward and those of its group differ."""
+    """Return, for each of this rank's rows, whether it has a reward and its group's rewards differ."""
     groups = torch.arange(len(trainer.rewards)) // trainer.num_generations
     total = AdvantageBatch([], trainer.rewards.cpu(), trainer.reward_weights.cpu(), groups).weighted
     return Ranks().own(in_groups(total, groups, torch.ones_like) == 1).tolist()
@@ -101,7 +103,7 @@ def _worth(trainer: Any, episodes: Sequence[Episode]) -> list[float | None]:
     """
     by_prompt = {tuple(row["episode"].prompt_ids): row for row in trainer.batch.rows}
     rows = [by_prompt[tuple(each.prompt_ids)] for each in episodes]
-    # what TRL gives: the rows' columns, without these
+    # TRL passes the rows' columns, without these
     columns = set(trainer.batch.rows[0]) - {"prompt", "completion", "completion_ids"}
     given: dict[str, Any] = {name: [row[name] for row in rows] for name in columns} | {
         "episode": episodes,
@@ -110,10 +112,10 @@ def _worth(trainer: Any, episodes: Sequence[Episode]) -> list[float | None]:
         "completion_ids": [each.completion_ids for each in episodes],
         "task": [each.task.to_json() for each in episodes],
         "trainer_state": trainer.state,
-        # TRL's table and means are of the episodes that are trained
+        # TRL's table and means are for the trained episodes only
         **dict.fromkeys(("log_extra", "log_metric"), lambda *_, **__: None),
     }
-    total: list[float | None] = [None] * len(episodes)  # as long as no function has an opinion
+    total: list[float | None] = [None] * len(episodes)  # stays `None` if no function gives a reward
     for function, weight in zip(trainer.reward_funcs, trainer.reward_weights.tolist(), strict=True):
         if not isinstance(function, StepRewards):
             raise ConfigError(
@@ -130,7 +132,7 @@ def _worth(trainer: Any, episodes: Sequence[Episode]) -> list[float | None]:
 
 
 def _sampling(episode: Episode, number: int, k: int) -> Sampling:
-    """Return the episode's sampling with another stream of random numbers."""
+    """Return the episode's sampling with a new seed, for continuation `k` from a turn."""
     own = episode.sampling
     seed = np.random.SeedSequence((own.seed, number, k + 1)).generate_state(1)[0]
     return Sampling(own.temperature, own.top_p, own.top_k, seed=int(seed))
