@@ -1,4 +1,4 @@
-"""The input of an advantage: a batch of episodes with their rewards, by turn and by token.
+"""Input of an advantage: a batch of episodes with their rewards, by turn and by token.
 
 Shapes: N episodes over all ranks, F reward functions, at most K turns, at most T tokens after the prompt.
 """

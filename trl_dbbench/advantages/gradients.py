@@ -1,4 +1,4 @@
-"""Gradients of weights that TRL does not train: a critic's, or a second adapter's."""
+"""Gradients of weights beside the policy's: a critic's, or a second adapter's."""
 
 from __future__ import annotations
 
