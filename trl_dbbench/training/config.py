@@ -335,9 +335,9 @@ class DBBenchGRPOConfig(GRPOConfig):
         self.lr_scheduler_kwargs = {**kwargs, "mode": mode}
 
     def _check_fields(self) -> None:
-        """Raise ConfigError for a setting that is not one of its choices, or that is empty, such as
-        `few_shot:` in a YAML, and must not be. Turn a single string into a list where a list is expected, as
-        the command line does."""
+        """Raise ConfigError for a value that is not among its setting's choices, and for an empty one where a
+        value is needed, such as `few_shot:` in a YAML. Turn a single string into a list where a list is
+        expected, as the command line does."""
         types = written_types(type(self))
         for each in fields(self):
             value = getattr(self, each.name)

@@ -1,4 +1,4 @@
-"""The README.md of a trained model: its base, its training and its accuracy.
+"""README.md of a trained model: its base model, its training and its accuracy.
 
 Versions and citations come from TRL's draft; the rest of the draft is about chatting with a model of the hub.
 """

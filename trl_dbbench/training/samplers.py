@@ -1,4 +1,4 @@
-"""The order in which tasks are trained on.
+"""Order in which tasks are trained on.
 
 TRL's `RepeatSampler` decides which task comes next, and repeats its row for the samples of a group. Here an
 order lists the row at each place of an epoch, and TRL's sampler, with shuffling off, walks over the places.

@@ -521,8 +521,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     def _note_ahead(self, episodes: Sequence[Episode], waited: float) -> None:
         """Logged, with `rollouts_ahead`:
 
-        - `ahead/staleness`: number of updates by which the weights that sampled a token are behind those that
-          its training starts with, averaged over a batch's tokens.
+        - `ahead/staleness`: updates between the weights that sampled a token and those that its training
+          starts with, averaged over a batch's tokens.
         - `ahead/waited_seconds`: seconds that the training waited for a batch that was still being played.
         """
         own = torch.tensor([*staleness(episodes, self.state.global_step), waited])

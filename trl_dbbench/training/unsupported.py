@@ -73,7 +73,7 @@ REFUSED_SETTINGS: dict[str, Refusal] = {
     "transformers_continuous_batching_config": _ENGINE,
     "vllm_importance_sampling_correction": _CORRECTION,
     "vllm_importance_sampling_mode": _CORRECTION,
-    "vllm_importance_sampling_cap": _CORRECTION,  # before what TRL copies it to
+    "vllm_importance_sampling_cap": _CORRECTION,  # checked before clip_max, to which TRL copies it
     # how long an episode is
     "max_tool_calling_iterations": Refusal(
         "has no effect on DB-Bench rollouts", "Set max_turns, the turns of an episode at most."
