@@ -129,7 +129,7 @@ def _diversity(group: Sequence[EpisodeRecord]) -> float | None:
 class Alarm:
     """Warning, with advice, about a logged metric above (or `below`) the threshold named by `setting`.
 
-    It is off if `unless(args)` is true: such a config moves the metric past the threshold by itself.
+    It is off if `unless(args)` is true: with such a config the value is no sign of a problem.
     """
 
     metric: str
@@ -210,7 +210,7 @@ class AlarmCallback(TrainerCallback):
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         for alarm in ALARMS:
             if (logs or {}).get(alarm.metric) is None or alarm.unless(args):
-                continue  # an evaluation's log, no value, or one that the config explains
+                continue  # an evaluation's log, no value, or no problem with this config
             logged = (e[alarm.metric] for e in reversed(state.log_history) if e.get(alarm.metric) is not None)
             self._judge(alarm, list(islice(logged, args.alarm_window)), args, state)
 
