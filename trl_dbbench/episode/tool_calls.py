@@ -134,7 +134,9 @@ def has_header(text: str) -> bool:
 
 def has_thought(text: str) -> bool:
     """Return whether a turn has more than `after_thoughts` returns: a thought, perhaps an empty one."""
-    return text.count(_MESSAGE_START) > 1 if has_header(text) else after_thoughts(text).strip() != text.strip()
+    if has_header(text):
+        return text.count(_MESSAGE_START) > 1
+    return after_thoughts(text).strip() != text.strip()
 
 
 def well_formed(text: str) -> str:
