@@ -14,7 +14,9 @@ from trl_dbbench.cli import options as opt
 from trl_dbbench.database import database_for, open_database
 from trl_dbbench.database.open import Spec
 from trl_dbbench.database.server.connections import redacted
+from trl_dbbench.episode.judge import Judge
 from trl_dbbench.errors import ConfigError, EngineError
+from trl_dbbench.runs.journal import Journal, kept, open_journal
 from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.utils.files import check_folder, check_outputs, write_json
 
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from trl_dbbench.evaluation.compare.arms import Arm
     from trl_dbbench.evaluation.evaluate import Evaluation
     from trl_dbbench.integrations.endpoints.evaluate import EndpointEvaluation
-    from trl_dbbench.runs.journal import Journal
     from trl_dbbench.runs.trained import Trained
 
 
@@ -84,11 +85,10 @@ def evaluate(
 
 def _evaluate(tasks: list[Task], trained: Trained, plan: Plan | None, given: dict[str, Any]) -> None:
     from trl_dbbench.evaluation.compare.play import ArmPlayer, each_once
-    from trl_dbbench.runs.journal import kept
 
     if plan is not None:
         tasks = each_once(tasks)  # whose samples would be drawn from the same random numbers
-    journal = _journal_of(trained, tasks, plan, given)
+    journal = _journal_of(trained, tasks, plan, given, {"reward_model": given["scorer"]})
     with (
         closing(journal),
         kept(journal, lambda sentence: typer.echo(sentence, err=True)),
@@ -139,13 +139,10 @@ def _evaluate_endpoint(context: typer.Context, plan: Plan | None) -> None:
 
 def _play_endpoint(context: typer.Context, plan: Plan | None) -> tuple[EndpointEvaluation, Journal]:
     """Play with the endpoint's model; a run lends its tasks and how its episodes were played."""
-    from trl_dbbench.data.sample import asked_of
-    from trl_dbbench.episode.judge import Judge
     from trl_dbbench.evaluation.compare.play import each_once
     from trl_dbbench.integrations.endpoints.evaluate import EndpointPlayer, evaluate_endpoint
     from trl_dbbench.integrations.endpoints.http import Endpoint, read_key
     from trl_dbbench.runs.conversations import protocol_of
-    from trl_dbbench.runs.journal import open_journal
     from trl_dbbench.runs.trained import DEFAULTS, Trained, find_trained
 
     given = context.params
@@ -173,10 +170,9 @@ def _play_endpoint(context: typer.Context, plan: Plan | None) -> tuple[EndpointE
     loaded = opt.tasks_to_evaluate(trained, given["tasks"], given["limit"])
     if plan is not None:
         loaded = each_once(loaded)  # whose samples would be drawn alike
-    sent = {"endpoint": str(endpoint), "chat_template_kwargs": template_kwargs}
     spec = _database(trained, loaded, given["database"])
-    asked = asked_of(loaded, plan, trained) | sent | {"database": redacted(str(spec))}
-    journal = open_journal(given["json_file"], asked, given["resume"])
+    sent = {"endpoint": str(endpoint), "chat_template_kwargs": template_kwargs}
+    journal = _journal_of(trained, loaded, plan, given, sent)
     with (
         closing(journal),
         open_database(spec, docker_image=given["docker_image"], limits=settings.limits) as opened,
@@ -193,9 +189,11 @@ def _play_endpoint(context: typer.Context, plan: Plan | None) -> tuple[EndpointE
         return evaluate_endpoint(loaded, player, plan=plan, journal=journal), journal
 
 
-def _journal_of(trained: Trained, tasks: list[Task], plan: Plan | None, given: dict[str, Any]) -> Journal:
+def _journal_of(
+    trained: Trained, tasks: list[Task], plan: Plan | None, given: dict[str, Any], more: dict[str, Any]
+) -> Journal:
+    """Open the journal of --json; `more` are further settings that a resumed evaluation must share."""
     from trl_dbbench.data.sample import asked_of
-    from trl_dbbench.runs.journal import Journal, open_journal
 
     if given["few_shot_update"]:
         if given["resume"]:
@@ -204,10 +202,8 @@ def _journal_of(trained: Trained, tasks: list[Task], plan: Plan | None, given: d
                 "before."
             )
         return Journal()
-    asked = asked_of(tasks, plan, trained) | {
-        "reward_model": given["scorer"],
-        "database": redacted(str(_database(trained, tasks, given["database"]))),
-    }
+    database = redacted(str(_database(trained, tasks, given["database"])))
+    asked = asked_of(tasks, plan, trained) | more | {"database": database}
     return open_journal(given["json_file"], asked, given["resume"])
 
 
