@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,12 +16,15 @@ import typer
 
 from trl_dbbench.cli import options as opt
 from trl_dbbench.database import Database, database_for, open_database
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.protocol import get_protocol
+from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.rewards.outcome import OutcomeReward
 from trl_dbbench.runs.settings import RunSettings, versions
-from trl_dbbench.tasks import Task, load_tasks
+from trl_dbbench.tasks import load_tasks
 
 if TYPE_CHECKING:
-    from trl_dbbench.episode.types import Episode
     from trl_dbbench.integrations.serving.desk import Desk
     from trl_dbbench.integrations.serving.http import Address
     from trl_dbbench.integrations.serving.stopping import Stop
@@ -86,7 +88,8 @@ def serve(
     if (tell and openenv) or (reward is not None and mcp):
         raise ConfigError("--tell is for --mcp, and --reward for --openenv.")
     _check_installed("mcp" if mcp else "openenv")
-    from trl_dbbench.integrations.serving.desk import ENDINGS
+    from trl_dbbench.integrations.serving.desk import ENDINGS, Desk
+    from trl_dbbench.integrations.serving.folder import Folder
     from trl_dbbench.integrations.serving.http import Address
     from trl_dbbench.integrations.serving.stopping import Stop
 
@@ -99,12 +102,26 @@ def serve(
     token = os.environ.get(token_env or TOKEN_VARIABLE) or None
     address = None if http is None else Address.of(http, token)
     loaded = load_tasks(tasks, format=tasks_format)
-    settings = RunSettings(protocol, observation_characters, max_turns, grader=grader)
     spec = database_for(loaded, database)
     with Stop().taken() as stop, open_database(spec, docker_image=docker_image) as opened:
-        desk = _desk(loaded, opened, settings, idle_seconds, save)
-        if openenv:
-            desk.reward = _reward(reward, settings, opened)
+        settings = RunSettings(
+            *(protocol, observation_characters, max_turns),
+            database=opened.describe(),
+            dialect=opened.dialect.name,
+            limits=opened.limits,
+            grader=grader,
+            versions=versions(),
+        )
+        desk = Desk(
+            loaded,
+            opened,
+            Judge(opened, grader),
+            get_protocol(protocol, observation_characters),
+            settings.rules,
+            idle_seconds,
+            None if save is None else Folder(save, settings),
+            _reward(reward, settings, opened) if openenv else None,
+        )
         asyncio.run(_serve(desk, stop, drain_seconds, address, openenv=openenv, tell=tell))
 
 
@@ -149,8 +166,6 @@ def _check_installed(extra: str) -> None:
 def _reward(name: str | None, settings: RunSettings, database: Database) -> Callable[[Episode], None]:
     """Return what puts an episode's worth into its `rewards`."""
     if name is None:
-        from trl_dbbench.rewards.outcome import OutcomeReward
-
         outcome = OutcomeReward()
         return lambda episode: episode.rewards.update(outcome=outcome([episode])[0])
 
@@ -167,29 +182,3 @@ def _reward(name: str | None, settings: RunSettings, database: Database) -> Call
         (episode.rewards[function.__name__],) = values_of(function, [episode], prompts)
 
     return reward
-
-
-def _desk(
-    tasks: list[Task], database: Database, settings: RunSettings, idle_seconds: float, save: Path | None
-) -> Desk:
-    from trl_dbbench.episode.judge import Judge
-    from trl_dbbench.episode.protocol import get_protocol
-    from trl_dbbench.integrations.serving.desk import Desk
-    from trl_dbbench.integrations.serving.folder import Folder
-
-    settings = replace(
-        settings,
-        database=database.describe(),
-        dialect=database.dialect.name,
-        limits=database.limits,
-        versions=versions(),
-    )
-    return Desk(
-        tasks,
-        database,
-        Judge(database, settings.grader),
-        get_protocol(settings.protocol, settings.observation_characters),
-        settings.rules,
-        idle_seconds,
-        None if save is None else Folder(save, settings),
-    )
