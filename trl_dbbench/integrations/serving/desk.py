@@ -2,9 +2,9 @@
 calls.
 
 ```
-start("t1") -> Opening      a task of `episode.play`, with a sandbox of its own, begins
-call(episode, text) -> Turn      the call is the next turn; its observation is the reply
-call(episode, text) -> Episode   the call has ended it: an answer, or the last turn that there is
+start("t1") -> name, Task     an episode of this task begins, with a sandbox of its own
+call(name, text) -> Turn      the call is the next turn; its observation is the reply
+call(name, text) -> Episode   the call has ended it: an answer, or the last turn that there is
 ```
 
 An episode has a secret name, and any client with the name can play it. A connection cannot identify it: MCP
@@ -74,14 +74,6 @@ def counted(tool: str) -> Iterator[Counted]:
         CALLS.labels(tool, call.outcome).observe(time.monotonic() - start)
 
 
-@dataclass(frozen=True)
-class Opening:
-    """A new episode: its name, and the task that it plays."""
-
-    name: str
-    task: Task
-
-
 MAX_OPEN_EPISODES = 1024
 """Open episodes at a time. Agents think most of the time, so sandboxes mostly wait."""
 
@@ -140,11 +132,10 @@ class Desk:
         """Whether a new episode would get its database."""
         return not self.closing and not self.database.silent
 
-    def start(self, task_id: str, client: str) -> Opening:
+    def start(self, task_id: str, client: str) -> tuple[str, Task]:
         """Begin an episode of this task or, if `task_id` is empty, of the next one; or refuse.
 
-        Args:
-            client: who plays, for the record.
+        Return the episode's name and its task. `client` is who plays, for the record.
         """
         if self.closing:
             raise Refused("The server is stopping.")
@@ -158,7 +149,7 @@ class Desk:
         talk = Calls(self.protocol, self.idle_seconds)
         # a task of its own: an episode outlives the call, and the connection, that began it
         self._open[name] = talk, asyncio.create_task(self._play(name, task, talk, client))
-        return Opening(name, task)
+        return name, task
 
     async def call(self, name: str, text: str) -> Turn | Episode:
         """Play the next turn of an episode, as `Calls.call`; or refuse."""

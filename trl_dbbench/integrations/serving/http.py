@@ -86,13 +86,10 @@ class BoundedHTTP(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_request()
-        strangers = [each for each in self.connections if isinstance(each, BoundedHTTP) and each._waits]
+        known = (each for each in self.connections if isinstance(each, BoundedHTTP))
+        strangers = [each for each in known if each.stranger and not each.transport.is_closing()]
         if len(strangers) > MAX_STRANGERS:
             min(strangers, key=lambda each: each._began).transport.abort()
-
-    @property
-    def _waits(self) -> bool:
-        return self.stranger and not self.transport.is_closing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(self._end_of_request)
@@ -209,10 +206,8 @@ class Gate:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        refusal = self._refusal(scope["path"], Headers(scope=scope))
-        if refusal is not None:
-            code, why, headers = refusal
-            await PlainTextResponse(why, code, headers)(scope, receive, send)
+        if (refusal := self._refusal(scope["path"], Headers(scope=scope))) is not None:
+            await refusal(scope, receive, send)
             return
         if scope["path"] != HEALTH and (connection := scope.get("state", {}).get(CONNECTION)) is not None:
             connection.stranger = False
@@ -226,23 +221,25 @@ class Gate:
         if exchange.too_large and not exchange.answering:
             await PlainTextResponse(_TOO_LARGE, 413)(scope, receive, send)
 
-    def _refusal(self, path: str, headers: Headers) -> tuple[int, str, dict[str, str]] | None:
+    def _refusal(self, path: str, headers: Headers) -> Response | None:
         if path == HEALTH:
             return None
         if self._expected is not None:
             scheme, _, token = headers.get("authorization", "").partition(" ")
             given = f"{scheme.lower()} {token}".encode("utf-8", "replace")
             if not hmac.compare_digest(given, self._expected):
-                return 401, "The token is missing or wrong.", {"WWW-Authenticate": "Bearer"}
+                return PlainTextResponse(
+                    "The token is missing or wrong.", 401, {"WWW-Authenticate": "Bearer"}
+                )
         elif not _is_local(_host(f"//{headers.get('host', '')}")):
-            return 421, "This server is not the one that was asked for.", {}
+            return PlainTextResponse("This server is not the one that was asked for.", 421)
         elif (origin := headers.get("origin")) is not None and not _is_local(_host(origin)):
-            return 403, "Pages of other sites are not served.", {}
+            return PlainTextResponse("Pages of other sites are not served.", 403)
         if int(headers.get("content-length", 0)) > MAX_REQUEST_BYTES:
-            return 413, _TOO_LARGE, {}
+            return PlainTextResponse(_TOO_LARGE, 413)
         if "content-length" in headers and "transfer-encoding" in headers:
             why = "A request has a Content-Length or a Transfer-Encoding, not both."
-            return 400, why, {"Connection": "close"}
+            return PlainTextResponse(why, 400, {"Connection": "close"})
         return None
 
 

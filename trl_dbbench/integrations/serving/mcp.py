@@ -144,13 +144,13 @@ class Tools:
         return given
 
     def _start(self, task_id: str, client: str) -> CallToolResult:
-        opening = self._desk.start(task_id, client)
+        name, task = self._desk.start(task_id, client)
         told = {
-            "episode": opening.name,
-            "task_id": opening.task.id,
-            "request": opening.task.prompt(),
-            "database": PRODUCTS[opening.task.dialect],
-            "calls": f"{self._desk.rules.turns(opening.task)} of execute_sql and submit together",
+            "episode": name,
+            "task_id": task.id,
+            "request": task.prompt(),
+            "database": PRODUCTS[task.dialect],
+            "calls": f"{self._desk.rules.turns(task)} of execute_sql and submit together",
         }
         text = json.dumps(told, ensure_ascii=False)
         return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=told)

@@ -27,7 +27,7 @@ from openenv.core.env_server.types import EnvironmentMetadata
 from trl_dbbench.episode.protocol import PRODUCTS
 from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.integrations.calls import Refused, written
-from trl_dbbench.integrations.serving.desk import ENDINGS, Counted, Desk, Opening, counted
+from trl_dbbench.integrations.serving.desk import ENDINGS, Counted, Desk, counted
 from trl_dbbench.integrations.serving.http import MAX_CONNECTIONS, monitoring_routes
 from trl_dbbench.integrations.serving.openenv.client import (
     QueryAction,
@@ -55,7 +55,7 @@ class DatabaseEnvironment(Environment[SQLAction, SQLObservation, SQLState]):
     def __init__(self, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self._desk, self._loop = desk, loop
-        self._opening: Opening | None = None
+        self._playing: tuple[str, Task] | None = None  # the episode's name, and its task
         self._state = SQLState()
 
     # --- tasks ------------------------------------------------------------------------------------------
@@ -108,10 +108,11 @@ class DatabaseEnvironment(Environment[SQLAction, SQLObservation, SQLState]):
             hint = f" Did you mean {near}?" if near else ""
             raise Refused(f"reset knows no {next(iter(unknown))!r}; it takes {_TAKEN}.{hint}")
         with counted("reset") as call:
-            opening = self._opening = self._desk.start(self._chosen(task_id, split, index, seed), "OpenEnv")
-            self._state = SQLState(episode_id=episode_id or opening.name, task_id=opening.task.id)
+            chosen = self._chosen(task_id, split, index, seed)
+            name, task = self._playing = self._desk.start(chosen, "OpenEnv")
+            self._state = SQLState(episode_id=episode_id or name, task_id=task.id)
             call.outcome = "ok"
-        return self._observation(opening.task, opening.task.prompt())
+        return self._observation(task, task.prompt())
 
     def _chosen(self, task_id: str | None, split: str, index: int | None, seed: int | None) -> str:
         """Return the id of the task to play; empty for the next task."""
@@ -130,19 +131,19 @@ class DatabaseEnvironment(Environment[SQLAction, SQLObservation, SQLState]):
         self, action: SQLAction, timeout_s: float | None = None, **unknown: Any
     ) -> SQLObservation:
         """Play a call. `timeout_s` has no effect: the database limits the time of a statement."""
-        opening = self._opening
-        if opening is None:
+        if self._playing is None:
             raise Refused("No episode is open: call reset.")
+        name, task = self._playing
         with counted("step") as call:
-            came = await self._desk.call(opening.name, self._text(action))
+            came = await self._desk.call(name, self._text(action))
             self._state.step_count += 1
             if isinstance(came, Episode):
                 return self._ended(came, call)
             call.outcome = "error" if came.result is None or came.result.error is not None else "ok"
-        return self._observation(opening.task, came.observation or "", reward=0.0)
+        return self._observation(task, came.observation or "", reward=0.0)
 
     def _ended(self, episode: Episode, call: Counted) -> SQLObservation:
-        self._opening = None
+        self._playing = None
         self._state.status = str(episode.status)
         if episode.status == Status.ENVIRONMENT_FAULT:
             raise Refused(
@@ -192,9 +193,9 @@ class DatabaseEnvironment(Environment[SQLAction, SQLObservation, SQLState]):
 
     def close(self) -> None:
         """End the episode. From any thread; a later `reset` begins another one."""
-        if self._opening is not None:
-            self._loop.call_soon_threadsafe(self._desk.leave, self._opening.name)
-            self._opening = None
+        if self._playing is not None:
+            self._loop.call_soon_threadsafe(self._desk.leave, self._playing[0])
+            self._playing = None
 
 
 def _shown(index: int, task: Task) -> dict[str, Any]:
