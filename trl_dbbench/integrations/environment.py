@@ -27,10 +27,6 @@ from trl_dbbench.rewards.learned import LearnedReward
 from trl_dbbench.rewards.registry import RewardFunction, call_reward, with_step_rewards
 
 
-async def _reply(calls: Calls, text: str) -> Turn | Episode:
-    return await calls.call(text)
-
-
 class Environment:
     """Episodes one after the other; each starts at `reset`. Its public methods are the trainer's tools. Made
     by `environments`.
@@ -85,7 +81,7 @@ class Environment:
         calls, playing = self._begun()
         if playing.done():
             return OVER[playing.result().status]
-        came = self._portal.call(_reply, calls, written(name, **arguments))
+        came = self._portal.call(calls.call, written(name, **arguments))
         if isinstance(came, Turn):
             return came.observation or ""
         last = came.turns[-1].observation if came.status == Status.TURN_LIMIT else None
