@@ -145,7 +145,7 @@ def play(api: Api, sqlite_database: Database) -> Callable[..., EndpointEvaluatio
         player = EndpointPlayer(
             endpoint, get_protocol(protocol), sqlite_database, judge, rules or Rules(), None, concurrency
         )
-        return evaluate_endpoint(tasks or [QUESTION], player, journal=journal, progress=False)
+        return evaluate_endpoint(tasks or [QUESTION], player, journal=journal)
 
     return play
 

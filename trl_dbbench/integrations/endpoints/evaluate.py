@@ -215,7 +215,6 @@ def evaluate_endpoint(
     *,
     plan: Plan | None = None,
     journal: Journal | None = None,
-    progress: bool = True,
 ) -> EndpointEvaluation:
     """Play every task once, greedily, then the samples of a plan, and judge them. An interrupted run keeps
     what was played. Raises what `EndpointPlayer.play_all` does.
@@ -234,9 +233,7 @@ def evaluate_endpoint(
     usages = [each and Usage(*each) for entry in journal.earlier for each in entry.get("usages", ())]
     label = "greedy evaluation" if plan is None else f"greedy evaluation and {plan.n} samples a task"
     initial, interrupted = len(wanted) - len(waiting), False
-    with tqdm(
-        total=len(wanted), initial=initial, desc=label, unit="episode", disable=not progress or None
-    ) as bar:
+    with tqdm(total=len(wanted), initial=initial, desc=label, unit="episode", disable=None) as bar:
 
         def keep(number: int, episode: Episode) -> None:
             nonlocal right, void

@@ -209,22 +209,16 @@ def _strange_fields(messages: Sequence[Message]) -> set[str]:
 
 def without_fields(messages: Sequence[Message], names: Collection[str]) -> list[Message]:
     """Return messages without fields that the server has sent and does not take back."""
-    if not _strange_fields(messages) & set(names):
-        return list(messages)
 
-    def kept(entry: dict[str, Any], kind: str) -> dict[str, Any]:
-        return {key: value for key, value in entry.items() if key in _OURS[kind] or key not in names}
+    def kept(kind: str, entry: Message) -> Message:
+        entry = {key: value for key, value in entry.items() if key in _OURS[kind] or key not in names}
+        if "tool_calls" in entry:
+            entry["tool_calls"] = [kept("call", call) for call in entry["tool_calls"]]
+        if kind == "call":
+            entry["function"] = kept("function", entry["function"])
+        return entry
 
-    cleaned = []
-    for message in messages:
-        message = kept(message, "message")
-        if message.get("tool_calls"):
-            calls = [kept(call, "call") for call in message["tool_calls"]]
-            message["tool_calls"] = [
-                call | {"function": kept(call["function"], "function")} for call in calls
-            ]
-        cleaned.append(message)
-    return cleaned
+    return [kept("message", message) for message in messages]
 
 
 def json_of(response: httpx2.Response) -> Any:
