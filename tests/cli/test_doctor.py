@@ -112,6 +112,16 @@ def test_versions_outside_of_the_tried_ranges(doctor, monkeypatch):
         (["--num_generations", "3"], "settings", "FAIL  settings: .*must be divisible by num_generations"),
         (["--accelerator_config", '{"x": 1}'], "settings", "FAIL  settings: TypeError: .* argument 'x'"),
         (
+            ["--reward_funcs", "outcome", "executed"],
+            "settings",
+            "FAIL  settings: unknown reward function 'executed'; allowed: .* Nearest: executes.",
+        ),
+        (
+            ["--reward_funcs", "model:runs/rm", "mine.py:short"],
+            "settings",
+            "FAIL  settings: the reward function 'mine.py:short' cannot be imported: FileNotFoundError",
+        ),
+        (
             ["--load_in_4bit", "true"],
             "packages",
             "FAIL  packages: missing, .*: bitsandbytes .missing.. Install: pip",

@@ -36,7 +36,7 @@ from transformers.utils.versions import require_version
 from trl import ModelConfig, get_peft_config
 
 from trl_dbbench.cli import bundled as shipped
-from trl_dbbench.cli.arguments import TaskArguments
+from trl_dbbench.cli.arguments import RewardArguments, TaskArguments
 from trl_dbbench.cli.start import RecipeParser, model_init_kwargs
 from trl_dbbench.data.generate.fresh import SCHEME
 from trl_dbbench.data.reward_data import as_list
@@ -51,6 +51,9 @@ from trl_dbbench.episode.protocol import AgentProtocol, get_protocol
 from trl_dbbench.episode.types import Episode, Rules
 from trl_dbbench.errors import ConfigError, DatabaseError, DBBenchError, EngineError, loading, one_line
 from trl_dbbench.evaluation.evaluate import evaluate
+from trl_dbbench.rewards.named import NAMED
+from trl_dbbench.rewards.outcome import OutcomeReward
+from trl_dbbench.rewards.registry import LEARNED
 from trl_dbbench.runs.adapters import adapter_settings, check_is_model
 from trl_dbbench.runs.few_shot import Memory, load_memory
 from trl_dbbench.runs.settings import RunSettings
@@ -68,6 +71,7 @@ from trl_dbbench.training.memory import (
 )
 from trl_dbbench.training.unsupported import wants_bf16
 from trl_dbbench.utils.files import check_folder
+from trl_dbbench.utils.lookup import look_up
 from trl_dbbench.utils.memory import total_memory
 
 TASKS = 4
@@ -291,6 +295,10 @@ def _settings(parser: RecipeParser, words: list[str], script: Path) -> str:
     for each in parser.parse_args_and_config(words, fail_with_unknown_args=True):
         if isinstance(each, TrainingArguments):
             check_folder(each.output_dir, "output_dir")
+        if isinstance(each, RewardArguments):
+            for name in as_list(each.reward_funcs):
+                if name.partition(":")[0] not in LEARNED:  # no reward model is loaded here
+                    look_up("reward function", name, {"outcome": OutcomeReward, **NAMED})
     return f"read by {script.name}"
 
 
