@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -122,6 +123,32 @@ def test_versions_outside_of_the_tried_ranges(doctor, monkeypatch):
             "FAIL  settings: the reward function 'mine.py:short' cannot be imported: FileNotFoundError",
         ),
         (
+            ["--harness", "nofile.py:foo"],
+            "settings",
+            "FAIL  settings: the harness 'nofile.py:foo' cannot be started: .* there is no file 'nofile.py'. Write",
+        ),
+        (
+            ["--harness", "no_such_module.foo"],
+            "settings",
+            "FAIL  settings: the harness 'no_such_module.foo' cannot be started: .* No module named .* Write module.name",
+        ),
+        (
+            ["--harness", "agent.py:walk"],
+            "settings",
+            "FAIL  settings: the harness 'agent.py:walk' cannot be started: .* has no attribute 'walk'. Write",
+        ),
+        (
+            ["--harness", "agent.walk"],
+            "settings",
+            "FAIL  settings: the harness 'agent.walk' cannot be started: .* has no attribute 'walk'. Write",
+        ),
+        (
+            ["--harness", "no-such-shell my_agent.sh"],
+            "settings",
+            "FAIL  settings: the harness 'no-such-shell my_agent.sh' cannot be started: "
+            "there is no program 'no-such-shell'. Name one, or a function",
+        ),
+        (
             ["--load_in_4bit", "true"],
             "packages",
             "FAIL  packages: missing, .*: bitsandbytes .missing.. Install: pip",
@@ -177,6 +204,8 @@ def test_what_cannot_work(doctor, tmp_path, monkeypatch, options, check, message
     if options[-1] == "adapter":
         Path("adapter").mkdir()
         (Path("adapter") / "adapter_config.json").write_text("{}")
+    if "--harness" in options:
+        Path("agent.py").write_text("def run(task): ...")
     if options[-1] == "bare":
         shutil.copytree(TINY, "bare", ignore=shutil.ignore_patterns("*.jinja"))
     status, said = doctor("quickstart", *options)
@@ -184,6 +213,18 @@ def test_what_cannot_work(doctor, tmp_path, monkeypatch, options, check, message
     assert status == int("FAIL" in said[check])
     if check == "data":
         assert list(said)[-1] == "memory", "the other checks are made all the same"
+
+
+@pytest.mark.parametrize("harness", ["agent.py:run", "agent.run", "sh agent.sh"])
+def test_a_harness_is_imported_once_and_by_another_process(doctor, harness):
+    Path("agent.py").write_text(
+        "import os\nopen('imported', 'a').write(f'{os.getpid()} ')\ndef run(task): raise SystemExit"
+    )
+    status, said = doctor("quickstart", "--harness", harness)
+    assert (status, said["settings"][:5]) == (0, "ok   "), said
+    if harness != "sh agent.sh":
+        (process,) = Path("imported").read_text().split()
+        assert int(process) != os.getpid()
 
 
 def test_an_adapter_of_another_shape_than_the_settings(doctor, tmp_path):

@@ -51,6 +51,7 @@ from trl_dbbench.episode.protocol import AgentProtocol, get_protocol
 from trl_dbbench.episode.types import Episode, Rules
 from trl_dbbench.errors import ConfigError, DatabaseError, DBBenchError, EngineError, loading, one_line
 from trl_dbbench.evaluation.evaluate import evaluate
+from trl_dbbench.harness.program import Programs
 from trl_dbbench.rewards.named import NAMED
 from trl_dbbench.rewards.outcome import OutcomeReward
 from trl_dbbench.rewards.registry import LEARNED
@@ -299,6 +300,8 @@ def _settings(parser: RecipeParser, words: list[str], script: Path) -> str:
             for name in as_list(each.reward_funcs):
                 if name.partition(":")[0] not in LEARNED:  # no reward model is loaded here
                     look_up("reward function", name, {"outcome": OutcomeReward, **NAMED})
+        if (harness := getattr(each, "harness", None)) is not None:
+            Programs(harness).close()  # imports the user's module in a process of its own
     return f"read by {script.name}"
 
 
