@@ -309,6 +309,29 @@ def test_who_may_connect(client: Any) -> None:
         assert read["dbbench_episodes_total", "False", "answered"] == 1
 
 
+FAILING = """
+from trl_dbbench.database.embedded.database import SQLiteDatabase
+from trl_dbbench.errors import EnvironmentFault
+
+class Failing(SQLiteDatabase):
+    def fresh_sandbox(self, task):
+        raise EnvironmentFault("2003: cannot connect", final=True)
+"""
+
+
+def test_a_fault_of_the_environment_is_counted_as_an_error(client: Any, tmp_path: Path) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+    steps = [["reset", {}], ["step", {"sql": "SELECT 1"}], ["step", {"sql": "SELECT 1"}]]
+    with served("--database", f"{tmp_path / 'failing.py'}:Failing") as (_, address):
+        (came,) = client("act", url=address, sessions=[steps])
+        assert "The environment failed, and the episode has no reward: 2003: cannot connect" in came[1]
+        assert "No episode is open" in came[2]
+        read = figures(address)
+    calls = {key[1:]: value for key, value in read.items() if key[0] == "dbbench_call_seconds_count"}
+    assert calls == {("ok", "reset"): 1, ("error", "step"): 1}
+    assert read["dbbench_episodes_total", "False", "environment_fault"] == 1
+
+
 def test_a_page_of_another_site_is_not_served(address: str) -> None:
     for headers, code in (({"Origin": "http://evil.example"}, 403), ({"Host": "evil.example"}, 421)):
         assert httpx2.post(f"{address}/reset", headers=headers, json={}).status_code == code

@@ -146,6 +146,7 @@ class DatabaseEnvironment(Environment[SQLAction, SQLObservation, SQLState]):
         self._playing = None
         self._state.status = str(episode.status)
         if episode.status == Status.ENVIRONMENT_FAULT:
+            call.outcome = "error"
             raise Refused(
                 f"The environment failed, and the episode has no reward: {episode.fault} Leave it out and "
                 "call reset."
