@@ -11,6 +11,7 @@ from launching import ROOT
 from typer.testing import CliRunner
 
 from trl_dbbench.cli import COMMANDS, app
+from trl_dbbench.tasks import Task
 
 GROUPS = {
     "Train": ["recipes", "doctor", "train", "merge"],
@@ -43,6 +44,24 @@ def test_the_reference_has_the_same_groups() -> None:
         title: re.findall(r"^\| `(\w+)`", table, re.MULTILINE)
         for title, table in zip(parts[::2], parts[1::2], strict=True)
     } == GROUPS
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(2, 2), (64, 8)])
+def test_processes_that_generate_tasks(
+    command: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
+) -> None:
+    asked: list[int] = []
+
+    def iterate_tasks(num_tasks: int, request: object, workers: int) -> list[Task]:
+        asked.append(workers)
+        return []
+
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr("trl_dbbench.data.generate.iterate_tasks", iterate_tasks)
+    command("generate", "--num-tasks", 1, "--out", tmp_path / "tasks.jsonl")
+    assert asked == [workers]
+    page = re.sub(r"[│\s]+", " ", command("generate", "--help")[1])
+    assert "Processes; by default one per CPU core, and at most 8." in page
 
 
 @pytest.mark.parametrize(("word", "nearest"), [("trian", "train"), ("exprt", "export"), ("Eval", "eval")])

@@ -177,7 +177,9 @@ def generate(
             help="full; plain (people's words); relational (2 to 5 tables); or the dotted path of your own."
         ),
     ] = "full",
-    workers: Annotated[int | None, typer.Option(help="Processes; one per CPU core by default.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes; by default one per CPU core, and at most 8.")
+    ] = None,
 ) -> None:
     """Generates tasks: tables, questions, and gold SQL that has been executed."""
     from tqdm.auto import tqdm
