@@ -1,6 +1,6 @@
 """Train language-model agents to work a MySQL database, with TRL.
 
-Names are imported when they are first used: reading tasks should not wait for torch.
+Names are imported on first use, so that reading tasks does not wait for torch.
 """
 
 import sys
@@ -57,7 +57,7 @@ _ALIASES = {
     "rollout": "episode.types",
     "verl": "integrations.verl",
 }
-"""Modules that code of users imports by another name -> their places here."""
+"""Names under which users' code imports some modules -> where these modules are."""
 
 
 def __getattr__(name: str) -> Any:
@@ -71,7 +71,7 @@ def __dir__() -> list[str]:
 
 
 class _Aliases(MetaPathFinder, Loader):
-    """Imports the modules of `_ALIASES`, once for both names."""
+    """Import hook for `_ALIASES`: both names give the same module object."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -81,7 +81,7 @@ class _Aliases(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = import_module(f"{__name__}.{_ALIASES[spec.name.rpartition('.')[2]]}")
-        spec.loader_state = module.__spec__  # Python puts `spec` in its place
+        spec.loader_state = module.__spec__  # Python overwrites it; see `exec_module`
         return module
 
     def exec_module(self, module: ModuleType) -> None:

@@ -8,7 +8,7 @@ import signal
 def main() -> None:
     try:
         from trl_dbbench.cli import main as run_command
-    except KeyboardInterrupt:  # it takes a second
+    except KeyboardInterrupt:  # the import takes a second
         raise SystemExit(128 + signal.SIGINT) from None
     run_command()
 

@@ -1,4 +1,4 @@
-"""The library's exceptions, drawn as a tree:
+"""The library's exceptions, as a tree:
 
 ```
 DBBenchError
@@ -9,10 +9,10 @@ DBBenchError
 ├── RankError          another rank of the run failed
 └── DatabaseError      the database cannot be used
     └── EnvironmentFault   it broke in the middle of an episode
-        └── ServerCrash    by a statement of that episode
+        └── ServerCrash    a statement of that episode broke it
 ```
 
-A statement that MySQL refuses is none of these: it is an observation for the agent.
+A statement that MySQL rejects raises none of these: its error is an observation for the agent.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class ConfigError(DBBenchError):
 
 
 class EngineError(DBBenchError):
-    """Nothing can generate tokens: no server answers, or the weights give none."""
+    """No tokens can be generated: no server answers, or the model's output is unusable, such as NaN."""
 
 
 class StorageError(DBBenchError):
@@ -40,25 +40,25 @@ class StorageError(DBBenchError):
 
 
 class RankError(DBBenchError):
-    """Nothing is wrong on this rank, but another one failed and cannot go on."""
+    """This rank is fine, but another one failed and cannot continue."""
 
 
 class DatabaseError(DBBenchError):
-    """A database cannot be started, reached, or used with the rights it gives."""
+    """A database cannot be started, reached, or used with the privileges that it grants."""
 
 
 class EnvironmentFault(DatabaseError):
-    """The database failed under an episode through no fault of the agent.
+    """The database failed during an episode, through no fault of the agent.
 
     The episode ends as `Status.ENVIRONMENT_FAULT`, gets no reward and stays out of the update.
 
     Attributes:
         observation: what the agent reads if it turns out that its own statement caused the failure; `None` if
-            that cannot be.
+            it cannot have.
         error_code: the number of the error that `observation` reports.
-        final: trying again would not help.
-        still: the server stood still meanwhile, which says nothing about the statement.
-        down: statements of our own fail as well; the server is waited for.
+        final: retrying would not help.
+        still: the server stalled meanwhile, which says nothing about the statement.
+        down: the library's own statements fail as well, so it waits for the server.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class EnvironmentFault(DatabaseError):
 
 
 class ServerCrash(EnvironmentFault):
-    """A statement of the episode has ended the database server; it is not executed again.
+    """A statement of the episode crashed the database server; it is not retried.
 
-    The episode ends as `Status.SERVER_CRASH`, with a reward. Where anything but an episode's statements is
-    executed, such as gold SQL, it is a fault like any other.
+    The episode ends as `Status.SERVER_CRASH` and gets a reward. If anything else crashes the server, such as
+    gold SQL, this is an ordinary fault.
     """
 
     def __init__(self) -> None:
@@ -92,10 +92,10 @@ class ServerCrash(EnvironmentFault):
 
 @contextmanager
 def user_errors(*others: type[Exception]) -> Iterator[None]:
-    """Ends the program with the error's text alone where a `DBBenchError` comes up; for `main` functions.
+    """Exit with the error's text alone if the block raises a `DBBenchError`; for `main` functions.
 
     Args:
-        others: errors of other libraries that also speak to the user, such as a parser's ValueError.
+        others: further exceptions whose text is meant for the user, such as a parser's ValueError.
     """
     told: tuple[type[Exception], ...] = (DBBenchError, *others)
     try:
@@ -105,19 +105,19 @@ def user_errors(*others: type[Exception]) -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """The text of another library's error, which often has several lines."""
+    """Return an error's text on one line; other libraries' errors often have several."""
     return " ".join(str(error).split())
 
 
 def load_errors() -> tuple[type[Exception], ...]:
     """Return the exceptions that libraries raise for a missing, damaged or unknown model or adapter."""
-    from safetensors import SafetensorError  # of a file that was cut short; an Exception of its own
+    from safetensors import SafetensorError  # for a truncated file; derives from Exception alone
 
     return ImportError, OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError
 
 
 def why_not_loaded(error: BaseException) -> str:
-    """Return the text of one of `load_errors`."""
+    """Return why a model was not loaded, as text; the error is one of `load_errors`."""
     if type(error).__name__ == "SafetensorError":
         return f"a file of weights is damaged or cut short ({one_line(error)}); copy or download it again"
     return f"{error} is missing or unknown" if isinstance(error, KeyError) else one_line(error)
@@ -125,10 +125,10 @@ def why_not_loaded(error: BaseException) -> str:
 
 @contextmanager
 def loading(what: str) -> Iterator[None]:
-    """Around what loads a model or a part of it.
+    """Turn the errors of loading a model, or a part of one, into a ConfigError.
 
     Args:
-        what: for the error's text, as in "the model 'me/agent'".
+        what: what is loaded, for the error's text: `"the model 'me/agent'"`.
 
     Raises:
         ConfigError: if the block fails with one of `load_errors`.

@@ -1,8 +1,8 @@
 """The `trl-dbbench` command.
 
-A command is a function whose signature is its options: `tasks` makes, examines and splits tasks, `models`
-lets a model play, `compare` compares models, `serve` lets agents connect and play, `runs` reads what a run
-has left, `train` starts recipes.
+Each command is a function whose parameters are its options. The modules: `tasks` makes, examines and splits
+tasks; `models` plays tasks with a model; `compare` compares models; `serve` serves tasks to agents and
+trainers; `runs` reads a run's output; `train` starts recipes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Data": {"sample": models.sample, "export": runs.export},
     "Serve": {"serve": serve.serve},
 }
-"""The commands by their groups, in the order of use, in which `--help` and docs/reference.md have them."""
+"""Commands by group, in the order in which they are used; `--help` and docs/reference.md keep this order."""
 
 for _group, _commands in COMMANDS.items():
     for _name, _command in _commands.items():
@@ -69,11 +69,11 @@ def _options(
 
 def main() -> None:
     if not on_terminal():
-        os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is imported, by the command
+        os.environ.setdefault("TQDM_DISABLE", "1")  # read when a command imports tqdm
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a path may be no text
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path need not be valid Unicode
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
-    for chatty in ("httpx", "httpx2"):  # a line for each request
+    for chatty in ("httpx", "httpx2"):  # they log a line for each request
         logging.getLogger(chatty).setLevel(logging.WARNING)
     for message in NOT_OURS:
         warnings.filterwarnings("ignore", message, FutureWarning)

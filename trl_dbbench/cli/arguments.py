@@ -1,4 +1,4 @@
-"""Settings of recipes beside the trainer's own, each group a dataclass for TRL's `TrlParser`."""
+"""Recipe settings besides the trainer's own, grouped in dataclasses for TRL's `TrlParser`."""
 
 # ruff: noqa: RUF009 - `option` makes a field
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trl_dbbench.utils.settings import check_number, option
 
 @dataclass
 class TaskArguments:
-    """The tasks, and the messages before their questions."""
+    """Tasks, and the chat messages before their questions."""
 
     tasks: str = field(
         metadata={"help": "Training tasks: a file, a folder of parquet files, a hub id, or generate://full."}
@@ -69,10 +69,11 @@ class TaskArguments:
             )
 
     def opening(self, protocol: AgentProtocol, tasks: Sequence[Task]) -> Opening | None:
-        """Return the messages before the question of any of these tasks; `None` for the protocol's own.
+        """Return the messages before each question, the same for all these tasks; `None` for the protocol's
+        own.
 
         Raises:
-            ConfigError: if they hold the protocol's own prompt, and the tasks have different ones.
+            ConfigError: if they include the protocol's own prompt, and that differs between the tasks.
         """
         some = tasks if self.system_prompt_mode == "prepend" or self.prelude is not None else tasks[:1]
         of_protocol = {json.dumps(protocol.messages(task)[:-1]) for task in some}
@@ -101,17 +102,17 @@ class TaskArguments:
         return self.read(self.tasks, self.tasks_split)
 
     def read(self, source: str, split: str | None) -> list[Task]:
-        """Return the tasks of a source, with the schema that is asked for."""
+        """Return the tasks of a source, with the setting `schema` applied."""
         return with_schema(load_tasks(source, split, self.tasks_format), self.schema)
 
     def fresh(self) -> FreshTasks:
-        """Return the tasks of a `generate://...`."""
+        """Return the endless tasks of a `generate://...` source."""
         if self.tasks_split is not None:
             raise ConfigError(f"tasks_split: {self.tasks} has no splits. Leave it out.")
         return FreshTasks.of(self.tasks, self.schema)
 
     def datasets(self, protocol: str, grader: str | None = None) -> tuple[Dataset, Dataset | None]:
-        """Return the rows for training and, if there are any, for evaluation.
+        """Return the rows for training and, if `eval_tasks` is set, for evaluation.
 
         Args:
             protocol, grader: the run's; see `get_protocol`.
@@ -136,9 +137,9 @@ class TaskArguments:
 
 @dataclass
 class DatabaseArguments:
-    """The database that runs the agent's SQL."""
+    """Database that runs the agent's SQL."""
 
-    # transformers' parser takes the second of these for the command line, and for a list no plain default
+    # on the command line, transformers' parser uses the second type; a list needs a default factory
     database: dict[str, int] | list[str] | str = option(
         lambda: "auto",
         "auto, docker, local, sqlite or mysql+pymysql://user:password@host:port; several servers as a list "
@@ -156,7 +157,7 @@ class DatabaseArguments:
     )
 
     def open(self, tasks: Iterable[Task] = ()) -> AbstractContextManager[Database]:
-        """Return the database, on every rank, chosen by `tasks` where it is `auto`; see `open_database`."""
+        """Open the database, on every rank; `auto` chooses by `tasks`. See `open_database`."""
         return open_database(
             database_for(tasks, self.database),
             docker_image=self.docker_image,
@@ -167,7 +168,7 @@ class DatabaseArguments:
 
 @dataclass
 class RewardArguments:
-    """The rewards of an episode."""
+    """Rewards of an episode."""
 
     reward_funcs: list[str] = option(
         lambda: ["outcome"],
@@ -187,7 +188,7 @@ class RewardArguments:
 
 
 def outcome_reward(preset: str, values: dict[str, Any] | str | None = None) -> OutcomeReward:
-    """Return a preset's reward, with these values in the place of its own."""
+    """Return a preset's reward, with these values replaced."""
     check_choice("outcome_preset", preset, OUTCOME_PRESETS)
     read = _from_json(values)
     if read is None:
@@ -204,7 +205,7 @@ def outcome_reward(preset: str, values: dict[str, Any] | str | None = None) -> O
 
 
 def read_template_kwargs(values: dict[str, Any] | str | None) -> dict[str, Any]:
-    """Return the settings for the chat template: as given, or the JSON object in a text."""
+    """Return the settings for the chat template, parsed if they are given as JSON."""
     values = _from_json(values)
     if not isinstance(values, dict | None):
         raise ConfigError(
@@ -215,7 +216,7 @@ def read_template_kwargs(values: dict[str, Any] | str | None) -> dict[str, Any]:
 
 
 def _from_json(value: Any) -> Any:
-    """Return what a text says as JSON; other texts and other values as they are."""
+    """Parse a text that is JSON; return any other value unchanged."""
     if isinstance(value, str):
         with suppress(ValueError):
             return json.loads(value)
@@ -223,8 +224,8 @@ def _from_json(value: Any) -> Any:
 
 
 def read_system_prompt(text_or_file: str | None) -> Opening | None:
-    """Return the text itself, or the contents of the file that it names: a text (`.txt` or `.md`), or all
-    messages before a question (`.json`, see `prompts.read_messages`)."""
+    """Return the given text, or the contents of the file that it names: a text (`.txt` or `.md`), or all
+    messages before a question (`.json`; see `prompts.read_messages`)."""
     if text_or_file and "\n" not in text_or_file and text_or_file.endswith(".json"):
         return read_messages(text_or_file)
     if text_or_file and "\n" not in text_or_file and text_or_file.endswith((".txt", ".md")):

@@ -1,12 +1,12 @@
-"""Files that come with the package: recipes with their scripts, models and tasks, and configurations of
-accelerate.
+"""Files that come with the package: recipes with their scripts, models and tasks, and accelerate
+configurations.
 
 ```
 in the repository     recipes/                accelerate_configs/
 in an installation    trl_dbbench/recipes/    trl_dbbench/accelerate_configs/     (setup.py says so)
 ```
 
-A recipe is a YAML whose key `recipe:` names the script that it is for.
+A recipe is a YAML file whose key `recipe:` names its training script.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ PATHS = (
     *("tasks", "eval_tasks", "system_prompt", "few_shot_memory", "prelude"),
     *("episodes", "pairs", "steps", "continue_with", "reward_funcs"),
 )
-"""Keys of a recipe that may name a file or a folder to read."""
+"""Keys of a recipe whose values may be files or folders to read."""
 
 
 def shipped(folder: str) -> Path:
-    """`recipes` or `accelerate_configs`, wherever this package keeps it."""
+    """Return the folder `recipes` or `accelerate_configs`, from the installation or the repository."""
     package = Path(__file__).parents[1]
     return next(each / folder for each in (package, package.parent) if (each / folder).is_dir())
 
 
 def recipes() -> dict[str, Path]:
-    """The recipes that come with the package: name -> YAML."""
+    """Return the recipes that come with the package: name -> YAML file."""
     return {path.stem: path for path in sorted(shipped("recipes").glob("*.yaml"))}
 
 
 def accelerate_configs() -> dict[str, Path]:
-    """Return the configurations of accelerate that come with the package: name -> YAML."""
+    """Return the accelerate configurations that come with the package: name -> YAML file."""
     return {path.stem: path for path in sorted(shipped("accelerate_configs").glob("*.yaml"))}
 
 
@@ -65,7 +65,15 @@ def scripts() -> dict[str, Path]:
 
 
 def find(kind: str, name_or_path: str, ours: Mapping[str, Path]) -> Path:
-    """Return the user's file of that path, or ours of that name; `kind` is for the error: `"recipe"`."""
+    """Return the user's file at this path, or else the shipped file of this name.
+
+    Args:
+        kind: the kind of file, for the error text: `"recipe"`.
+        ours: the shipped files by name.
+
+    Raises:
+        ConfigError: if there is neither.
+    """
     if Path(name_or_path).is_file():
         return Path(name_or_path)
     name = name_or_path if name_or_path in ours else name_or_path.removesuffix(".yaml")
@@ -80,7 +88,7 @@ def find(kind: str, name_or_path: str, ours: Mapping[str, Path]) -> Path:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice. The usual loader takes the last one and says nothing."""
+    """YAML loader that rejects duplicate keys; PyYAML's own silently keeps the last one."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -114,7 +122,7 @@ def script_of(path: Path) -> Path:
 
 
 def with_paths(keys: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
-    """Return a recipe's keys, with every value that may be a path (see `PATHS`) as `change` makes it."""
+    """Return a recipe's keys, with `change` applied to every value that may be a path (see `PATHS`)."""
 
     def changed(value: Any) -> Any:
         if isinstance(value, list):
@@ -128,8 +136,8 @@ def with_paths(keys: Mapping[str, Any], change: Callable[[str], str]) -> dict[st
 
 
 def _around_path(value: str) -> tuple[str, str, str]:
-    """Split a value into text before a path, the path, and text after: rewards are `model:PATH` and
-    `FILE.py:name`."""
+    """Split a value into the text before its path, the path, and the text after it: rewards may be
+    `model:PATH` or `FILE.py:name`."""
     head, colon, tail = value.partition(":")
     if head in ("model", "prm"):
         return f"{head}{colon}", tail, ""
@@ -139,7 +147,7 @@ def _around_path(value: str) -> tuple[str, str, str]:
 
 
 def is_there(path: str | Path) -> bool:
-    """Return whether there is such a file or folder; `path` may be any text, such as a long system prompt."""
+    """Return whether a file or folder exists; `path` may be any text, such as a long system prompt."""
     try:
         return bool(path) and Path(path).exists()
     except (OSError, ValueError):
@@ -147,18 +155,18 @@ def is_there(path: str | Path) -> bool:
 
 
 def copy(name: str, out: Path) -> list[Path]:
-    """Copy a recipe, script or configuration with the files beside it that it reads; return the new paths.
+    """Copy a recipe, script or configuration, with the files beside it that it reads; return the new paths.
 
-    Files that are there already with the same contents are not copied again.
+    Files that already exist with the same contents are skipped.
 
     Raises:
-        ConfigError: if `out`, or a file with other contents, is there already.
+        ConfigError: if `out` exists, another target exists with different contents, or writing fails.
     """
     source = find("recipe", name, {**recipes(), **accelerate_configs(), **scripts()})
     copies = {source: out}
     if source.parent == shipped("recipes") and source.suffix == ".yaml":
         copies |= {source.parent / each: out.parent / each for each in _beside(source)}
-    if source.name == "ppo_dbbench.py":  # it imports that one
+    if source.name == "ppo_dbbench.py":  # which it imports
         copies[source.parent / "grpo_dbbench.py"] = out.parent / "grpo_dbbench.py"
     copies = {each: to for each, to in copies.items() if to == out or not _is_copied(each, to)}
     if there := [str(each) for each in copies.values() if each.exists()]:
@@ -181,14 +189,14 @@ def copy(name: str, out: Path) -> list[Path]:
 
 
 def _is_copied(source: Path, to: Path) -> bool:
-    """Return whether a file, or each file of a folder, is at another place with the same contents."""
+    """Return whether a file, or every file of a folder, already has an identical copy at `to`."""
     files = [each for each in source.rglob("*") if each.is_file()] if source.is_dir() else [source]
     copies = {each: to / each.relative_to(source) for each in files}
     return all(copy.is_file() and cmp(each, copy, shallow=False) for each, copy in copies.items())
 
 
 def _beside(recipe: Path) -> list[str]:
-    """Return the paths in a recipe that lead somewhere from its own folder."""
+    """Return the paths in a recipe that exist relative to its folder."""
     found: list[str] = []
 
     def note(path: str) -> str:
@@ -200,7 +208,7 @@ def _beside(recipe: Path) -> list[str]:
 
 
 def about(path: Path) -> str:
-    """Return the first sentence of the comment, or docstring, that a file begins with."""
+    """Return the first sentence of a file's opening comment or docstring."""
     lines = path.read_text(encoding="utf-8").removeprefix('"""').splitlines()
     head = takewhile(lambda line: line.startswith("#") or path.suffix == ".py", lines)
     return re.split(r"(?<=\.)(?: |$)", " ".join(line.removeprefix("# ") for line in head), maxsplit=1)[0]
@@ -212,13 +220,13 @@ def about(path: Path) -> str:
 def launch_command(
     recipe: Path, options: Sequence[str], num_processes: int | None, config_file: str | None
 ) -> list[str]:
-    """Return the command that starts a recipe by accelerate's launcher.
+    """Return the command that starts a recipe with accelerate's launcher.
 
     Args:
-        options: further ones of the recipe, which win over its keys.
-        num_processes: ranks, one for each GPU; as the configuration says if left out.
-        config_file: a configuration of accelerate: a file, or the name of one of ours. Left out, it is `cpu`
-            for a recipe with `use_cpu: true`, else `single_gpu`, or `multi_gpu` for several processes.
+        options: command-line options of the recipe, which override its keys.
+        num_processes: number of ranks, one for each GPU; by default that of the configuration.
+        config_file: an accelerate configuration: a file, or the name of a shipped one. By default `cpu` for a
+            recipe with `use_cpu: true`, else `single_gpu`, or `multi_gpu` for several processes.
 
     Raises:
         ConfigError: if there is no such configuration.
@@ -233,14 +241,14 @@ def launch_command(
         command += ["--num_processes", str(num_processes)]
     settings = read_recipe(configuration)
     if several and settings.get("distributed_type") in ("NO", False):  # a bare NO is false in YAML
-        command += ["--multi_gpu"]  # asks for ranks; use_cpu keeps them off GPUs
+        command += ["--multi_gpu"]  # makes the launcher start ranks; use_cpu keeps them off GPUs
     if several and settings.get("num_machines", 1) == 1:
-        command += ["--main_process_port", "0"]  # any that is free
+        command += ["--main_process_port", "0"]  # any free port
     return [*command, str(script_of(recipe)), "--config", str(recipe), *options]
 
 
 def wants_cpu(recipe: Path, options: Sequence[str]) -> bool:
-    """Return whether a recipe, with these options, says `use_cpu`."""
+    """Return whether a recipe, with these options, sets `use_cpu`."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     in_recipe = read_recipe(recipe).get("use_cpu", False)
     parser.add_argument("--use_cpu", "--use-cpu", nargs="?", const="true", default=in_recipe)
@@ -249,16 +257,15 @@ def wants_cpu(recipe: Path, options: Sequence[str]) -> bool:
 
 
 def launch(command: list[str]) -> None:
-    """Run accelerate's launcher until the run has ended.
+    """Run accelerate's launcher until the run ends.
 
-    A terminal sends Ctrl-C to all of its processes. The run saves and ends; this one waits for it, where
-    `accelerate launch` would end at once with a traceback. While the run still imports its libraries, the
-    signal waits for `ordered_end`: processes inherit what their parent's thread has blocked. SIGTERM, which
-    `kill` and `docker stop` send to this process alone, is passed on. A signal that is ignored stays ignored.
+    A terminal sends Ctrl-C to all of its processes. The run saves and ends, and this process waits for it;
+    `accelerate launch` would end at once with a traceback. While the run still imports its libraries, SIGINT
+    stays pending until `ordered_end`, because processes inherit their parent thread's signal mask. SIGTERM,
+    which `kill` and `docker stop` send to this process alone, is passed on. Ignored signals stay ignored.
 
     Raises:
-        SystemExit: with the launcher's status, if the run fails; with 130 if Ctrl-C has ended it, 143 if
-            SIGTERM has.
+        SystemExit: with the launcher's status if the run fails, 130 if Ctrl-C ended it, 143 if SIGTERM did.
     """
     from accelerate.commands.launch import launch_command, launch_command_parser
 
@@ -277,13 +284,13 @@ def launch(command: list[str]) -> None:
     }
     for number, handler in handlers.items():
         if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, handler)  # what it starts has its own again
-    threading.Thread(target=threading.Event().wait, daemon=True).start()  # gets Ctrl-C for this process
+            signal.signal(number, handler)  # processes that it starts do not inherit the handler
+    threading.Thread(target=threading.Event().wait, daemon=True).start()  # gets Ctrl-C, which is blocked here
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         launch_command(launch_command_parser().parse_args(command[3:]))
     except (Exception, SystemExit) as error:
-        # the launcher turns every status into 1; that of several ranks takes signals itself
+        # the launcher turns every status into 1; the one for several ranks handles signals itself
         ended_by: int | None = received[0] if received else getattr(error, "sigval", None)
         if ended_by is None:
             raise
@@ -291,7 +298,7 @@ def launch(command: list[str]) -> None:
 
 
 def _children() -> list[int]:
-    """Return the processes that this thread has started."""
+    """Return the ids of the processes that this thread has started."""
     with suppress(OSError):  # not on Linux
         return [int(process) for process in Path("/proc/thread-self/children").read_text().split()]
     return []

@@ -1,4 +1,4 @@
-"""The command that says whether one model is better than another: `compare`."""
+"""Command that tests whether one model is better than another: `compare`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def compare(
 
 
 def _played(context: typer.Context, notes: list[str]) -> list[Arm]:
-    """Return the base model and the adapters, played now."""
+    """Play the base model and the adapters, and return their results."""
     from trl_dbbench.evaluation.compare import play
 
     given = context.params

@@ -1,4 +1,4 @@
-"""Checks of a recipe on this machine: seconds before hours are spent.
+"""Pre-flight checks of a recipe on this machine: seconds of checks before hours of training.
 
 ```
 ok    settings: 61 keys, read by grpo_dbbench.py
@@ -6,8 +6,8 @@ ok    packages: Python 3.11.7, trl 1.16.0, ...
 FAIL  database: Docker does not answer ... Start it ...
 ```
 
-A `note` is worth a look, and may be as it should. A check that fails does not keep the others
-from being made.
+A `note` is worth a look but may be fine. A check that fails does not stop the others, unless the settings
+cannot be read.
 """
 
 from __future__ import annotations
@@ -76,19 +76,20 @@ from trl_dbbench.utils.lookup import look_up
 from trl_dbbench.utils.memory import total_memory
 
 TASKS = 4
-"""Episodes that are played side by side."""
+"""Tasks of the quickstart that `play_shipped` plays."""
 
 FRESH_TASKS = 8
-"""Tasks that are looked at where there is no end of them."""
+"""Tasks examined of an endless source (`generate://...`)."""
 
 LIMITS = ("max_turns", "max_turn_tokens", "max_completion_length")
 
 LARGEST_DIFFERENCE = 1e-3
-"""Largest difference of log-probabilities; on a CPU in fp32 a few 1e-6 are usual."""
+"""Largest allowed difference between a token's log-probabilities in the rollout and in a training forward; a
+few 1e-6 are usual on a CPU in fp32."""
 
 
 def unmet() -> dict[str, str]:
-    """Return requirements of this package that are not met: of each, what is there instead."""
+    """Return this package's unmet requirements, each with what is installed instead."""
     try:
         wanted = [each.replace(" ", "") for each in requires("trl-dbbench") or [] if "extra ==" not in each]
     except PackageNotFoundError:  # run from a folder that is not installed
@@ -105,14 +106,14 @@ def unmet() -> dict[str, str]:
 
 
 def play_shipped() -> str:
-    """Play quickstart tasks with its model, on a CPU and the embedded database; return what came of it."""
+    """Play tasks of the quickstart with its model, on the CPU and the embedded database; return a summary."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # more only wait for each other with a model this small
+    torch.set_num_threads(1)  # more threads only wait for each other with a model this small
     logging.disable_progress_bar()
     try:
         model, episodes = _played(shipped.read_recipe(shipped.recipes()["quickstart"]))
         difference = largest_difference(model, episodes)
-    except Exception as error:  # whatever a version raises that was not tried
+    except Exception as error:  # an untested version can raise anything
         raise EngineError(
             "no episode can be played with the installed versions of trl, transformers and torch: "
             f"{type(error).__name__}: {one_line(error)}"
@@ -122,7 +123,7 @@ def play_shipped() -> str:
     for episode in episodes:
         if episode.fault is not None:
             raise EngineError(f"the embedded database fails with the installed versions: {episode.fault}")
-    if not difference <= LARGEST_DIFFERENCE:  # NaN is not, either
+    if not difference <= LARGEST_DIFFERENCE:  # true for NaN, too
         raise EngineError(
             "with the installed versions of trl, transformers and torch, a rollout computes something else "
             f"than a training forward: log-probabilities differ by {difference:.2g}, allowed is "
@@ -157,8 +158,8 @@ def _played(recipe: Mapping[str, Any]) -> tuple[PreTrainedModel, list[Episode]]:
 
 @torch.no_grad()
 def largest_difference(model: PreTrainedModel, episodes: Sequence[Episode]) -> float:
-    """Return by how much the log-probabilities of sampled tokens differ between the rollout and one forward
-    pass over the whole episode, without a cache."""
+    """Return the largest difference between the sampled tokens' log-probabilities in the rollout and in one
+    forward pass over the whole episode, without a cache."""
     found = []
     for episode in episodes:
         ids = torch.tensor([[*episode.prompt_ids, *episode.completion_ids]])
@@ -167,17 +168,17 @@ def largest_difference(model: PreTrainedModel, episodes: Sequence[Episode]) -> f
         computed = logits.log_softmax(-1).gather(1, ids[0, start:, None])[:, 0]
         sampled = torch.tensor(episode.mask, dtype=torch.bool)
         found.append((computed - torch.tensor(episode.logprobs))[sampled].abs())
-    return torch.cat(found).max().item()  # NaN if one is
+    return torch.cat(found).max().item()  # NaN if any of them is
 
 
 SHOWN_PACKAGES = ("trl", "transformers", "peft", "accelerate", "torch")
 FULL = 0.9
-"""Share of a device's memory beyond which a recipe is one to watch."""
+"""Share of a device's memory above which the memory check is a note instead of ok."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: what was looked at, and what came of it."""
+    """One line of the output: a check and its result."""
 
     check: str
     status: Literal["ok", "note", "FAIL"]
@@ -189,7 +190,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Case:
-    """A recipe to check: its settings with defaults, and how it is started."""
+    """A recipe to check: its settings with defaults, accelerate's configuration, and the number of ranks."""
 
     given: Namespace
     accelerate: dict[str, Any]
@@ -202,7 +203,7 @@ class Case:
 
     @property
     def task_arguments(self) -> TaskArguments:
-        """Those of the recipe that it has."""
+        """The recipe's task settings; `tasks` is empty if it has none."""
         names = [field.name for field in fields(TaskArguments)]
         given = {name: value for name in names if (value := self.get(name)) is not None}
         return TaskArguments(**{"tasks": "", **given})
@@ -213,13 +214,14 @@ class Case:
 
     @property
     def load_options(self) -> dict[str, Any]:
-        """The options with which a training loads its tokenizer and its configuration."""
+        """Options with which a training loads the tokenizer and the configuration."""
         revision, trusted = self.get("model_revision"), bool(self.get("trust_remote_code"))
         return {"revision": revision, "trust_remote_code": trusted}
 
     @cached_property
     def config(self) -> Any:
-        """The model's configuration; `None` if the hub does not give it, which takes it half a minute."""
+        """The model's configuration; `None` if the hub does not provide it. Cached, because a hub that does
+        not answer takes half a minute."""
         name = self.model_name
         if Path(name).is_dir():
             check_is_model(name)
@@ -242,7 +244,7 @@ class Case:
 
     @cached_property
     def shown(self) -> Memory:
-        """The earlier episodes that prompts can show from the start on."""
+        """Few-shot episodes that prompts can show from the start."""
         path = self.get("few_shot_memory")
         return load_memory(path, self.protocol) if path and self.get("few_shot") else Memory()
 
@@ -256,17 +258,17 @@ def examine(
 ) -> Iterator[Finding]:
     """Check everything that a recipe needs; yield each finding as it is made.
 
-    The arguments are those of `shipped.launch_command`.
+    The arguments are those of `bundled.launch_command`.
     """
     script = shipped.script_of(recipe)
     command = shipped.launch_command(recipe, options, num_processes, config_file)
     accelerate = shipped.read_recipe(Path(command[command.index("--config_file") + 1]))
-    sys.path.insert(0, str(script.parent))  # as Python does with a script
+    sys.path.insert(0, str(script.parent))  # as Python does for a script
     parser = RecipeParser(runpy.run_path(str(script), run_name="recipe")["ARGUMENTS"])
     yield _checked("settings", lambda: _settings(parser, ["--config", str(recipe), *options], script), parser)
     try:
         given = parser.parse_known_args(list(options))[0]
-    except ConfigError:  # that was what is wrong with the settings, and nothing else can be told from them
+    except ConfigError:  # already reported for the settings, without which nothing else can be checked
         return
     case = Case(given, accelerate, num_processes or accelerate.get("num_processes") or 1)
     tasks: list[Task] = []
@@ -286,7 +288,7 @@ def _checked(name: str, check: Callable[[], str | Finding], parser: RecipeParser
     try:
         with parser.saying_where():
             found = check()
-    except Exception as error:  # ours, or of a library, about a setting that it was given
+    except Exception as error:  # our own, or a library's about one of the settings
         told = isinstance(error, DBBenchError | ValueError | OSError)
         return Finding(name, "FAIL", str(error) if told else f"{type(error).__name__}: {error}")
     return found if isinstance(found, Finding) else Finding(name, "ok", found)
@@ -321,7 +323,7 @@ def _packages(case: Case) -> str:
 
 
 def _extras(case: Case) -> Iterator[str]:
-    """Packages that only some settings need, and that are not there."""
+    """Yield the packages that these settings need and that are not installed."""
     bits = case.get("load_in_4bit") or case.get("load_in_8bit")
     optimizer, attention = str(case.get("optim", "")), str(case.get("attn_implementation", ""))
     loads_vllm = in_process_vllm(settings_asked(case.get))
@@ -345,7 +347,7 @@ def _extras(case: Case) -> Iterator[str]:
 
 
 def _data(case: Case, tasks: list[Task]) -> str:
-    """Read the training data; add the tasks that episodes are played on to `tasks`."""
+    """Read the training data; append the tasks that will be played to `tasks`."""
     told, arguments = [], case.task_arguments
     for key, what in (("tasks", "tasks"), ("eval_tasks", "held-out tasks")):
         name = getattr(arguments, key)
@@ -357,7 +359,7 @@ def _data(case: Case, tasks: list[Task]) -> str:
             tasks += loaded
             told.append(f"{len(loaded):,} {what} in {name}")
     for run in as_list(case.get("episodes", [])):
-        if not Path(run).is_file():  # sft reads files of episodes, too
+        if not Path(run).is_file():  # sft also reads files of episodes
             RunSettings.read(run)
         told.append(f"episodes in {run}")
     if case.shown:
@@ -408,7 +410,7 @@ def _model(case: Case) -> str | Finding:
 
 
 def _database(case: Case, tasks: Sequence[Task]) -> str | Finding:
-    """Open the training's database, but pull no image for it."""
+    """Open the training's database, without pulling an image for it."""
     spec = case.get("database")
     if spec is None:
         return "none is needed"
@@ -441,7 +443,7 @@ def _has_to_pull(image: str, spec: str) -> bool:
     except DatabaseError:
         if spec == "docker":
             raise
-    except DockerException:  # starting it will say more
+    except DockerException:  # starting the server gives a better message
         pass
     return False
 
@@ -496,7 +498,7 @@ def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
 
 
 def _memory_there(case: Case) -> float:
-    """Bytes that one rank can have; without a GPU, no bound is known."""
+    """Return the bytes of memory that one rank has; infinity if it would train on a GPU and there is none."""
     if case.get("use_cpu", False):
         return total_memory(torch.device("cpu")) / case.ranks
     gpus = range(min(case.ranks, torch.cuda.device_count()))
@@ -504,7 +506,7 @@ def _memory_there(case: Case) -> float:
 
 
 def _prompt_tokens(case: Case, tasks: Sequence[Task]) -> int:
-    """Return the tokens of the longest prompt, with the earlier episodes that it can show."""
+    """Return the number of tokens of the longest prompt, few-shot episodes included."""
     if not tasks or not hasattr(case.given, "max_turns"):
         return 0
     protocol = case.protocol
@@ -517,7 +519,8 @@ def _prompt_tokens(case: Case, tasks: Sequence[Task]) -> int:
 
 
 def _sharing(case: Case) -> tuple[int, int]:
-    """Return the number of ranks that share the weights, and that share gradients and optimizer."""
+    """Return the number of ranks that the weights are sharded over, and the number for gradients and
+    optimizer."""
     kind = case.accelerate.get("distributed_type")
     stage = (case.accelerate.get("deepspeed_config") or {}).get("zero_stage")
     if kind == "FSDP" or stage == 3:

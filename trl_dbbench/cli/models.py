@@ -1,4 +1,4 @@
-"""Commands that let a model play, loaded here or behind an endpoint: `eval` and `sample`."""
+"""Commands that play tasks with a model, loaded here or behind an endpoint: `eval` and `sample`."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _evaluate(tasks: list[Task], trained: Trained, plan: Plan | None, given: dic
     from trl_dbbench.evaluation.compare.play import ArmPlayer, each_once
 
     if plan is not None:
-        tasks = each_once(tasks)  # whose samples would be drawn from the same random numbers
+        tasks = each_once(tasks)  # a duplicate would draw its samples from the same random numbers
     journal = _journal_of(trained, tasks, plan, given, {"reward_model": given["scorer"]})
     with (
         closing(journal),
@@ -109,7 +109,7 @@ NEEDS_TOKENS = (
     *("--dtype", "--harness", "--reward-model", "--top-k", "--few-shot-memory", "--few-shot-by"),
     *("--few-shot-update", "--trust-remote-code"),
 )
-"""Options that need a model that is ours, or say how its text becomes tokens."""
+"""Options that need a model loaded by us, or that set how text becomes tokens."""
 
 
 def _evaluate_endpoint(context: typer.Context, plan: Plan | None) -> None:
@@ -119,7 +119,7 @@ def _evaluate_endpoint(context: typer.Context, plan: Plan | None) -> None:
     evaluation, journal = _play_endpoint(context, plan)
     typer.echo(evaluation)
     json_file = context.params["json_file"]
-    if evaluation.records:  # or a file would look as if all had been played
+    if evaluation.records:  # without any, the file would look like a finished evaluation
         arm = Arm(
             evaluation.endpoint,
             evaluation.records,
@@ -138,7 +138,7 @@ def _evaluate_endpoint(context: typer.Context, plan: Plan | None) -> None:
 
 
 def _play_endpoint(context: typer.Context, plan: Plan | None) -> tuple[EndpointEvaluation, Journal]:
-    """Play with the endpoint's model; a run lends its tasks and how its episodes were played."""
+    """Play with the endpoint's model; a run, if given, provides the tasks and the episode settings."""
     from trl_dbbench.evaluation.compare.play import each_once
     from trl_dbbench.integrations.endpoints.evaluate import EndpointPlayer, evaluate_endpoint
     from trl_dbbench.integrations.endpoints.http import Endpoint, read_key
@@ -150,8 +150,8 @@ def _play_endpoint(context: typer.Context, plan: Plan | None) -> tuple[EndpointE
     if model is None:
         raise ConfigError("--endpoint needs --model, the model's name on that server.")
     options = opt.settings_options(context)
-    template_kwargs = options.pop("chat_template_kwargs", {})  # the server's
-    # the model's name is the server's alone: no folder and no hub is asked about it
+    template_kwargs = options.pop("chat_template_kwargs", {})  # for the server
+    # only the server knows the model's name: it is looked up in no folder and on no hub
     trained = find_trained(run, **options) if run else Trained(model, None, replace(DEFAULTS, **options))
     settings = trained.settings
     if settings.few_shot:
@@ -169,7 +169,7 @@ def _play_endpoint(context: typer.Context, plan: Plan | None) -> tuple[EndpointE
     )
     loaded = opt.tasks_to_evaluate(trained, given["tasks"], given["limit"])
     if plan is not None:
-        loaded = each_once(loaded)  # whose samples would be drawn alike
+        loaded = each_once(loaded)  # a duplicate would draw the same samples
     spec = _database(trained, loaded, given["database"])
     sent = {"endpoint": str(endpoint), "chat_template_kwargs": template_kwargs}
     journal = _journal_of(trained, loaded, plan, given, sent)
@@ -192,7 +192,7 @@ def _play_endpoint(context: typer.Context, plan: Plan | None) -> tuple[EndpointE
 def _journal_of(
     trained: Trained, tasks: list[Task], plan: Plan | None, given: dict[str, Any], more: dict[str, Any]
 ) -> Journal:
-    """Open the journal of --json; `more` are further settings that a resumed evaluation must share."""
+    """Open the journal of --json; a resumed evaluation must have the same settings, `more` included."""
     from trl_dbbench.data.sample import asked_of
 
     if given["few_shot_update"]:
@@ -208,7 +208,7 @@ def _journal_of(
 
 
 def _keep(evaluation: Evaluation, arm: Arm, json_file: Path | None, html_file: Path | None) -> None:
-    """Print what the samples came to, and write all where options ask for it."""
+    """Print the figures of the samples, and write the files that the options ask for."""
     from trl_dbbench.evaluation.compare.comparison import judgement
     from trl_dbbench.evaluation.compare.page import write_arm
     from trl_dbbench.evaluation.compare.saved import arm_dict
@@ -274,9 +274,10 @@ def _database(trained: Trained, tasks: Iterable[Task], asked: str | None) -> Spe
 def opened(
     given: Mapping[str, Any], trained: Trained, tasks: Iterable[Task], adapters: Sequence[str] = ()
 ) -> Iterator[tuple[Player, Backend, Policy | ServedPolicy]]:
-    """Open the player, the backend and the policy of a command with these options.
+    """Open the player, backend and policy that a command's options ask for.
 
-    With vLLM in this process, `adapters` are those that are played one after the other.
+    Args:
+        adapters: those to play one after the other; vLLM in this process must know them in advance.
     """
     from trl_dbbench.evaluation.evaluate import open_model, player_of
 

@@ -1,6 +1,6 @@
 """Options that several commands share, and the objects built from them.
 
-A group is a function whose signature is its options; `taking` adds groups to a command.
+A group is a function whose parameters are its options; `taking` adds groups to a command.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def engine(
     batch_size: Annotated[int, typer.Option(min=1, help="Episodes played at a time.")] = 64,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Options that say what generates, and where SQL runs."""
+    """Options for the engine and the database."""
 
 
 def episodes(
@@ -168,7 +168,7 @@ def episodes(
     ] = None,
     dtype: Dtype = None,
 ) -> None:
-    """Options that say how episodes are played."""
+    """Options for how episodes are played."""
 
 
 def few_shot(
@@ -187,7 +187,7 @@ def few_shot(
         typer.Option(help="How few-shot episodes are chosen: bm25 (default), skill, latest or random."),
     ] = None,
 ) -> None:
-    """Options of earlier episodes in the prompt."""
+    """Options for few-shot episodes in the prompt."""
 
 
 def drawing(
@@ -205,7 +205,7 @@ def drawing(
         ),
     ] = None,
 ) -> None:
-    """Options of the samples that are drawn beside greedy episodes."""
+    """Options for the samples drawn in addition to greedy episodes."""
 
 
 def _parameters(function: Callable[..., Any]) -> list[Parameter]:
@@ -213,11 +213,11 @@ def _parameters(function: Callable[..., Any]) -> list[Parameter]:
 
 
 SETTINGS_OPTIONS = tuple(each.name for group in (episodes, few_shot) for each in _parameters(group))
-"""Options that say how episodes are played, in commands that have them."""
+"""Names of the options that set how episodes are played."""
 
 
 def taking(*groups: Callable[..., None]) -> Callable[[Command], Command]:
-    """Add the options of these groups to a command, which reads them in its context."""
+    """Add the options of these groups to a command, which reads them from `context.params`."""
 
     def add(command: Command) -> Command:
         own = [each for each in _parameters(command) if each.kind is not Parameter.VAR_KEYWORD]
@@ -230,9 +230,9 @@ def taking(*groups: Callable[..., None]) -> Callable[[Command], Command]:
 
 
 def files_of(path: Path | None) -> list[Path]:
-    """Return the files of a run that no command may replace, of a checkpoint those of its run.
+    """Return the files of a run that no command may overwrite; for a checkpoint, also those of its run.
 
-    A path that is not a folder is returned as it is; for `None` there are none.
+    A path that is not a folder is returned as it is; `None` gives an empty list.
     """
     if path is None:
         return []
@@ -242,7 +242,7 @@ def files_of(path: Path | None) -> list[Path]:
 
 
 def given_options(context: typer.Context) -> list[str]:
-    """Return the options and arguments that stand on the command line, such as `--json`."""
+    """Return the options and arguments given on the command line, such as `--json`."""
     return [
         parameter.opts[0]
         for parameter in context.command.params
@@ -257,7 +257,7 @@ def refuse(context: typer.Context, why: str, *options: str) -> None:
 
 
 def settings_options(context: typer.Context) -> dict[str, Any]:
-    """Return the options of a command that say how episodes are played, where they are given."""
+    """Return the given options that set how episodes are played, with files and JSON read."""
     from trl_dbbench.cli.arguments import read_system_prompt, read_template_kwargs
     from trl_dbbench.episode.templates import load_chat_template
 
@@ -275,7 +275,7 @@ def settings_options(context: typer.Context) -> dict[str, Any]:
 
 
 def plan_of(context: typer.Context) -> Plan | None:
-    """Return the samples that a command's options ask for, if they do."""
+    """Return the sampling plan that a command's options ask for; `None` without --samples."""
     from trl_dbbench.episode.plan import Plan
 
     given = context.params
@@ -299,7 +299,7 @@ def csv_options(delimiter: str | None, encoding: str | None, types: list[str] | 
 
 
 def engine_settings(given: Mapping[str, Any]) -> EngineSettings:
-    """Return the engine that a command's options ask for; raise ConfigError for a server's wrong address."""
+    """Return the engine settings of a command's options; raise ConfigError if they are wrong."""
     import torch
 
     from trl_dbbench.engines.base import EngineSettings, server_addresses
@@ -321,7 +321,7 @@ def engine_settings(given: Mapping[str, Any]) -> EngineSettings:
 
 
 def names(joined: str | None) -> list[str] | None:
-    """Split an option that joins names by commas."""
+    """Split names that are joined by commas."""
     return None if joined is None else [name.strip() for name in joined.split(",") if name.strip()]
 
 
@@ -341,12 +341,12 @@ def trained_by(context: typer.Context, adapter: str | None, run: Path | None = N
 
 
 def tasks_in(source: str, trained: Trained) -> list[Task]:
-    """Return the tasks of a source, with the schema with which the run showed its own."""
+    """Return the tasks of a source, with their schemas shown as in the run."""
     return with_schema(load_tasks(source), trained.settings.schema)
 
 
 def tasks_to_evaluate(trained: Trained, tasks: str | None, limit: int | None) -> list[Task]:
-    """Return the named tasks, or the run's held-out ones; the first `limit` of them."""
+    """Return the first `limit` of the named tasks, or of the run's held-out ones."""
     from trl_dbbench.runs.trained import held_out_tasks
 
     if tasks is not None:

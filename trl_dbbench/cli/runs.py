@@ -1,4 +1,4 @@
-"""Commands on what a run has left: `report`, `replay`, `export`."""
+"""Commands that read a run's output: `report`, `replay`, `export`."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def replay(
 
 
 def _tell(episodes: Iterable[Replayed], notes: Sequence[str], file: IO[str] | None, *, rescored: bool) -> int:
-    """Print differences as they come, and the sum at the end; return how many episodes differ."""
+    """Print differences as they are found, and a summary at the end; return how many episodes differ."""
     from tqdm.auto import tqdm
 
     summary = Summary()

@@ -1,4 +1,4 @@
-"""`serve`: tasks for agents and trainers that connect to us."""
+"""Command that serves tasks to agents and trainers: `serve`."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def _serve(
         return
     from trl_dbbench.integrations.serving.mcp import Tools, serve_stdio, serve_streamable_http
 
-    logging.getLogger("mcp").setLevel(logging.WARNING)  # it has a line for each request
+    logging.getLogger("mcp").setLevel(logging.WARNING)  # it logs a line for each request
     server = Tools(desk, tell=tell).server()
     if address is None:
         await serve_stdio(server, desk, stop, drain_seconds)
@@ -146,8 +146,8 @@ async def _serve(
 
 
 def _check_installed(extra: str) -> None:
-    """Raise ConfigError for a missing package, and where the other extra's `mcp` is: OpenEnv needs its
-    version 1, our own server 2."""
+    """Raise ConfigError if a package is missing, or if `mcp` has the version of the other extra: OpenEnv
+    needs version 1, our own server version 2."""
     install, ours = f"pip install 'trl-dbbench[{extra}]'", extra == "mcp"
     module, wanted = ("mcp", "2.3 or later") if ours else ("openenv.environment", "1")
     with suppress(PackageNotFoundError):
@@ -164,12 +164,12 @@ def _check_installed(extra: str) -> None:
 
 
 def _reward(name: str | None, settings: RunSettings, database: Database) -> Callable[[Episode], None]:
-    """Return what puts an episode's worth into its `rewards`."""
+    """Return a function that adds an episode's reward to its `rewards`."""
     if name is None:
         outcome = OutcomeReward()
         return lambda episode: episode.rewards.update(outcome=outcome([episode])[0])
 
-    # with PyTorch, which takes seconds
+    # these import PyTorch, which takes seconds
     from trl_dbbench.rewards.registry import with_step_rewards
     from trl_dbbench.runs.conversations import protocol_of
     from trl_dbbench.runs.rescore import loaded_rewards, outcome_of, values_of

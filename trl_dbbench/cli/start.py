@@ -1,12 +1,12 @@
-"""The start of every recipe: command line and YAML, tokenizer, and loading of weights.
+"""Start of every recipe: command line and YAML, tokenizer, and loading of weights.
 
 ```
-recipe: sft                     which script the YAML is for (`trl-dbbench train` reads it)
-tasks: tiny/train.jsonl         from the working directory; if nothing lies there, from the YAML's folder
-output_dir: runs/{TIMESTAMP}    from the working directory; the run's start in the place of {TIMESTAMP}
+recipe: sft                     script that the YAML is for (read by `trl-dbbench train`)
+tasks: tiny/train.jsonl         relative to the working directory, else to the YAML's folder
+output_dir: runs/{TIMESTAMP}    relative to the working directory; {TIMESTAMP} becomes the start time
 ```
 
-What the command line names is taken from the working directory alone.
+Paths on the command line are relative to the working directory only.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ STAMP = r"\d{8}-\d{6}"
 def start(arguments: Sequence[type], main: Callable[..., Trainer]) -> None:
     """Read the command line and its YAML into these dataclasses, and run `main` on them.
 
-    An error that is the user's ends the program with one line; SIGTERM ends all ranks together.
+    A user's error ends the program with one line; SIGTERM ends all ranks together.
 
     Args:
         arguments: dataclasses, in the order in which `main` takes them; one is a `TrainingArguments`.
@@ -71,20 +71,20 @@ def start(arguments: Sequence[type], main: Callable[..., Trainer]) -> None:
                     spare_page_faults(each.device)
                     put_timestamp(each)
                     check_folder(each.output_dir, "output_dir")
-        # an ImportError is of a package that only a setting needs, and names it
+        # an ImportError names a package that only some settings need
         with user_errors(ImportError), parser.saying_where(), naming_lost_ranks():
             try:
                 ended(main(*given))
-            except SafetensorError as error:  # TRL's trainers load what is given to them by its name
+            except SafetensorError as error:  # TRL's trainers load models given by name
                 raise ConfigError(f"{why_not_loaded(error)}.") from None
 
 
 def use_one_gpu() -> None:
-    """Let a process that trains alone see one GPU, where no CUDA_VISIBLE_DEVICES says which.
+    """Hide all GPUs but one from a process that trains alone, unless CUDA_VISIBLE_DEVICES is set.
 
-    With several, transformers would train on all of them by `nn.DataParallel`, which TRL refuses.
+    With several, transformers would train on all of them with `nn.DataParallel`, which TRL rejects.
     """
-    count = torch.cuda.device_count()  # asks the driver, and starts nothing on a GPU
+    count = torch.cuda.device_count()  # asks the driver without initialising a GPU
     alone = int(os.environ.get("WORLD_SIZE", 1)) == 1
     if count > 1 and alone and "CUDA_VISIBLE_DEVICES" not in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = "0"
@@ -96,21 +96,21 @@ def use_one_gpu() -> None:
 
 
 BEFORE_AND_AFTER = {"eval_strategy": "steps", "eval_steps": "0.9999999", "eval_on_start": "true"}
-"""When held-out tasks are played if nothing says it. The share of the steps stands for the last one."""
+"""Default schedule of evaluation: before training, and after its last step (as a share of all steps)."""
 
 
 OR_BOOLEAN = ("resume_from_checkpoint", "scale_rewards")
-"""Settings that are declared as texts, and may be true or false."""
+"""Settings that are declared as texts but may also be true or false."""
 
 
 class RecipeParser(TrlParser):
-    """TRL's parser, for YAMLs as the head of this module shows them.
+    """TRL's parser, for YAMLs as shown in the docstring of this module.
 
-    Tasks for evaluation are played before the training and after it where no `eval_strategy` is given.
+    Without an `eval_strategy`, `eval_tasks` are played before training and after it.
     """
 
     def __init__(self, arguments: Iterable[type]):
-        super().__init__(arguments, allow_abbrev=False)  # a typo is not to pass for another option
+        super().__init__(arguments, allow_abbrev=False)  # a typo must not pass for another option
         self.folder = Path()
         self.missing: list[str] = []
         self.needed = [action.dest for action in self._actions if action.required]
@@ -122,7 +122,7 @@ class RecipeParser(TrlParser):
         args = [part for each in given for part in re.split("(?<=^--config)=", each, maxsplit=1)]
         if "--config" in args:
             path = Path(*args[args.index("--config") + 1 :][:1])
-            read_recipe(path)  # TRL's parser would end in a traceback where it is no YAML
+            read_recipe(path)  # if it is not YAML, TRL's parser would end in a traceback
             self.folder = path.parent
         self.in_yaml = {}
         try:
@@ -147,7 +147,7 @@ class RecipeParser(TrlParser):
     def set_defaults_with_config(self, **config: Any) -> list[str]:
         config.pop(SCRIPT_KEY, None)
         for action in self._actions:
-            if action.choices and config.get(action.dest) is False:  # YAML's reading of a bare `no` or `off`
+            if action.choices and config.get(action.dest) is False:  # YAML reads `no` or `off` as false
                 meant = (each for each in ("no", "off") if each in action.choices)
                 config[action.dest] = next(meant, False)
             value, only = config.get(action.dest), only_type(self.types.get(action.dest, ""))
@@ -159,7 +159,7 @@ class RecipeParser(TrlParser):
             if isinstance(value, list) and only is float:
                 config[action.dest] = [_as_float(each) for each in value]
             if number and only is str and not isinstance(value, list):
-                config[action.dest] = str(value)  # a name of digits, as a run's or a folder's
+                config[action.dest] = str(value)  # a name made of digits, such as a run's or a folder's
         self.in_yaml = config
         return super().set_defaults_with_config(**with_paths(config, self._locate))
 
@@ -187,15 +187,15 @@ class RecipeParser(TrlParser):
                 more += [] if name in given else [f"--{name}", value]
         args = [*args, *more]
         found = self.parse_known_args(args)[0]
-        if "--eval_steps" in more:  # nothing can go by the one evaluation after the training
+        if "--eval_steps" in more:  # for the checks: no setting can rely on the one evaluation after training
             found.eval_strategy = "no"
         self._check(found)
         return super().parse_args_into_dataclasses(args=args, **options)
 
     def _check(self, found: Namespace) -> None:
-        """Raise ConfigError for a value that a setting cannot have, before anything is made of it.
+        """Raise ConfigError for an invalid value, before any dataclass is built from it.
 
-        Argparse compares with the choices what the command line says, and not what the YAML does.
+        Argparse checks choices for the command line, but not for the YAML.
         """
         texts = {name for name, of in self.types.items() if only_type(of) is str} - {*OR_BOOLEAN}
         texts -= {action.dest for action in self._actions if action.choices}
@@ -220,11 +220,11 @@ class RecipeParser(TrlParser):
             if issubclass(kind, TrainingArguments):
                 check_values(found, kind)
                 if not (wants_bf16(found) or found.fp16):
-                    # accelerate's configuration would be taken where bf16 and fp16 are both false
+                    # with bf16 and fp16 both false, accelerate's configuration would decide
                     os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
 
     def _locate(self, path: str) -> str:
-        path = os.path.expanduser(path)  # noqa: PTH111 - a text such as a system prompt, perhaps
+        path = os.path.expanduser(path)  # noqa: PTH111 - may be a text such as a system prompt
         if is_there(path):
             return path
         if is_there(self.folder / path):
@@ -234,7 +234,7 @@ class RecipeParser(TrlParser):
 
     @contextmanager
     def saying_where(self) -> Iterator[None]:
-        """Add the searched places to an error about a path of the YAML."""
+        """Add the folders that were searched to an error about a path in the YAML."""
         try:
             yield
         except DBBenchError as error:
@@ -247,7 +247,7 @@ class RecipeParser(TrlParser):
             ) from None
 
     def error(self, message: str) -> NoReturn:
-        """argparse would print every option before it says what is wrong."""
+        """Raise ConfigError; argparse would print every option before the message."""
         choice = re.match(r"argument --(\w+)\S*: invalid choice: '([^']*)' \(choose from (.*)\)$", message)
         if choice is not None:
             allowed = [each.strip("' ") for each in choice[3].split(",")]
@@ -256,7 +256,8 @@ class RecipeParser(TrlParser):
 
 
 def _as_float(value: Any) -> Any:
-    """Return the number in a text: YAML reads 1e-1 as one, and argparse looks at no list's members."""
+    """Return the number in a text, or the value as it is: YAML reads 1e-1 as text, and argparse does not
+    convert a list's elements."""
     if isinstance(value, str):
         with suppress(ValueError):
             return float(value)
@@ -264,7 +265,7 @@ def _as_float(value: Any) -> Any:
 
 
 def _check_quantized(found: Namespace) -> None:
-    """Raise ConfigError for a model in 4 or 8 bits that transformers would not train, or not load."""
+    """Raise ConfigError for settings of 4 or 8 bits with which transformers cannot load or train a model."""
     for name in ("bnb_4bit_quant_type", "use_bnb_nested_quant"):
         if getattr(found, name) != getattr(ModelConfig, name) and not found.load_in_4bit:
             raise ConfigError(f"{name} is used only with load_in_4bit: true; set that, or leave it out.")
@@ -288,9 +289,9 @@ def load_tokenizer(
     """Return the model's tokenizer.
 
     Args:
-        args: the trainer's, for its `trust_remote_code`.
-        chat_template: replaces its own: a jinja file, or the name of one of TRL's.
-        **options: of `AutoTokenizer.from_pretrained`.
+        args: the trainer's arguments, for their `trust_remote_code`.
+        chat_template: replaces the tokenizer's own: a jinja file, or the name of one of TRL's.
+        **options: passed on to `AutoTokenizer.from_pretrained`.
     """
     name = model.model_name_or_path
     if name is None:
@@ -307,10 +308,11 @@ def load_tokenizer(
 
 
 def model_init_kwargs(model: ModelConfig, given: dict[str, Any] | None) -> dict[str, Any]:
-    """Return how the weights are loaded: the model's settings, overridden by `model_init_kwargs:`.
+    """Return the keyword arguments that load the weights: the model's settings, overridden by the setting
+    `model_init_kwargs`.
 
     Raises:
-        ConfigError: if they name what is a setting of its own, by which more is loaded than the weights.
+        ConfigError: if `given` has a key of `OWN_SETTINGS`: those settings apply to more than the weights.
     """
     for name in (name for name in OWN_SETTINGS if name in (given or {})):
         raise ConfigError(
@@ -326,7 +328,7 @@ def model_init_kwargs(model: ModelConfig, given: dict[str, Any] | None) -> dict[
 
 
 OWN_SETTINGS = {"revision": "model_revision", "torch_dtype": "dtype"}
-"""Arguments of `from_pretrained` -> the settings that they are in a recipe."""
+"""Arguments of `from_pretrained` -> the recipe settings that replace them."""
 
 
 # --- a folder for each start ----------------------------------------------------------------------
@@ -335,14 +337,14 @@ OWN_SETTINGS = {"revision": "model_revision", "torch_dtype": "dtype"}
 def put_timestamp(args: TrainingArguments) -> None:
     """Replace `{TIMESTAMP}` in `output_dir` and `run_name` by the time, the same on all ranks.
 
-    With `resume_from_checkpoint: true` it is the time of the last run with a whole checkpoint, so that the
-    same command goes on with it; without such a run it is now. With a checkpoint's folder as
-    `resume_from_checkpoint`, it is the time in that folder's name.
+    With `resume_from_checkpoint: true` it is the time of the last run with a complete checkpoint, so that the
+    same command resumes that run; if there is none, it is the current time. If `resume_from_checkpoint` is a
+    checkpoint's folder, it is the time in that folder's name.
     """
     if TIMESTAMP not in f"{args.output_dir}{args.run_name}":
         return
     stamp = _stamp_to_resume(args) or time.strftime(STAMP_FORMAT)
-    stamp = Ranks().from_main(stamp)  # the process group is there: transformers sets it up with the arguments
+    stamp = Ranks().from_main(stamp)  # transformers has set up the process group with the arguments
     for name in ("output_dir", "run_name"):
         if value := getattr(args, name):
             setattr(args, name, value.replace(TIMESTAMP, stamp))
@@ -351,7 +353,7 @@ def put_timestamp(args: TrainingArguments) -> None:
 
 
 def _stamp_to_resume(args: TrainingArguments) -> str | None:
-    """Return the time of the run that is to go on; `None` if a new one is to start."""
+    """Return the time of the run to resume; `None` to start a new one."""
     asked = args.resume_from_checkpoint
     if asked in (None, False, "", "false", "False") or TIMESTAMP not in args.output_dir:
         return None

@@ -234,7 +234,7 @@ def split(
 
 
 def _write_halves(halves: Split, train: Path, test: Path) -> None:
-    """Write both halves, and say what they have in common."""
+    """Write both halves, and print whether they share tables."""
     for path, half in ((train, halves.train), (test, halves.test)):
         _write_counted(path, half)
     if halves.shares_tables:
@@ -244,14 +244,14 @@ def _write_halves(halves: Split, train: Path, test: Path) -> None:
 
 
 def _write_counted(path: Path, tasks: Sequence[Task]) -> None:
-    """Write tasks, and say how many of each operation there are."""
+    """Write tasks, and print how many of each operation there are."""
     write_tasks(path, tasks)
     operations = Counter(task.operation for task in tasks).most_common()
     typer.echo(f"{path}: {len(tasks)} tasks ({', '.join(f'{count} {name}' for name, count in operations)})")
 
 
 def write_tasks(path: Path, tasks: Iterable[Task]) -> None:
-    """Write a file in our format, completely or not at all."""
+    """Write tasks to a file in our format, completely or not at all."""
     with write_atomically(path) as file:
         file.writelines(task.to_json() + "\n" for task in tasks)
 

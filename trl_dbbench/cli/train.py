@@ -1,4 +1,4 @@
-"""Commands on recipes and what they trained: `train`, `recipes`, `doctor`, `merge`."""
+"""Commands for recipes and trained adapters: `train`, `recipes`, `doctor`, `merge`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trl_dbbench.cli import options as opt
 from trl_dbbench.errors import ConfigError
 
 MORE_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""For a command that takes `--key value` for every key of a recipe."""
+"""Context settings of a command that accepts `--key value` for every key of a recipe."""
 
 Config = Annotated[
     str, typer.Argument(help="A recipe: a YAML file, or the name of one that is shipped (see `recipes`).")
