@@ -1,6 +1,6 @@
 """An episode driven by an external client: another trainer's tool loop, or an agent over MCP.
 
-`episode.play` asks for a turn and waits; a caller hands one over, and waits for the result.
+`episode.play` waits for the next turn; a caller hands one over and waits for its result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OVER = {
     Status.SERVER_CRASH: "A statement has ended the database server. The session is over.",
     Status.ENVIRONMENT_FAULT: "The database has failed. The session is over.",
 }
-"""Replies to calls after the end of an episode, for trainers that let a model call on."""
+"""Replies to calls after the end of an episode, for trainers that let the model go on calling."""
 
 
 class Refused(Exception):
@@ -33,20 +33,20 @@ class Refused(Exception):
 
 
 def written(tool: str, /, **arguments: Any) -> str:
-    """Return the turn that stands for this call in the protocols `tools` and `tools_sql`."""
+    """Return the text of a turn that makes this call, in the protocols `tools` and `tools_sql`."""
     return Call("", tool, json.dumps(arguments, ensure_ascii=False)).text()
 
 
 class Calls:
-    """The calls of an episode; see `episode.play.Dialogue`. For one event loop.
+    """Calls of one episode, as an `episode.play.Dialogue`. For one event loop.
 
-    Calls that come at once are turns in the order of their coming.
+    Concurrent calls become turns in the order in which they arrive.
 
     Args:
         idle_seconds: time without a call after which the episode ends; `None` for no limit.
     """
 
-    full = False  # nobody counts tokens
+    full = False  # there is no limit on tokens
 
     def __init__(self, protocol: AgentProtocol, idle_seconds: float | None = None) -> None:
         self._protocol = protocol
@@ -57,19 +57,20 @@ class Calls:
         self._fault: str | None = None
 
     def call(self, text: str) -> asyncio.Future[Turn | Episode]:
-        """Hand over the next turn; what comes is the turn, observed, or the episode if the turn ended it."""
+        """Hand over the next turn. The future gives the turn with its observation, or the episode if the turn
+        ended it."""
         reply: asyncio.Future[Turn | Episode] = asyncio.get_running_loop().create_future()
         self._replies.append(reply)
         self._calls.put_nowait(text)
         return reply
 
     def leave(self, fault: str | None = None) -> None:
-        """End the episode before its next turn, by a `fault` if that is not the agent's doing."""
+        """End the episode before its next turn; a `fault` makes it an environment fault."""
         self._left, self._fault = True, fault
         self._calls.put_nowait(None)
 
     async def play(self, start: Start, database: Database, judge: Judge, rules: Rules) -> Episode:
-        """Play a task, see `episode.play`; the calls that wait at its end are not answered."""
+        """Play a task with `episode.play`; calls that still wait at its end are left to `end` or `refuse`."""
         return await play(
             start,
             dialogue=lambda episode: self,
@@ -93,12 +94,13 @@ class Calls:
 
     def tell(self, turn: Turn) -> bool:
         reply = self._replies.popleft()
-        if not reply.done():  # else the client has taken the call back
+        if not reply.done():  # otherwise the client has cancelled the call
             reply.set_result(turn)
         return True
 
     def end(self, episode: Episode, late: str) -> None:
-        """Answer all waiting calls: the first, which ended the episode if a call did, and the late ones."""
+        """Answer all waiting calls: the first with the episode, which it may have ended, and refuse the
+        others with the text `late`."""
         if self._replies and not (first := self._replies.popleft()).done():
             first.set_result(episode)
         self.refuse(Refused(late))
@@ -111,16 +113,16 @@ class Calls:
 
 
 async def play_calls(start: Start, calls: Calls, database: Database, judge: Judge, rules: Rules) -> Episode:
-    """Play a task whose turns are these calls; answer all of them when it is over.
+    """Play a task whose turns are these calls; answer all waiting calls at its end.
 
     Raises:
-        Exception: what has ended the episode, if neither the agent nor the database has, such as a mistake of
-            a grader. The calls that wait are refused then.
+        Exception: an error that is neither the agent's nor the database's, such as a bug in a grader. Waiting
+            calls are refused first.
     """
     try:
         episode = await calls.play(start, database, judge, rules)
     except BaseException as error:
-        calls.refuse(Refused(f"The episode failed: {error!r}"))  # or they would wait for ever
+        calls.refuse(Refused(f"The episode failed: {error!r}"))  # or they would wait forever
         raise
     calls.end(episode, late="")
     return episode

@@ -1,8 +1,8 @@
 """Episodes for a trainer with its own tool loop, such as TRL's `GRPOTrainer`: the same tasks, sandboxes,
 judge and rewards. docs/integrations.md has an example.
 
-Here the trainer calls, and the episode answers; in `player` the episode asks. Both use `episode.play`: each
-environment plays in a task of an event loop, and waits there for the next call.
+Here the trainer calls and the episode answers; in `player` the episode asks the model. Both use
+`episode.play`: each environment plays in a task on an event loop, which waits there for the next call.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from trl_dbbench.rewards.registry import RewardFunction, call_reward, with_step_
 
 
 class Environment:
-    """Episodes one after the other; each starts at `reset`. Its public methods are the trainer's tools. Made
-    by `environments`.
+    """Environment that plays one episode after another; each starts at `reset`.
 
-    An episode ends with its answer, at the limit on turns, when its `episode` is looked at, or at the next
-    `reset`. In the last two cases the trainer's loop has ended it, for want of tokens or of a call, and its
-    status is `OUT_OF_TOKENS`, which rewards treat like the limit on turns.
+    Its public methods are the trainer's tools. `environments` creates it.
+
+    An episode ends with its answer, at the turn limit, when `episode` is read, or at the next `reset`. In the
+    last two cases the trainer's loop ended it, because tokens ran out or the model made no call; its status
+    is `OUT_OF_TOKENS`, which rewards treat like the turn limit.
     """
 
     _protocol: ToolsProtocol
@@ -46,10 +47,10 @@ class Environment:
         self._played: tuple[Calls, Future[Episode]] | None = None
 
     def reset(self, task: str, **row: Any) -> None:
-        """Begin an episode; see `Judge.check_task` for tasks that cannot be judged here.
+        """Begin an episode; raise what `Judge.check_task` does for tasks that cannot be judged here.
 
         Args:
-            task, row: the columns of `to_dataset`, which TRL hands over.
+            task, row: the columns of `to_dataset`, which TRL passes.
         """
         self._end()
         start = Start(task_in(task), prompt_ids=[])
@@ -62,7 +63,7 @@ class Environment:
 
     @property
     def episode(self) -> Episode:
-        """The episode, which is over then. Raises what `play_calls` does, and ConfigError before `reset`."""
+        """The episode; reading it ends it. Raises what `play_calls` does, and ConfigError before `reset`."""
         self._end()
         return self._begun()[1].result()
 
@@ -89,7 +90,7 @@ class Environment:
 
 
 class DatabaseEnvironment(Environment):
-    """Episodes whose answers are values; the tools of the protocol `tools`."""
+    """Environment whose answers are values, with the tools of the protocol `tools`."""
 
     _protocol = ToolsProtocol()
 
@@ -111,7 +112,7 @@ class DatabaseEnvironment(Environment):
 
 
 class SQLAnswerEnvironment(Environment):
-    """Episodes whose answers are SQL; the tools of the protocol `tools_sql`."""
+    """Environment whose answers are SQL, with the tools of the protocol `tools_sql`."""
 
     _protocol = ToolsSQLProtocol()
 
@@ -143,14 +144,13 @@ def environments(
     grader: str | None = None,
     max_turns: int = Rules.max_turns,
 ) -> Iterator[Callable[[], Environment]]:
-    """Open the environments that `GRPOTrainer(environment_factory=...)` takes, for the length of the
-    training.
+    """Give the factory for `GRPOTrainer(environment_factory=...)`; its environments last for the block.
 
     Args:
-        database: where the statements run. The caller closes it, after this.
+        database: where the statements run. The caller closes it, after this block.
         protocol: `"tools"`, or `"tools_sql"` where answers are SQL.
-        grader: judges the answers of all tasks; if left out, the one that each task names.
-        max_turns: calls of an episode.
+        grader: judges the answers of all tasks; by default the one that each task names.
+        max_turns: largest number of calls in an episode.
 
     Raises:
         ConfigError: if the protocol has no tools, or the grader is not known.
@@ -175,9 +175,9 @@ def environments(
 
 
 def environment_reward(function: RewardFunction) -> Callable[..., Sequence[float | None]]:
-    """Return a reward function for environments, which TRL calls, made from one for episodes.
+    """Return a reward function over environments, as TRL calls it, made from one over episodes.
 
-    `None`, for a void episode, is no reward in TRL either. The log shows how many there were.
+    `None`, for a void episode, means no reward in TRL, too. The log shows how many there were.
 
     Raises:
         ConfigError: for a reward model (`model:PATH`, `prm:PATH`).

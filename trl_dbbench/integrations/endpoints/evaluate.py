@@ -1,4 +1,4 @@
-"""Evaluation of a model behind an endpoint, and what it cost."""
+"""Evaluation of a model behind an endpoint, with counts of requests and tokens."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from trl_dbbench.tasks import Task
 GREEDILY = Sampling(greedy=True)
 
 Keep = Callable[[int, Episode], None]
-"""Called with the place and the episode, whenever one ends."""
+"""Callback for each episode that ends, with its index and the episode."""
 
 
 @dataclass
 class MessageDialogue:
-    """A conversation with an endpoint; see `episode.play.Dialogue`.
+    """Conversation with an endpoint, as an `episode.play.Dialogue`.
 
-    `max_completion_length` holds for what the endpoint counts: the tokens that its prompts have grown by, and
-    those of the last turn. What it does not count is not limited.
+    `max_completion_length` limits the tokens that the endpoint reports: the growth of its prompts since the
+    first request, plus the last turn. Without reported counts there is no limit.
     """
 
     endpoint: Endpoint
@@ -69,7 +69,7 @@ class MessageDialogue:
     @property
     def full(self) -> bool:
         if self._reply.squeezed and self._reply.finish == "length":
-            return True  # no more is left of the model's context
+            return True  # the model's context is full
         return self._used >= self.rules.max_completion_length
 
     def tell(self, turn: Turn) -> bool:
@@ -80,12 +80,12 @@ class MessageDialogue:
 
 @dataclass(frozen=True)
 class EndpointPlayer:
-    """A player of episodes on an endpoint; `player.Player` is for models whose tokens we see.
+    """Player of episodes on an endpoint; `player.Player` is for models whose tokens are known.
 
     Args:
-        rules: their `context` is not used; the endpoint says itself what does not fit.
+        rules: `context` is not used; the endpoint itself reports what does not fit.
         system_prompt: replaces the protocol's own.
-        concurrency: episodes that run side by side, each with one request at a time.
+        concurrency: episodes played in parallel, each with one request at a time.
     """
 
     endpoint: Endpoint
@@ -100,11 +100,12 @@ class EndpointPlayer:
         """Play every task; end early when the endpoint or the database gives up.
 
         Args:
-            tasks: each with how its tokens are chosen; one may come several times.
-            keep: is called in a thread of its own.
+            tasks: tasks with their sampling settings; a task may occur several times.
+            keep: called for each episode, in another thread than the caller's.
 
         Raises:
-            TaskError, ConfigError: if a task's episodes could not be judged; before anything is asked.
+            TaskError, ConfigError: if a task's episodes could not be judged; checked before the first
+                request.
         """
         for task in {id(task): task for task, _ in tasks}.values():
             self.judge.check_task(task, self.protocol)
@@ -139,15 +140,15 @@ class EndpointPlayer:
 
 @dataclass(frozen=True)
 class EndpointEvaluation(Evaluation):
-    """A greedy run of an endpoint over tasks, which may have ended early.
+    """Evaluation of an endpoint, which may have ended early.
 
     Args:
         endpoint: the model and the server's address.
         planned: the number of tasks; `episodes` are the played ones.
-        requests, left_out, squeezed, too_long: see `Endpoint`; requests of earlier starts count too.
+        requests, left_out, squeezed, too_long: see `Endpoint`; `requests` includes those of earlier starts.
         stopped: why it ended early.
-        usages: what the endpoint counted of each turn.
-        samples: the episodes that were drawn beside the greedy ones.
+        usages: the token counts of each turn, as the endpoint reports them.
+        samples: the episodes sampled in addition to the greedy ones.
     """
 
     endpoint: str = ""
@@ -163,7 +164,7 @@ class EndpointEvaluation(Evaluation):
 
     @property
     def ended_early(self) -> str | None:
-        """Why tasks were left out, for the user; `None` if none were."""
+        """Message for the user if tasks were not played or every episode failed; else `None`."""
         if self.stopped is not None:
             return f"{self.stopped.rstrip('.')}. {len(self.records)} of {self.planned} tasks were played."
         if self.records and self.void_reasons.total() == len(self.records):
@@ -172,7 +173,7 @@ class EndpointEvaluation(Evaluation):
 
     @property
     def tokens(self) -> dict[str, int]:
-        """Tokens read and written, as the endpoint counted them, and the number of turns without a count."""
+        """Numbers of tokens read and written, as the endpoint counted them, and of turns without a count."""
         counted = [usage for usage in self.usages if usage is not None]
         return {
             "read": sum(usage.read for usage in counted),
@@ -182,7 +183,7 @@ class EndpointEvaluation(Evaluation):
 
     @property
     def unreadable(self) -> Counter[str]:
-        """Turns that the protocol could not read, counted by reason."""
+        """Number of turns that the protocol could not parse, by reason."""
         turns = [turn for record in (*self.records, *self.samples) for turn in record["turns"]]
         return Counter(turn.get("reason", "") for turn in turns if turn["action"] == "invalid")
 
@@ -216,12 +217,13 @@ def evaluate_endpoint(
     plan: Plan | None = None,
     journal: Journal | None = None,
 ) -> EndpointEvaluation:
-    """Play every task once, greedily, then the samples of a plan, and judge them. An interrupted run keeps
-    what was played. Raises what `EndpointPlayer.play_all` does.
+    """Play every task once, greedily, then the samples of a plan, and judge all of them.
+
+    An interrupted evaluation keeps what was played. Raises what `EndpointPlayer.play_all` does.
 
     Args:
         plan: the samples of each task.
-        journal: keeps each episode; those that it has already are not played.
+        journal: stores each episode; those that it already has are not played again.
     """
     journal = journal or Journal()
     endpoint, wanted = player.endpoint, _wanted(tasks, plan)
@@ -273,7 +275,7 @@ def evaluate_endpoint(
 
 
 def _wanted(tasks: Sequence[Task], plan: Plan | None) -> list[tuple[str, int, Task, Sampling]]:
-    """Return what is to be played: the part, the place in it, the task, and how its tokens are chosen."""
+    """Return the episodes to play: the part of the journal, the index in it, the task, and its sampling."""
     wanted = [(GREEDY, place, task, GREEDILY) for place, task in enumerate(tasks)]
     if plan is not None:
         drawn = [(task, sampling) for task in tasks for sampling in plan.samplings(task)]

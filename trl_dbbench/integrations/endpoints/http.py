@@ -1,16 +1,16 @@
-"""Requests to an OpenAI-compatible server, what is tried again, and when the server is given up.
+"""Requests to an OpenAI-compatible server: when to retry, and when to give the server up.
 
 | the server | what follows |
 |---|---|
-| fails (5xx, an error under 200, a broken connection, no answer, no JSON) | tried again after 1, 2, 4 ... s |
-| throttles (429, 503) | tried again when its Retry-After says, else as above |
-| does not take a setting (`temperature`) or a field of a message | asked again without it, from then on |
-| says that `max_tokens` is more than is left | asked again with as many as it says, or half |
+| fails (5xx, an error with status 200, broken connection, no answer, no JSON) | retried after 1, 2, 4 ... s |
+| throttles (429, 503) | retried when its Retry-After says, else as above |
+| rejects a setting (`temperature`) or a field of a message | sent again without it, as are later requests |
+| says that `max_tokens` does not fit | sent again with the number that it names, or half |
 | says that the conversation is too long | the episode is out of tokens |
-| refuses this request (400, 403, 422) | the episode ends, by no fault of the agent |
-| refuses or fails several in a row, none as far on answered meanwhile | everything ends |
-| has failed as long as one request is tried again, and never answered | everything ends |
-| knows neither key nor model, has no credit left, is not there, redirects, or sends pages | everything ends |
+| refuses this request (400, 403, 422) | the episode ends, through no fault of the agent |
+| refuses or fails several in a row, with no reply at as late a turn in between | everything ends |
+| has never answered, and fails for as long as a request is retried | everything ends |
+| rejects key or model, has no credit left, is not there, redirects, or sends web pages | everything ends |
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 
 CONNECT_SECONDS = 10.0
 TURN_SECONDS = 600.0
-"""Seconds for a reply; a server that takes longer counts as hung."""
+"""Time limit of a reply, in seconds; a slower server counts as hung."""
 
 PATIENCE_SECONDS = 180.0
-"""Seconds that a request is tried again for, from its first failure on."""
+"""Seconds for which a request is retried, from its first failure."""
 
 START_SECONDS = 15.0
-"""The same while the server has never answered: its address may be wrong."""
+"""Seconds for which a request is retried while the server has never answered: its address may be wrong."""
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0
 
 DEAD_AFTER = 3
-"""Requests given up in a row, with none as far on answered meanwhile, that end everything."""
+"""Requests given up in a row after which everything ends; a reply at as late a turn restarts the count."""
 
 
 class TooLong(Exception):
@@ -77,8 +77,8 @@ class _Failure(Exception):
     """A request that got no reply.
 
     Args:
-        wait: seconds that the server wants to be left alone for.
-        absent: nobody listens at the address.
+        wait: seconds that the server asks to wait before the next try.
+        absent: nothing listens at the address.
         strange: the response is not a reply.
         final: the server would refuse the same request again.
     """
@@ -98,20 +98,21 @@ def _failure_of(state: Any) -> _Failure:
 
 
 def _wait(state: tenacity.RetryCallState) -> float:
-    """Return the seconds until the next try: requests that failed together are not sent together again."""
+    """Return the seconds until the next try, with jitter: requests that failed together are retried apart."""
     pause = tenacity.wait_exponential(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)(state)
     return _failure_of(state).wait + pause * random.uniform(0.5, 1.0)
 
 
 @dataclass(eq=False)
 class _Adapted(Exception):
-    """The next request leaves out what the server does not take, or asks for `tokens` at most."""
+    """Signal to send the request again, without what the server rejects or with at most `tokens` tokens."""
 
     tokens: int | None = None
 
 
 def read_key(variable: str | None) -> str | None:
-    """Return the API key of this environment variable or of `OPENAI_API_KEY`, which alone may be unset."""
+    """Return the API key in this environment variable, by default `OPENAI_API_KEY`; only the default may be
+    unset, which gives `None`."""
     key = os.environ.get(variable or KEY_VARIABLE, "").strip()
     if variable is not None and not key:
         raise ConfigError(f"--api-key-env: the environment variable {variable} is not set.")
@@ -121,11 +122,11 @@ def read_key(variable: str | None) -> str | None:
 
 
 def base_url(url: str) -> str:
-    """Return the address without `/chat/completions` and the like; `/v1` is added to a host alone."""
+    """Return the address without `/chat/completions` and the like, and with `/v1` if it has no path."""
     try:
         parts = urlsplit(url)
         address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # such as a port that is no number
+    except ValueError:  # such as a port that is not a number
         address = None
     if not address:
         raise ConfigError(
@@ -144,7 +145,7 @@ def base_url(url: str) -> str:
     path, given = re.subn(r"/chat/completions/?$", "", parts.path)
     if not given:
         path = re.sub(r"/(completions|messages|responses|models|api/(chat|generate|tags))/?$", "", path)
-    path = path.rstrip("/") or ("" if given else "/v1")  # some serve /chat/completions right at the host
+    path = path.rstrip("/") or ("" if given else "/v1")  # some servers have /chat/completions at the root
     return f"{parts.scheme}://{parts.netloc}{path}"
 
 
@@ -152,18 +153,18 @@ class Endpoint:
     """An OpenAI-compatible server and one of its models.
 
     Args:
-        url, model: as [`base_url`] takes it, and the model's name there.
-        key: sent as a bearer token; in no log, error or record.
+        url, model: the address, as [`base_url`] takes it, and the model's name on that server.
+        key: sent as a bearer token; kept out of logs, errors and records.
         template_kwargs: sent as `chat_template_kwargs`, which vLLM and SGLang pass on to the chat template.
-        patience: seconds that a request is tried again for.
-        turn_seconds: for a reply.
+        patience: seconds for which a request is retried.
+        turn_seconds: time limit of a reply.
 
     Attributes:
-        too_long: what the server last said of a conversation that does not fit the model.
-        squeezed: turns that got fewer tokens than asked for.
-        gave_up: why nothing more is asked; `None` while it is.
-        left_out: the settings, and fields of messages, that the server does not take.
-        requests: how many were sent, repeated ones too.
+        too_long: the server's last message about a conversation that does not fit the model.
+        squeezed: number of turns that got fewer tokens than asked for.
+        gave_up: why no more requests are sent; `None` as long as they are.
+        left_out: the settings, and fields of messages, that the server rejects.
+        requests: number of requests sent, retries included.
     """
 
     def __init__(
@@ -190,7 +191,7 @@ class Endpoint:
         self._heard = False
         self._answered = False
         self._given_up = 0  # in a row
-        self._given_up_at = 0  # the agent's turns before them, at most
+        self._given_up_at = 0  # the most turns before any of them
         self._over = asyncio.Event()
         self._http: httpx2.AsyncClient | None = None
 
@@ -199,13 +200,13 @@ class Endpoint:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
-        """Open the connections that requests need."""
+        """Open the HTTP client that requests need."""
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         # no redirects: they would carry the key elsewhere
         limits = httpx2.Limits(max_connections=None)
         try:
             client = httpx2.AsyncClient(timeout=self._timeout, limits=limits, headers=headers)
-        except (ImportError, ValueError) as error:  # of the environment's proxy
+        except (ImportError, ValueError) as error:  # from the environment's proxy settings
             raise ConfigError(
                 f"the proxy of this environment (ALL_PROXY, HTTPS_PROXY, HTTP_PROXY) cannot be used: {error} "
                 "Unset it, list the server in NO_PROXY, or install what it needs "
@@ -225,7 +226,8 @@ class Endpoint:
 
         Raises:
             TooLong: if the conversation does not fit the model.
-            EnvironmentFault: if none comes after all tries; `gave_up` is set if no other request gets one.
+            EnvironmentFault: if no reply comes after all tries; sets `gave_up` if no other request would get
+                one.
         """
         turns = sum(message["role"] == "assistant" for message in messages)
         allowed = max_tokens
@@ -279,7 +281,7 @@ class Endpoint:
     ) -> dict[str, Any]:
         settings: dict[str, Any] = {"temperature": 0.0 if sampling.greedy else sampling.temperature}
         if not sampling.greedy:
-            settings["seed"] = sampling.seed & 0x7FFFFFFF  # Gemini's is signed
+            settings["seed"] = sampling.seed & 0x7FFFFFFF  # Gemini takes a signed one
             if sampling.top_p < 1:
                 settings["top_p"] = sampling.top_p
         renamed = "max_completion_tokens" if "max_tokens" in self.left_out else "max_tokens"
@@ -310,7 +312,7 @@ class Endpoint:
             if (hidden := hidden_error(told)) is not None:
                 return self._refused(*hidden, response, body)
             return read_reply(told)
-        except (ValueError, RecursionError) as error:  # a JSON decoder's too
+        except (ValueError, RecursionError) as error:  # the JSON decoder's, too
             what, is_json = described(response)
             if not (is_json or self._answered or "json" in response.headers.get("Content-Type", "")):
                 raise self._give_up(
@@ -323,7 +325,7 @@ class Endpoint:
     def _refused(
         self, status: int, error: ServerError, response: httpx2.Response, body: dict[str, Any]
     ) -> Reply:
-        """Return the turn that an error complains of, or raise what it means."""
+        """Return the turn that an error complains about, or raise the exception that the error calls for."""
         if error.reply is not None:
             return error.reply
         message = self._scrubbed(error.message)[:500].rstrip(". ")
@@ -338,12 +340,13 @@ class Endpoint:
         if remedy := _REMEDIES.get(status) or (error.code == "insufficient_quota" and _REMEDIES[402]):
             raise self._give_up(f"{said}.{refusal_hint(said) if status == 404 else ''} {remedy}")
         if status in (408, 409, 425, 429) or status >= 500:
-            # an error under status 200 is strange
+            # an error with status 200 is strange
             raise _Failure(said, retry_after(response), strange=response.is_success)
         raise _Failure(said, final=True)
 
     def _adapt(self, error: ServerError, said: str, body: dict[str, Any]) -> None:
-        """Raise what lets the request go on otherwise, if the error says how."""
+        """Raise `_Adapted` if the error says how to change the request, or TooLong if the conversation is too
+        long."""
         allowed = body.get("max_tokens", body.get("max_completion_tokens"))
         if allowed is not None and (tokens := error.tokens_left(allowed)) is not None:
             if tokens >= FEWEST_TOKENS:
@@ -369,7 +372,7 @@ class Endpoint:
         return min(START_SECONDS, self._patience) if lost else self._patience
 
     def _given_up_on(self, failure: _Failure, turns: int) -> EnvironmentFault:
-        # what works on the first turns only says nothing of those that fail
+        # replies on early turns say nothing about later turns that fail
         self._given_up_at = max(turns, self._given_up_at if self._given_up else 0)
         self._given_up += 1
         never = not (self._answered or failure.final)
@@ -387,7 +390,7 @@ class Endpoint:
         return EnvironmentFault(self.gave_up)
 
     async def _unless_over(self, work: Awaitable[T]) -> T:
-        """Return the result of `work`, which is cut off when the endpoint is given up."""
+        """Return the result of `work`; cancel it and raise EnvironmentFault when the endpoint is given up."""
         task, over = asyncio.ensure_future(work), asyncio.ensure_future(self._over.wait())
         try:
             await asyncio.wait({task, over}, return_when=asyncio.FIRST_COMPLETED)
@@ -402,7 +405,7 @@ class Endpoint:
         return self._scrubbed(f"{type(error).__name__} {error}".strip())
 
     def _scrubbed(self, text: str) -> str:
-        """Return the text without the key, which some servers repeat."""
+        """Return the text without the API key, which some servers repeat."""
         text = " ".join(text.split())
         return text.replace(self._key, "***") if self._key else text
 

@@ -1,4 +1,4 @@
-"""From a server's reply to a turn, and back to the messages of the next request."""
+"""Conversion of a server's reply to a turn, and back to messages of the next request."""
 
 from __future__ import annotations
 
@@ -12,53 +12,53 @@ from trl_dbbench.episode.tool_calls import THOUGHT_FIELDS, as_arguments, meant_t
 from trl_dbbench.episode.types import Completion, Turn, Usage
 
 Message = dict[str, Any]
-"""A chat message, as the API has it."""
+"""Chat message in the API's format."""
 
 SECOND_CALL = "Error: not executed. Only the first call of a turn is."
-"""Reply to every call of a turn but the first: servers want a result for each."""
+"""Reply to every call of a turn but the first; servers require a result for each."""
 
 _READ = ("role", "content", "tool_calls", "function_call", "refusal")
-"""Fields of a message that are written anew for the next request."""
+"""Fields of a message that are rebuilt for the next request; others are sent back as they came."""
 
 _ARGUMENTS = ("arguments", "parameters", "input")
-"""Fields of a call with its arguments."""
+"""Fields of a call that may hold its arguments."""
 
 _NOT_ENDED = ("length", "content_filter")
-"""Why a reply ended, where it did not come to its end."""
+"""Finish reasons of incomplete replies."""
 
 _CUT_OFF = ("max_tokens", "model_length")
-"""Other words for `length`."""
+"""Finish reasons that mean `length`."""
 
 _FAILED = ("error", "abort", "insufficient_system_resource")
-"""Why a server itself ended a reply: vLLM and SGLang as they stop, DeepSeek as it has too much to do."""
+"""Finish reasons of replies that the server aborted: vLLM and SGLang as they stop, DeepSeek under load."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A native tool call: `arguments` are text, JSON or what the model wrote instead."""
+    """Native tool call; `arguments` is the text of the model, JSON or not."""
 
     id: str
     name: str
     arguments: str
 
     sent: Message = field(default_factory=dict)
-    """Other fields of the call that the server sent: some want them back, such as Gemini's `extra_content`.
-    """
+    """Fields of the call as the server sent them; some must be sent back, such as Gemini's
+    `extra_content`."""
     old: bool = False
-    """Whether it came as `function_call`, which is answered in the role `function`."""
+    """True if it came as `function_call`, which is answered in the role `function`."""
 
     def text(self) -> str:
-        """Return the call as text that `tool_calls.tool_call` reads as this call, however broken its
-        arguments are."""
+        """Return the call as text that `tool_calls.tool_call` parses as this call, even if its arguments are
+        broken."""
         readable = _object(self.arguments)
         call = {"name": self.name, "arguments": self.arguments if readable is None else readable}
         return f"<tool_call>{without_marks(json.dumps(call, ensure_ascii=False))}</tool_call>"
 
     def message(self, tools: Collection[str] = ()) -> Message:
-        """Return the call as it stands in a conversation.
+        """Return the call as part of a conversation.
 
-        Its name is the tool's that is meant: servers refuse one with other characters. Arguments that are not
-        a JSON object are wrapped in one, since chat templates take them for objects.
+        Its name becomes that of the tool that is meant, since servers reject names with other characters.
+        Arguments that are not a JSON object are wrapped in one, since chat templates expect objects.
         """
         arguments = self.arguments
         if not isinstance(_decoded(arguments), dict):
@@ -74,11 +74,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Reply:
-    """A server's reply: the message's content, its native calls, and why it ended.
+    """Server's reply: the message's content, its native calls, and why it ended.
 
-    `thoughts` are those that the server tells apart, `usage` is `None` where it counts nothing. `sent` is the
-    message as it came. `squeezed`: fewer tokens were allowed than asked for, as no more are left of the
-    model's context.
+    `thoughts` is the reasoning that the server separates from the content, `usage` is `None` if it reports no
+    counts, and `sent` is the message as it came. `squeezed` is true if fewer tokens were allowed than asked
+    for, because the model's context was nearly full.
     """
 
     content: str
@@ -91,7 +91,7 @@ class Reply:
     squeezed: bool = False
 
     def turn(self, protocol: AgentProtocol) -> Turn:
-        """Return the turn, read by the protocol. Calls count if the protocol has tools."""
+        """Return the turn, parsed by the protocol. Native calls count if the protocol has tools."""
         action = self._action(protocol)
         if self._all_in_thoughts(protocol):
             parts = [self.thoughts]
@@ -112,7 +112,7 @@ class Reply:
             return Invalid("Error: the server's content filter stopped the turn.")
         if self._all_in_thoughts(protocol):
             return protocol.parse(self.thoughts)
-        # alone, so that nothing in the content is taken for the call
+        # without the content, so that nothing in it is taken for the call
         said = self.calls[0].text() if self.calls and protocol.tools else self.content
         action = protocol.parse(said)
         if isinstance(action, Invalid) and self.refused:
@@ -120,14 +120,15 @@ class Reply:
         return action
 
     def _all_in_thoughts(self, protocol: AgentProtocol) -> bool:
-        """Return whether the server sent the whole turn as thoughts, as some do when they find no end of the
+        """Return whether the server sent the whole turn as thoughts, as some do if they find no end of the
         thoughts."""
         if self.content.strip() or self.calls or not self.thoughts or self.finish in _NOT_ENDED:
             return False
         return not isinstance(protocol.parse(self.thoughts), Invalid)
 
     def message(self, protocol: AgentProtocol) -> Message:
-        """Return the turn as the server sent it, with fields of its own such as `reasoning_content`."""
+        """Return the turn as a message of the next request, with the server's own fields such as
+        `reasoning_content`."""
         told = {key: value for key, value in self.sent.items() if value is not None and key not in _READ}
         message: Message = {"role": "assistant", **told, "content": self.sent.get("content") or None}
         if self.calls and self.calls[0].old:
@@ -135,7 +136,7 @@ class Reply:
         if self.calls:
             return message | {"tool_calls": [call.message(_names(protocol)) for call in self.calls]}
         if not self.content:
-            # servers refuse an empty message
+            # servers reject an empty message
             message["content"] = self.thoughts if self._all_in_thoughts(protocol) else "(nothing)"
         elif self.refused:
             message["content"] = self.content
@@ -158,9 +159,9 @@ class Reply:
 
 
 def read_reply(body: Any) -> Reply:
-    """Return the reply in a response's JSON; raise ValueError if there is none, as in a proxy's page."""
+    """Parse the reply in a response's JSON; raise ValueError if there is none, as in a proxy's answer."""
     try:
-        # Gemini's of a turn that it has blocked
+        # Gemini's response if it has blocked the turn
         empty = body["choices"] == [] and "usage" in body
         choice: Any = {"message": None, "finish_reason": "content_filter"} if empty else body["choices"][0]
         message = choice["message"] or {}
@@ -194,12 +195,12 @@ def _call(number: int, call: Message) -> Call:
     arguments = next((function[name] for name in _ARGUMENTS if name in function), None)
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     sent = {key: value for key, value in call.items() if not (value is None or key in ("name", *_ARGUMENTS))}
-    # nine digits, as Mistral's servers want them
+    # nine digits, as Mistral's servers require
     return Call(str(call.get("id") or f"{number:09d}"), str(function.get("name") or ""), text, sent)
 
 
 def _text(content: Any, *kinds: str) -> str:
-    """Return the text of a content without its thoughts, or the text of its parts of these kinds."""
+    """Return the text of a content without its thoughts, or only of its parts of these kinds."""
     if not isinstance(content, list | dict):
         return content if isinstance(content, str) and not kinds else ""
     texts = []

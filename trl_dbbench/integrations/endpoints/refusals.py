@@ -1,12 +1,12 @@
-"""Refusals of servers, in the words of many vendors.
+"""Interpretation of servers' error messages, in the wording of many vendors.
 
 | the error says | what it means |
 |---|---|
 | `context length is 2048 tokens ... 1700 input tokens` | 348 tokens are left for the turn |
-| `'max_tokens' is too large`, without numbers that help | half as many may do |
+| `'max_tokens' is too large`, without numbers that help | half as many are tried |
 | `prompt is too long`, `context_length_exceeded` | the conversation does not fit |
 | `Unsupported parameter: 'seed'`, `property 'reasoning' is unsupported` | that setting or field is left out |
-| `Could not finish the message because max_tokens`, `error parsing tool call` | what it wrote is the turn |
+| `Could not finish the message`, `error parsing tool call` | what the model wrote is the turn |
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ import httpx2
 from trl_dbbench.integrations.endpoints.messages import Message, Reply
 
 OPTIONAL = ("max_tokens", "temperature", "top_p", "seed", "chat_template_kwargs")
-"""Settings that can be left out of a request; `max_completion_tokens` then says what `max_tokens` did."""
+"""Settings that can be left out of a request; `max_completion_tokens` then replaces `max_tokens`."""
 
 FEWEST_TOKENS = 16
-"""Tokens of a turn below which it is not worth asking for."""
+"""Fewest tokens for which a turn is still requested."""
 
 _OURS = {
     "message": ("role", "content", "tool_calls", "tool_call_id", "function_call", "name"),
     "call": ("id", "type", "function"),
     "function": ("name", "arguments"),
 }
-"""Fields that belong to the API; others were sent by the server and are only sent back."""
+"""Fields of the API; any others came from the server and are only sent back."""
 
 _TOO_LONG = re.compile(
     r"context.?(length|window|size)|maximum context|too many (input )?tokens|range of input length"
@@ -82,7 +82,7 @@ _TOO_FEW = (
     r"(\b(must|should|to) be (strictly )?(greater|larger|more) than (?!or equal to 1\b)"
     r"|at least (?!1\b)|too (small|low)|below minimum)"
 )
-"""A turn was allowed fewer tokens than the server wants, as where thoughts have a budget of their own."""
+"""Pattern of errors about too small a `max_tokens`, as when thoughts have a budget of their own."""
 
 _UNKNOWN = re.compile(
     r"unsupported|not (currently )?(supported?|allowed|permitted|accepted|recognized)|does not support"
@@ -101,34 +101,34 @@ _MEANT = {
     401: r"(invalid|incorrect|missing|no) api.?key|api.?key (not valid|is invalid|required)",
     402: r"credit balance|insufficient (balance|credit|quota)",
 }
-"""Patterns that show the real status of an error that came with another one."""
+"""Real status of an error -> pattern of the message; such errors come with other statuses."""
 
 _CUT_OFF = re.compile(r"could not finish the message because max_tokens", re.IGNORECASE)
-"""OpenAI's words where thoughts took all tokens of a turn."""
+"""OpenAI's message if thoughts used up all tokens of a turn."""
 
 _NO_CALL = re.compile(
     r"(?:error parsing tool call: raw='|failed to parse input at pos \d+: ?)(?P<text>.*?)(?:', err=.*)?\Z"
     r"|while expecting start token|tokens remaining in message header",
     re.IGNORECASE | re.DOTALL,
 )
-"""A turn that Ollama, llama.cpp or gpt-oss's parser (vLLM, SGLang) cannot read as a call."""
+"""Errors of Ollama, llama.cpp and gpt-oss's parser (vLLM, SGLang) about a call that they cannot parse."""
 
 _WANTED = re.compile(r"missing|required|must be (passed|provided|included)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class ServerError:
-    """An error of a server, read from any of the known shapes."""
+    """Error of a server, parsed from any of the known formats."""
 
     message: str
     code: str = ""
     setting: str = ""
     written: str | None = None
-    """The model's text, where the server could not read it as a call (Groq)."""
+    """The model's text, if the server could not parse it as a call (Groq)."""
 
     @property
     def reply(self) -> Reply | None:
-        """The model's turn, if it is that which the server complains of."""
+        """The model's turn, if the error is about the turn and not the request; else `None`."""
         if self.written is not None:
             return Reply(self.written)
         if unread := _NO_CALL.search(self.message):
@@ -146,14 +146,14 @@ class ServerError:
         return bool(re.search(_TOO_FEW, self.message, re.IGNORECASE))
 
     def meant_status(self, status: int) -> int:
-        """Return the status that belongs to the error, where a server gives all of them another one."""
-        if status not in (400, 403, 422) and "--jinja" not in self.message:  # llama.cpp's, as 500
+        """Return the status that the error means; some servers give all errors the same one."""
+        if status not in (400, 403, 422) and "--jinja" not in self.message:  # from llama.cpp, as 500
             return status
         found = (meant for meant, pattern in _MEANT.items() if re.search(pattern, self.message, re.I))
         return next(found, status)
 
     def tokens_left(self, allowed: int) -> int | None:
-        """Return how many tokens a turn may have where `allowed` are too many; `None` for another error."""
+        """Return how many tokens a turn may have if the error is that `allowed` is too many; else `None`."""
         if (ceiling := self._number(*_CEILING)) is not None:
             return min(ceiling, allowed // 2) if ceiling >= allowed else ceiling
         about = self.is_too_long or _ABOUT_MAX_TOKENS.search(self.message)
@@ -168,18 +168,18 @@ class ServerError:
         if left is None:
             too_many = _ABOUT_MAX_TOKENS.search(self.message) and not _UNKNOWN.search(self.message)
             return allowed // 2 if too_many else None
-        # vLLM only counts the prompt up to what does not fit: "at least 3585 input tokens"
+        # vLLM stops counting the prompt where it no longer fits: "at least 3585 input tokens"
         return max(0, left) if left < allowed - 1 else allowed // 2
 
     def unwanted(self, body: dict[str, Any]) -> str | None:
-        """Return the setting, or the field of a message, that the server does not take, if it says so."""
+        """Return the setting, or the field of a message, that the server rejects, if the error names one."""
         if _WANTED.search(self.message) or self.wants_more_tokens:
             return None
         told = _UNKNOWN.search(self.message) or _BAD_VALUE.search(self.message)
         if not (told or self.code.startswith("unsupported")):
             return None
         names = [name for name in OPTIONAL if name in body]
-        if "both" in self.message:  # temperature and top_p: the temperature says more
+        if "both" in self.message:  # temperature and top_p: keep the temperature
             names.reverse()
         names += sorted(_strange_fields(body["messages"]), key=len, reverse=True)
         if self.setting in names:
@@ -188,7 +188,9 @@ class ServerError:
         places = {name: match.start() for name, match in found.items() if match}
         if "both" in self.message:
             return next(iter(places), None)
-        return min(places, key=places.__getitem__, default=None)  # the model's own words come after its name
+        return min(
+            places, key=places.__getitem__, default=None
+        )  # the error may quote the model after the name
 
     def _number(self, *patterns: str) -> int | None:
         for pattern in patterns:
@@ -208,7 +210,7 @@ def _strange_fields(messages: Sequence[Message]) -> set[str]:
 
 
 def without_fields(messages: Sequence[Message], names: Collection[str]) -> list[Message]:
-    """Return messages without fields that the server has sent and does not take back."""
+    """Return messages without these fields, which the server sent but does not accept back."""
 
     def kept(kind: str, entry: Message) -> Message:
         entry = {key: value for key, value in entry.items() if key in _OURS[kind] or key not in names}
@@ -222,13 +224,13 @@ def without_fields(messages: Sequence[Message], names: Collection[str]) -> list[
 
 
 def json_of(response: httpx2.Response) -> Any:
-    """Return a response's JSON, as it can be sent back: without half surrogate pairs, NaN and infinity."""
+    """Return a response's JSON in a form that can be sent back: without lone surrogates, NaN and infinity."""
     text = json.dumps(response.json(), ensure_ascii=False).encode("utf-8", "replace")
     return json.loads(text, parse_constant=lambda _: None)
 
 
 def retry_after(response: httpx2.Response) -> float:
-    """Return the seconds of a header that gives them or a date; 0 without one."""
+    """Return the seconds to wait by the Retry-After header, a number or a date; 0 without one."""
     value = response.headers.get("Retry-After", "").strip()
     with contextlib.suppress(ValueError, TypeError):
         if re.fullmatch(r"\d+(\.\d+)?", value):
@@ -238,7 +240,7 @@ def retry_after(response: httpx2.Response) -> float:
 
 
 def redirection(response: httpx2.Response) -> str | None:
-    """Return the address that a response redirects to, without what may be secret in it."""
+    """Return the address that a response redirects to, without its parts that may be secret."""
     target = response.headers.get("Location")
     if not (response.is_redirect and target):
         return None
@@ -246,7 +248,7 @@ def redirection(response: httpx2.Response) -> str | None:
 
 
 def hidden_error(body: Any) -> tuple[int, ServerError] | None:
-    """Return status and error of a body that came as if it was a reply; `None` where it is one."""
+    """Return status and error of a body that came with a success status; `None` if it is a reply."""
     choices = body.get("choices") if isinstance(body, dict) else None
     body = choices[0] if isinstance(choices, list) and choices else body
     if not isinstance(body, dict) or not (body.get("error") or body.get("object") == "error"):
@@ -256,7 +258,7 @@ def hidden_error(body: Any) -> tuple[int, ServerError] | None:
 
 
 def error_of(response: httpx2.Response) -> ServerError:
-    """Return the error of a response, in any of the shapes that servers give it."""
+    """Parse the error in a response, in any of the formats that servers use."""
     try:
         body = response.json()
     except (ValueError, RecursionError):
@@ -270,9 +272,9 @@ def _error_in(body: Any) -> ServerError | None:
     if not isinstance(body, dict):
         return ServerError(body) if isinstance(body, str) else None
     details, said = body.get("detail"), body.get("message")
-    if not isinstance(details, list):  # Mistral's stand in the message
+    if not isinstance(details, list):  # Mistral puts them into the message
         details = said.get("detail") if isinstance(said, dict) else said
-    if isinstance(details, list):  # FastAPI's
+    if isinstance(details, list):  # from FastAPI
         told = [each for each in details if isinstance(each, dict)]
         texts = [f"{'.'.join(map(str, each.get('loc') or ()))}: {each.get('msg')}" for each in told]
         return ServerError("; ".join(texts), str(told[0].get("type") or "") if told else "")
@@ -281,7 +283,7 @@ def _error_in(body: Any) -> ServerError | None:
         return ServerError(str(error))
     metadata = error.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
-    if isinstance(raw, str):  # OpenRouter's: the provider's own
+    if isinstance(raw, str):  # OpenRouter: the provider's own error
         with contextlib.suppress(ValueError, RecursionError):
             if (inner := _error_in(json.loads(raw))) is not None and inner.message:
                 return inner
@@ -298,7 +300,7 @@ def _is_page(response: httpx2.Response) -> bool:
 
 
 def described(response: httpx2.Response) -> tuple[str, bool]:
-    """Return what came, for a message, and whether it is JSON at all."""
+    """Return a description of the body, for error texts, and whether it is JSON."""
     with contextlib.suppress(ValueError, RecursionError):
         response.json()
         return "JSON", True

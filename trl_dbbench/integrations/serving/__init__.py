@@ -1,13 +1,13 @@
-"""Tasks for external agents, by a protocol that they speak.
+"""Servers that offer tasks to external agents and trainers.
 
 ```
-desk.py        the open episodes: each is played by `episode.play`, and its turns are the agent's calls
-folder.py      saved episodes: a run's folder, which several servers may write to
-http.py        an application over HTTP: address, access, limits of connections, pages for monitors
-stopping.py    the end: a signal stops the server in order
+desk.py        the open episodes: `episode.play` plays them, and the agent's calls are their turns
+folder.py      saved episodes, in a folder like a run's that several servers may write to
+http.py        the HTTP server: address, access control, connection limits, monitoring routes
+stopping.py    shutdown: a signal stops the server in an orderly way
 mcp.py         for any MCP client: the tools start_task, execute_sql and submit
 openenv/       for trainers: an OpenEnv environment with reset, step and rewards
 ```
 
-`mcp` and `openenv` need packages that exclude each other, so only one is installed at a time.
+`mcp` and `openenv` need conflicting packages, so only one of them can be installed.
 """

@@ -1,14 +1,13 @@
-"""The open episodes of a server. Each is played by `episode.play`, like all others; its turns are the agent's
-calls.
+"""Open episodes of a server. As everywhere, `episode.play` plays them; the agent's calls are their turns.
 
 ```
 start("t1") -> name, Task     an episode of this task begins, with a sandbox of its own
 call(name, text) -> Turn      the call is the next turn; its observation is the reply
-call(name, text) -> Episode   the call has ended it: an answer, or the last turn that there is
+call(name, text) -> Episode   the call ended it: an answer, or the last turn allowed
 ```
 
 An episode has a secret name, and any client with the name can play it. A connection cannot identify it: MCP
-has none over HTTP since its version of 2026-07-28, and the agents of a client share one.
+over HTTP has had none since its version of 2026-07-28, and the agents of a client share one.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from trl_dbbench.utils.lookup import nearest
 logger = logging.getLogger(__name__)
 
 REMEMBERED = 10_000
-"""Names of ended episodes kept, so that a call of one is told apart from a wrong name."""
+"""Number of ended episodes whose names are kept, to tell a late call from a wrong name."""
 
 EPISODES = Counter("dbbench_episodes", "Episodes that have ended.", ["status", "right"])
 OPEN = Gauge("dbbench_episodes_open", "Episodes that are being played.")
@@ -52,21 +51,21 @@ CALLS = Histogram(
 )
 
 ENDINGS = {"tools": ("commit_final_answer", "answers"), "tools_sql": ("submit_sql", "query")}
-"""Protocols that can be served, with the tool that ends an episode and its argument."""
+"""Protocols that can be served -> the tool that ends an episode, and its argument."""
 
 STOPPED = "the server was stopped before the episode ended"
 
 
 @dataclass
 class Counted:
-    """A call that is carried out; `outcome` is `ok`, `error`, or `refused` until it is known."""
+    """Call in progress; `outcome` is `refused` until it is set to `ok` or `error`."""
 
     outcome: str = "refused"
 
 
 @contextmanager
 def counted(tool: str) -> Iterator[Counted]:
-    """Count a call and its time."""
+    """Record a call and its duration in `CALLS`."""
     start, call = time.monotonic(), Counted()
     try:
         yield call
@@ -75,20 +74,21 @@ def counted(tool: str) -> Iterator[Counted]:
 
 
 MAX_OPEN_EPISODES = 1024
-"""Open episodes at a time. Agents think most of the time, so sandboxes mostly wait."""
+"""Largest number of open episodes. Agents think most of the time, so most sandboxes are idle."""
 
 
 @dataclass
 class Desk:
-    """Hands out tasks and plays their episodes. For one event loop.
+    """Desk that hands out tasks and plays their episodes. For one event loop.
 
     Args:
-        tasks: handed out in this order, each once; by its id a task can be played again.
-        rules: only `max_turns` counts.
-        idle_seconds: time without a call after which an episode ends, as not right.
-        folder: keeps the episodes; `None` keeps none. Tasks played there are handed out by their ids only.
-        reward: puts what an episode is worth into its `rewards`.
-        most_open: episodes that are played at once.
+        tasks: handed out in this order, each once; a client can ask for any task again by its id.
+        rules: only `max_turns` is used.
+        idle_seconds: seconds without a call after which an episode ends as not right.
+        folder: where episodes are saved; `None` saves none. Tasks already played there are handed out only by
+            id.
+        reward: adds an episode's reward to its `rewards`.
+        most_open: largest number of open episodes.
 
     Raises:
         TaskError, ConfigError: if episodes of a task could not be judged.
@@ -106,7 +106,7 @@ class Desk:
     _open: dict[str, tuple[Calls, asyncio.Task[None]]] = field(default_factory=dict, init=False)
     _ended: dict[str, str] = field(default_factory=dict, init=False)
     closing: bool = field(default=False, init=False)
-    """Whether the server is stopping and begins no new episodes."""
+    """True if the server is stopping and begins no new episodes."""
 
     def __post_init__(self) -> None:
         for task in self.tasks:
@@ -124,18 +124,22 @@ class Desk:
 
     @property
     def left(self) -> int:
-        """Tasks that have not been handed out yet."""
+        """Number of tasks that have not been handed out yet."""
         return len(self._next)
 
     @property
     def ready(self) -> bool:
-        """Whether a new episode would get its database."""
+        """True if a new episode would get its database."""
         return not self.closing and not self.database.silent
 
     def start(self, task_id: str, client: str) -> tuple[str, Task]:
-        """Begin an episode of this task or, if `task_id` is empty, of the next one; or refuse.
+        """Begin an episode of this task or, if `task_id` is empty, of the next one; return its name and task.
 
-        Return the episode's name and its task. `client` is who plays, for the record.
+        Args:
+            client: name of the client that plays, for the record.
+
+        Raises:
+            Refused: if the server is stopping or full, or has no such task.
         """
         if self.closing:
             raise Refused("The server is stopping.")
@@ -152,7 +156,7 @@ class Desk:
         return name, task
 
     async def call(self, name: str, text: str) -> Turn | Episode:
-        """Play the next turn of an episode, as `Calls.call`; or refuse."""
+        """Play the next turn of an episode, as `Calls.call` does; raise Refused if it is not open."""
         if name in self._ended:
             raise Refused(self._ended[name])
         if name not in self._open:
@@ -168,11 +172,11 @@ class Desk:
         """Begin no new episodes; wait until the open ones end, at most this many seconds."""
         self.closing = True
         if self._open:
-            # wait() leaves the episodes as they are if it is cancelled or its time is over
+            # wait() leaves the episodes running if it is cancelled or times out
             await asyncio.wait([task for _, task in self._open.values()], timeout=seconds)
 
     async def close(self, fault: str | None = None) -> None:
-        """End all episodes as soon as their running statements end, by a `fault` if it is not the agents'."""
+        """End all episodes as soon as their statements do; a `fault` makes them environment faults."""
         self.closing = True
         playing = list(self._open.values())
         for talk, _ in playing:

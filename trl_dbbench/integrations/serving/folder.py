@@ -1,7 +1,7 @@
-"""A folder of served episodes in the form of a run: `run.json`, `tasks.jsonl`, `episodes.jsonl`.
+"""Folder of served episodes, laid out like a run: `run.json`, `tasks.jsonl`, `episodes.jsonl`.
 
-A desktop client may start a server for each of its windows, and all of them name the same folder. So several
-processes add to it at once, and each holds a lock for as long as it writes.
+A desktop client may start a server for each of its windows, all with the same folder. Several processes may
+therefore write to it; each holds a lock while it writes.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings
 from trl_dbbench.utils.files import whole_lines, write_through
 
 DECIDING = ("protocol", "observation_characters", "max_turns", "dialect", "limits", "grader", "model")
-"""Settings in which all episodes of a folder agree. `model` keeps the runs of trained models apart."""
+"""Settings that all episodes of a folder must share. `model` keeps them apart from runs of trained models."""
 
 
 class Folder:
-    """Adds episodes to a folder that is new, empty, or of the same settings. Thread-safe.
+    """Folder to add episodes to: new, empty, or with the same settings. Thread-safe.
 
-    `played` has the digests of the tasks that had an episode when the folder was opened; void episodes do
-    not count.
+    `played` holds the digests of the tasks that already had an episode when the folder was opened, not
+    counting void episodes.
     """
 
     def __init__(self, path: Path, settings: RunSettings) -> None:
@@ -59,7 +59,7 @@ class Folder:
         }
 
     def add(self, episode: Episode) -> None:
-        """Add an episode, and its task if the folder does not have that; raise StorageError if it cannot."""
+        """Add an episode, and its task if the folder lacks it; raise StorageError if that fails."""
         line = json.dumps(episode_record(episode, "eval", 0), ensure_ascii=False)
         try:
             with self._alone():
@@ -76,14 +76,14 @@ class Folder:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Lock the folder for this thread alone, by the file of its episodes."""
+        """Hold an exclusive lock on the folder, through its file of episodes."""
         with self._episodes.open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
 
 def _append(path: Path, line: str) -> None:
-    """Append a line, or nothing of it where the disk is full: half a line would spoil the next one."""
+    """Append a line, or nothing of it if the disk is full: half a line would spoil the next one."""
     size = path.stat().st_size
     try:
         with path.open("a", encoding="utf-8", errors="backslashreplace") as file:

@@ -1,4 +1,4 @@
-"""An application over HTTP: its address, who may come, what a connection may take, and pages for monitors.
+"""HTTP server of an application: address, access control, connection limits, and monitoring routes.
 
 `/health` is for load balancers, `/metrics` for Prometheus.
 """
@@ -35,7 +35,7 @@ HEALTH = "/health"
 
 
 def monitoring_routes(desk: Desk) -> list[Route]:
-    """Return the pages."""
+    """Return the routes `/health` and `/metrics`."""
 
     async def health(request: Request) -> Response:
         ready = desk.ready
@@ -53,18 +53,19 @@ def monitoring_routes(desk: Desk) -> list[Route]:
 
 
 MAX_STRANGERS = 512
-"""Connections that have shown nothing yet. A client shows its token with its first bytes."""
+"""Largest number of connections not yet admitted. A client sends its token with its first bytes."""
 
 BACKLOG = 128
-"""Connections accepted at once. Those before them are read from before `MAX_STRANGERS` of them have come."""
+"""Connections accepted at once: fewer than `MAX_STRANGERS`, so that earlier ones are read before later ones
+push them out."""
 
 REQUEST_SECONDS = 20
-"""Seconds from the last answer, or the start of a connection, to the end of a request; also how long a client
-may leave an answer unread."""
+"""Seconds from the last response, or the start of a connection, to the end of a request; also how long a
+client may leave a response unread."""
 
 REFUSED_BYTES = 2 * 1024**2
-"""Bytes of an already answered request that are read and dropped: many clients read no answer before they
-have sent everything."""
+"""Largest number of bytes of an already answered request to read and drop: many clients read no response
+before they have sent everything."""
 
 CONNECTION = "dbbench_connection"
 """The key in a request's `scope["state"]` that holds its `BoundedHTTP`."""
@@ -73,7 +74,7 @@ _COMING = (h11.IDLE, h11.SEND_BODY)
 
 
 class BoundedHTTP(H11Protocol):
-    """uvicorn's protocol, which by itself waits for ever for the rest of a request."""
+    """uvicorn's HTTP protocol with limits; by itself it waits forever for the rest of a request."""
 
     def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
         super().__init__(config, server_state, {**app_state, CONNECTION: self}, _loop)
@@ -109,7 +110,7 @@ class BoundedHTTP(H11Protocol):
         self._await_request()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        self.stranger = False  # uvicorn's WebSocket answers at once, and has time limits of its own
+        self.stranger = False  # uvicorn's WebSocket responds at once, and has time limits of its own
         self._end(self._end_of_request)
         super().handle_websocket_upgrade(event)
 
@@ -122,7 +123,7 @@ class BoundedHTTP(H11Protocol):
         super().resume_writing()
 
     def _await_request(self) -> None:
-        """Starts the time of a request, unless it runs already, and ends it when the request is whole."""
+        """Start the time limit of a request unless it is running; stop it when the request is complete."""
         if self.transport.get_protocol() is not self:  # a WebSocket by now
             return
         if self.conn.their_state not in _COMING:
@@ -140,15 +141,16 @@ class BoundedHTTP(H11Protocol):
 logger = logging.getLogger(__name__)
 
 CLOSING_SECONDS = 3
-"""Seconds to wait for open streams of HTTP clients."""
+"""Seconds to wait for open streams of HTTP clients at shutdown."""
 
 MAX_REQUEST_BYTES = 1024**2
-"""Bytes of a request: room for the longest statement with each character written as two escapes."""
+"""Largest size of a request, in bytes: room for the longest statement with each character written as two
+escapes."""
 
 _TOO_LARGE = f"A request has at most {MAX_REQUEST_BYTES:,} bytes."
 
 MAX_CONNECTIONS = 1024
-"""Connections at a time, and sessions of clients that keep one. Further clients are told to come later."""
+"""Largest number of connections, and of clients' sessions. Further clients are told to come later."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,8 @@ class Address:
 
     @classmethod
     def of(cls, text: str, token: str | None) -> Address:
-        """Read `HOST:PORT`, or a port of 127.0.0.1; refuse one that others reach without a token."""
+        """Parse `HOST:PORT`, or a port of 127.0.0.1; raise ConfigError if other machines could reach it
+        without a token."""
         host, _, port = text.rpartition(":")
         host = host.strip("[]") or "127.0.0.1"
         if not (port.isascii() and port.isdigit() and int(port) < 65536):
@@ -193,9 +196,9 @@ def _is_local(host: str | None) -> bool:
 
 
 class Gate:
-    """Lets in requests with the token or, without one, requests to this machine by a local name.
+    """Middleware that admits requests with the token or, if none is set, requests to a local host name.
 
-    A web page of another site, which a browser here shows, has neither. `/health` is for everybody.
+    This keeps out pages of other sites that are open in a browser on this machine. `/health` is open to all.
     """
 
     def __init__(self, app: ASGIApp, token: str | None) -> None:
@@ -215,7 +218,7 @@ class Gate:
         try:
             await self._app(scope, exchange.receive, exchange.send)
         except Exception:
-            # a client may be killed while its call is carried out, or send too much: not an error here
+            # a client that is killed during its call, or sends too much, is not an error
             if not (exchange.gone or exchange.too_large):
                 raise
         if exchange.too_large and not exchange.answering:
@@ -244,14 +247,14 @@ class Gate:
 
 
 class _Exchange:
-    """A request and its answer as they pass the gate."""
+    """Request and response as they pass the gate."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self.answering = False
         self.too_large = False
-        """The body turned out too large; the app's answer is left out."""
+        """True once the body is too large; the app's response is dropped."""
         self.gone = False
-        """The client has stopped reading the answer."""
+        """True once the client has stopped reading the response."""
         self._receive, self._send = receive, send
         self._left = MAX_REQUEST_BYTES
 
@@ -276,7 +279,7 @@ class _Exchange:
 def _host(url: str) -> str | None:
     try:
         return urlsplit(url).hostname
-    except ValueError:  # brackets that are not closed
+    except ValueError:  # such as an unclosed bracket
         return None
 
 
@@ -290,17 +293,17 @@ class _HTTPServer(uvicorn.Server):
 
 
 def _is_told(record: logging.LogRecord) -> bool:
-    """Return whether a log line is of use. A client killed while it sends a request is not an error."""
+    """Return whether to log a record. A client that is killed while it sends a request is not an error."""
     return not (record.exc_info and isinstance(record.exc_info[1], ClientDisconnect))
 
 
 async def serve_http(
     app: ASGIApp, desk: Desk, stop: Stop, drain_seconds: float, address: Address, *, name: str, path: str = ""
 ) -> None:
-    """Serve any number of clients until a signal comes; then open episodes have `drain_seconds`.
+    """Serve any number of clients until a signal arrives; open episodes then have `drain_seconds` to end.
 
     Args:
-        name, path: what is served, and where clients find it, for the log.
+        name, path: name and path of the service, for the log.
     """
     for handler in logging.getLogger().handlers:  # a logger's own filter would not see its children's lines
         handler.addFilter(_is_told)

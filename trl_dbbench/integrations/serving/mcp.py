@@ -1,7 +1,7 @@
-"""Tasks as tools of a Model Context Protocol server: three tools, and the texts that they return.
+"""Tools of a Model Context Protocol server: three tools for tasks, and the texts that they return.
 
-A call is written down as the call of the protocol's own tool that means the same, so that a saved episode is
-one of that protocol: `submit` is `commit_final_answer`, or `submit_sql` where the answers are SQL.
+A call is recorded as the equivalent call of the protocol's own tool, so that a saved episode is one of that
+protocol: `submit` becomes `commit_final_answer`, or `submit_sql` if answers are SQL.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _SUBMIT = {
 
 
 class Tools:
-    """The tools of a desk; `submit` can `tell` whether the answer was right."""
+    """Tools of a desk; with `tell`, `submit` says whether the answer was right."""
 
     def __init__(self, desk: Desk, *, tell: bool) -> None:
         self._desk, self._tell = desk, tell
@@ -117,7 +117,7 @@ class Tools:
     def _checked(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
         """Return a call's arguments, checked against the tool's schema.
 
-        As some clients send them, `null` is an argument that is left out, and a list may be JSON text.
+        Some clients send `null` for an argument that is left out, or a list as JSON text; both are accepted.
         """
         schemas = {tool.name: tool.input_schema for tool in self._tools}
         if name not in schemas:
@@ -202,10 +202,10 @@ READ_BYTES = 65_536
 
 
 async def serve_stdio(server: Server, desk: Desk, stop: Stop, drain_seconds: float) -> None:
-    """Serve the one client that has started this process, until it leaves or a signal comes."""
+    """Serve the one client that has started this process, until it leaves or a signal arrives."""
 
     async def talk() -> None:
-        # the SDK's own reader waits in a thread, which no signal would end
+        # the SDK's own reader blocks in a thread, which no signal would end
         lines = cast("anyio.AsyncFile[str]", _lines())
         try:
             async with stdio_server(stdin=lines) as (read, write):

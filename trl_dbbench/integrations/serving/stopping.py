@@ -1,8 +1,8 @@
-"""The end of serving, for every transport.
+"""Shutdown of a server, for every transport.
 
 ```
 the transport ends      open episodes end; the server ends
-SIGTERM, Ctrl-C         no new episodes; after --drain-seconds, or the same again, statements that run
+SIGTERM, Ctrl-C         no new episodes; after --drain-seconds, or at a second signal, running statements
                         end, then episodes, as environment faults; the server ends
 ```
 """
@@ -21,25 +21,26 @@ from trl_dbbench.integrations.serving.desk import STOPPED, Desk
 logger = logging.getLogger(__name__)
 
 REPLY_SECONDS = 0.5
-"""Seconds for the replies to the last calls, after all episodes have ended."""
+"""Seconds to send the replies to the last calls, after all episodes have ended."""
 
 
 class Stop:
-    """SIGTERM and Ctrl-C, from before the database is opened until it is closed.
+    """Handler of SIGTERM and Ctrl-C, from before the database is opened until it is closed.
 
-    Before serving they end the program, while serving they ask it to end, and afterwards they change nothing:
-    a client sends one if closing takes long, and a database that is half closed leaves something behind.
+    Before serving, a signal ends the program; while serving, it asks the server to stop; afterwards it has no
+    effect: a client may send one if closing takes long, and a half-closed database would leave something
+    behind.
     """
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked = asyncio.Event()
         self.urged = asyncio.Event()
-        """A second signal says that it is urgent."""
+        """Set by a second signal, which ends the wait for open episodes."""
 
     @contextmanager
     def taken(self) -> Iterator[Stop]:
-        """Take the signals for this block."""
+        """Handle the signals within this block."""
         earlier = {number: signal.signal(number, self._came) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield self
@@ -48,7 +49,7 @@ class Stop:
                 signal.signal(number, handler)
 
     async def wait(self) -> None:
-        """Returns when serving is to end."""
+        """Wait until a signal asks the server to stop."""
         self._loop = asyncio.get_running_loop()
         await self._asked.wait()
 
@@ -65,7 +66,7 @@ class Stop:
 async def until_stopped(
     serving: asyncio.Task[None], desk: Desk, stop: Stop, drain_seconds: float, end: Callable[[], object]
 ) -> None:
-    """End all episodes, then the transport, when either it has ended or a signal has come."""
+    """Wait until the transport ends or a signal arrives; then end all episodes and the transport."""
     asked = asyncio.create_task(stop.wait())
     await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
     if asked.done() and drain_seconds and desk.open:
@@ -79,7 +80,7 @@ async def until_stopped(
         for each in ways[1:]:
             each.cancel()
     await desk.close(STOPPED if asked.done() else None)
-    if asked.done():  # the last replies are on their way
+    if asked.done():  # the last replies are being sent
         await asyncio.wait({serving}, timeout=REPLY_SECONDS)
     asked.cancel()
     end()

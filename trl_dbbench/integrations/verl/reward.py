@@ -1,7 +1,7 @@
-"""The reward function of a training with verl; docs/integrations.md has its configuration.
+"""Reward function for training with verl; docs/integrations.md shows its configuration.
 
-An episode of our tools (see `tool`) was judged on its own tables, and is worth what that says. What was
-written without them is one turn: it is executed and judged here.
+An episode played with our tools (see `tool`) has been judged on its own tables already, and gets the reward
+of that verdict. A text written without the tools counts as one turn, which is executed and judged here.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def compute_score(
     """Return an episode's reward by how it ended; see `OutcomeReward`.
 
     Args:
-        solution_str: what the model wrote, read if no tool of ours was called.
-        ground_truth: not needed: `extra_info` has the whole task.
+        solution_str: the model's text, used if none of our tools was called.
+        ground_truth: not used: `extra_info` has the whole task.
         database: as in the tools' configuration.
-        protocol: of `solution_str`; left out, the one that the row's prompt was written for.
-        fault: what an episode is worth whose database failed. If left out, that ends the training: verl
-            cannot leave an episode out, and any number would be a reward for nothing the model did.
-        reward_router_address, reward_model_tokenizer: of verl's reward model, if one runs; not needed.
+        protocol: protocol of `solution_str`; by default the one that the row's prompt was written for.
+        fault: reward of an episode whose database failed. By default such an episode ends the training: verl
+            cannot leave an episode out, and any number would reward something that the model did not do.
+        reward_router_address, reward_model_tokenizer: of verl's reward model, if one runs; not used.
 
     Returns:
         `score`; `acc`, which is 1 if the answer is right; and `void`, which is 1 if the database failed, so
@@ -83,7 +83,8 @@ def compute_score(
 
 
 def standing(episode: Episode | None) -> dict[str, Any]:
-    """Return an episode's state as plain data; `None` stands for one that is still open, and ends here."""
+    """Return an episode's state as plain data; `None` means one that is still open, and counts as out of
+    tokens."""
     if episode is None:
         return {"status": str(Status.OUT_OF_TOKENS), "right": False, "fault": None}
     return {"status": str(episode.status), "right": episode.right, "fault": episode.fault}

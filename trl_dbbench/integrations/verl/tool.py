@@ -1,8 +1,8 @@
-"""Tools for verl's `ToolAgentLoop`, as verl 0.9 calls them; docs/integrations.md has their configuration.
+"""Tools for verl's `ToolAgentLoop`, as verl 0.9 calls them; docs/integrations.md shows their configuration.
 
 verl creates and releases a tool for each call, so the episode belongs to the trajectory's `agent_data`: the
-first call begins it, and it ends with its answer, at the limit on calls, or when verl lets go of that. How it
-stands is noted in `agent_data.extra_fields`, from where `reward.compute_score` gets it.
+first call begins it, and it ends with its answer, at the limit on calls, or when verl drops `agent_data`. Its
+state is noted in `agent_data.extra_fields`, where `reward.compute_score` reads it.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _Playing = tuple[Calls, asyncio.Task[Episode]]
 _PLAYING: weakref.WeakKeyDictionary[Any, _Playing] = weakref.WeakKeyDictionary()
 """`agent_data` -> its episode, which all tools of the trajectory share."""
 
-_RUNNING: set[asyncio.Task[Episode]] = set()  # the event loop holds tasks weakly
+_RUNNING: set[asyncio.Task[Episode]] = set()  # an event loop holds its tasks weakly
 
 
 class DatabaseTool(BaseTool):
-    """One of a protocol's tools.
+    """Tool of a protocol.
 
     Args:
         config: `tool`, its name; `database`; `protocol`, `tools` (default) or `tools_sql`; `max_turns`, the
             calls of an episode (default: 3); `observation_characters`, beyond which results are cut (default:
-            800; 0 cuts nothing). All tools of a training have the same but for `tool`.
+            800; 0 cuts nothing). All tools of a training share these settings except `tool`.
     """
 
     def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None) -> None:
@@ -57,7 +57,7 @@ class DatabaseTool(BaseTool):
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], *, agent_data: Any, **others: Any
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
-        """Play a call: the trajectory's next turn. The reward of the episode is the reward function's."""
+        """Play a call as the trajectory's next turn. The reward function scores the episode."""
         try:
             calls, playing = _PLAYING.get(agent_data) or self._begin(agent_data)
             if not playing.done():
@@ -70,7 +70,7 @@ class DatabaseTool(BaseTool):
                         return ToolResponse(text=came.observation), 0.0, {}
             ended = await playing
         except Exception as error:
-            # verl shows the error to the model, and goes on
+            # verl shows the error to the model and continues
             agent_data.extra_fields[PLAYED] = failed(f"the tool {self.name} failed: {error!r}")
             raise
         agent_data.extra_fields[PLAYED] = standing(ended)

@@ -8,7 +8,7 @@ with DatabaseEnv(base_url="http://127.0.0.1:8000").sync() as env:
     result.reward, result.done  # 1.0, True
 ```
 
-`openenv`'s `GenericEnvClient` does the same with dictionaries, and needs nothing of this package.
+`openenv`'s `GenericEnvClient` does the same with dictionaries, and does not need this package.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS
 
 Text = Annotated[str, Field(max_length=MAX_STATEMENT_CHARACTERS)]
 Value = Annotated[Text, BeforeValidator(value_text)]
-"""A value or a row, which some models write as a number, null or a list."""
+"""Value or row as text; some models write it as a number, null or a list."""
 
 
 class SQLAction(Action):
-    """One call of an agent's. Has `sql`, or the `answer`, which ends the episode."""
+    """One call of an agent: either `sql`, or the `answer`, which ends the episode."""
 
     sql: Text | None = Field(
         None,
@@ -41,13 +41,13 @@ class SQLAction(Action):
     @model_validator(mode="after")
     def _one_of_both(self) -> SQLAction:
         if (self.sql is None) is (self.answer is None):
-            # of this kind, as OpenEnv cannot send the details of a ValueError
+            # not a ValueError, whose details OpenEnv cannot send
             raise PydanticCustomError("sql_or_answer", "an action has either 'sql' or 'answer'")
         return self
 
 
 class ValuesAction(SQLAction):
-    """An action where answers are values, the protocol `tools`."""
+    """Action whose answer is a list of values, for the protocol `tools`."""
 
     answer: list[Value] | None = Field(
         None,
@@ -59,7 +59,7 @@ class ValuesAction(SQLAction):
 
 
 class QueryAction(SQLAction):
-    """An action where answers are SQL, the protocol `tools_sql`."""
+    """Action whose answer is SQL, for the protocol `tools_sql`."""
 
     answer: Text | None = Field(
         None,
@@ -70,7 +70,7 @@ class QueryAction(SQLAction):
 
 
 class SQLObservation(Observation):
-    """The reply to an action. `reward` is 0 until the episode is done."""
+    """Reply to an action. `reward` is 0 until the episode is done."""
 
     text: str = Field(description="After a reset the request and its tables, then what the database replied.")
     task_id: str
@@ -79,7 +79,7 @@ class SQLObservation(Observation):
 
 
 class SQLState(State):
-    """An episode as it stands; `status` and `right` are there when it is over."""
+    """State of an episode; `status` and `right` are set when it is over."""
 
     task_id: str | None = None
     status: str | None = Field(None, description="How it ended, a value of trl_dbbench.episode.types.Status.")
@@ -87,7 +87,7 @@ class SQLState(State):
 
 
 class DatabaseEnv(EnvClient[SQLAction, SQLObservation, SQLState]):
-    """One session: an episode after the other, each from its `reset` on."""
+    """Client of one session: one episode after another, each starting at `reset`."""
 
     def _step_payload(self, action: SQLAction) -> dict[str, Any]:
         return action.model_dump(exclude_none=True)

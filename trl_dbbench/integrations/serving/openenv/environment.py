@@ -1,4 +1,4 @@
-"""The environment: the episodes of one session. All sessions share a desk.
+"""OpenEnv environment: the episodes of one session. All sessions share a desk.
 
 ```
 reset(task_id=... | index=... | seed=...)   begins an episode, with a sandbox of its own
@@ -7,7 +7,7 @@ step(answer=...)                            done; the episode's reward
 the connection ends                         the episode ends, and its sandbox is closed
 ```
 
-An episode whose database failed has no reward. The call is an error then: a trainer must not take it for a 0.
+An episode whose database failed has no reward. The call fails, so that no trainer takes it for a 0.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ _TAKEN = "task_id, index (with or without split), seed and episode_id"
 
 
 class DatabaseEnvironment(Environment[SQLAction, SQLObservation, SQLState]):
-    """One session; made by OpenEnv's server for each connection, and for each request that needs none."""
+    """One session; OpenEnv's server creates one for each connection, and for each request without a
+    connection."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -95,12 +96,12 @@ class DatabaseEnvironment(Environment[SQLAction, SQLObservation, SQLState]):
         index: int | None = None,
         **unknown: Any,
     ) -> SQLObservation:
-        """Begin an episode; one that is open ends without an answer.
+        """Begin an episode; if one is open, it ends without an answer.
 
         Args:
-            seed: chooses a task, always the same for the same seed.
-            episode_id: what `state` calls the episode; it has a name of its own if left out.
-            task_id, index: choose the task, by its id or its place in the split.
+            seed: chooses a task, the same one for the same seed.
+            episode_id: name of the episode in `state`; by default the desk's name for it.
+            task_id, index: choose the task, by its id or its index in the split.
         """
         self.close()
         if unknown:
@@ -159,7 +160,7 @@ class DatabaseEnvironment(Environment[SQLAction, SQLObservation, SQLState]):
         return self._observation(episode.task, text, done=True, reward=reward, metadata=told)
 
     def _text(self, action: SQLAction) -> str:
-        """Return the turn that means this action."""
+        """Return the text of the turn for this action."""
         if action.sql is not None:
             return written("execute_sql", query=action.sql)
         tool, argument = ENDINGS[self._desk.protocol.name]
@@ -170,15 +171,15 @@ class DatabaseEnvironment(Environment[SQLAction, SQLObservation, SQLState]):
         product = PRODUCTS[task.dialect]
         return SQLObservation(text=text, task_id=task.id, database=product, calls_left=left, **more)
 
-    # --- what OpenEnv's server asks beside ------------------------------------------------------------------
+    # --- what else OpenEnv's server calls ----------------------------------------------------------------
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, **more: Any) -> SQLObservation:
-        """`reset_async`, for a thread that is not the desk's."""
+        """Run `reset_async` from another thread than the desk's."""
         going = self.reset_async(seed, episode_id, **more)
         return asyncio.run_coroutine_threadsafe(going, self._loop).result()
 
     def step(self, action: SQLAction, timeout_s: float | None = None, **more: Any) -> SQLObservation:
-        """`step_async`, for a thread that is not the desk's."""
+        """Run `step_async` from another thread than the desk's."""
         return asyncio.run_coroutine_threadsafe(self.step_async(action), self._loop).result()
 
     @property
@@ -193,7 +194,7 @@ class DatabaseEnvironment(Environment[SQLAction, SQLObservation, SQLState]):
         )
 
     def close(self) -> None:
-        """End the episode. From any thread; a later `reset` begins another one."""
+        """End the episode; may be called from any thread. A later `reset` begins another one."""
         if self._playing is not None:
             self._loop.call_soon_threadsafe(self._desk.leave, self._playing[0])
             self._playing = None
@@ -206,22 +207,22 @@ def _shown(index: int, task: Task) -> dict[str, Any]:
 
 
 def application(desk: Desk) -> FastAPI:
-    """OpenEnv's server of the environment, with the pages for monitors. Made in the loop that serves it."""
+    """Return OpenEnv's server of the environment, with monitoring routes. Call it in the serving loop."""
     app = create_fastapi_app(
-        # a partial of the class, which OpenEnv looks through
+        # a partial of the class, which OpenEnv unwraps
         partial(DatabaseEnvironment, desk, asyncio.get_running_loop()),
         ACTIONS[desk.protocol.name],
         SQLObservation,
         concurrency_config=ConcurrencyConfig(
             max_concurrent_envs=MAX_CONNECTIONS,
-            # ends sessions that a request opened and nobody closed; sessions of connections outlive it
+            # ends sessions that a request opened and nobody closed, but not those of connections
             session_timeout=desk.idle_seconds,
         ),
         env_name=NAME,
         state_cls=SQLState,
         mode="simulation",
     )
-    app.router.routes[:0] = monitoring_routes(desk)  # OpenEnv's own /health is always well
+    app.router.routes[:0] = monitoring_routes(desk)  # OpenEnv's own /health always reports healthy
 
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Refused) -> JSONResponse:
