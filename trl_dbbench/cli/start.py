@@ -96,7 +96,7 @@ def use_one_gpu() -> None:
 
 
 BEFORE_AND_AFTER = {"eval_strategy": "steps", "eval_steps": "0.9999999", "eval_on_start": "true"}
-"""Default schedule of evaluation: before training, and after its last step (as a share of all steps)."""
+"""Default evaluation schedule: before training, and after the last step, given as a share of all steps."""
 
 
 OR_BOOLEAN = ("resume_from_checkpoint", "scale_rewards")

@@ -43,7 +43,7 @@ def validate(
     Exits with 1 if a gold solution is not right.
     """
     if grader is not None:
-        get_grader(grader)  # an unknown one is an error before a server starts
+        get_grader(grader)  # so that an unknown one is an error before a server starts
     loaded = load_tasks(tasks, format=format)
     correct = 0
     with open_database(database_for(loaded, database), docker_image=docker_image) as opened:
@@ -289,7 +289,7 @@ def audit(
     if drop_doubtful and fix is None:
         raise ConfigError("--drop-doubtful goes with --fix, which is not given.")
     if grader is not None:
-        get_grader(grader)  # an unknown one is an error before a server starts
+        get_grader(grader)  # so that an unknown one is an error before a server starts
     loaded = load_tasks(tasks, format=format)
     check_outputs([fix, report, json_file], tasks)
     with ExitStack() as stack:

@@ -35,7 +35,7 @@ _FAILED = ("error", "abort", "insufficient_system_resource")
 
 @dataclass(frozen=True)
 class Call:
-    """Native tool call; `arguments` is the text of the model, JSON or not."""
+    """Native tool call; `arguments` is the model's text, JSON or not."""
 
     id: str
     name: str

@@ -101,7 +101,7 @@ _MEANT = {
     401: r"(invalid|incorrect|missing|no) api.?key|api.?key (not valid|is invalid|required)",
     402: r"credit balance|insufficient (balance|credit|quota)",
 }
-"""Real status of an error -> pattern of the message; such errors come with other statuses."""
+"""Actual status of an error -> pattern of its message, for errors that come with another status."""
 
 _CUT_OFF = re.compile(r"could not finish the message because max_tokens", re.IGNORECASE)
 """OpenAI's message if thoughts used up all tokens of a turn."""
@@ -230,7 +230,7 @@ def json_of(response: httpx2.Response) -> Any:
 
 
 def retry_after(response: httpx2.Response) -> float:
-    """Return the seconds to wait by the Retry-After header, a number or a date; 0 without one."""
+    """Return the seconds to wait that the Retry-After header gives, as a number or a date; 0 without one."""
     value = response.headers.get("Retry-After", "").strip()
     with contextlib.suppress(ValueError, TypeError):
         if re.fullmatch(r"\d+(\.\d+)?", value):
