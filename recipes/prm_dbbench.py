@@ -22,7 +22,6 @@ from trl_dbbench.cli.start import load_tokenizer, model_init_kwargs, start
 from trl_dbbench.data.reward_data import (
     OF_STEPS,
     Rows,
-    as_list,
     check_reader,
     fitting,
     played_in,
@@ -37,7 +36,7 @@ from trl_dbbench.grading.calibration import calibration
 from trl_dbbench.rewards.process import ProcessRewardModel, StepReader, step_tokens
 from trl_dbbench.runs.checkpoints import find_checkpoint
 from trl_dbbench.training.run_folder import played_as, run_folder
-from trl_dbbench.utils.settings import check_number
+from trl_dbbench.utils.settings import as_list, check_number
 
 
 @dataclass

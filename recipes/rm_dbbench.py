@@ -18,7 +18,6 @@ from trl_dbbench import ConfigError
 from trl_dbbench.cli.start import load_tokenizer, model_init_kwargs, start
 from trl_dbbench.data.reward_data import (
     Rows,
-    as_list,
     check_reader,
     fitting,
     pairs_of_files,
@@ -31,7 +30,7 @@ from trl_dbbench.grading.calibration import pair_calibration
 from trl_dbbench.rewards.learned import Reader, RewardModel
 from trl_dbbench.runs.checkpoints import find_checkpoint
 from trl_dbbench.training.run_folder import played_as, run_folder
-from trl_dbbench.utils.settings import check_number
+from trl_dbbench.utils.settings import as_list, check_number
 
 
 @dataclass

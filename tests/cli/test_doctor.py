@@ -122,6 +122,12 @@ def test_versions_outside_of_the_tried_ranges(doctor, monkeypatch):
             "settings",
             "FAIL  settings: the reward function 'mine.py:short' cannot be imported: FileNotFoundError",
         ),
+        (["--harness", ""], "settings", "FAIL  settings: harness is empty; name a function"),
+        (
+            ["--reward_funcs", "executes", "--outcome", '{"wrong": -1}'],
+            "settings",
+            "FAIL  settings: outcome sets values of the reward 'outcome', but reward_funcs are executes.",
+        ),
         (
             ["--harness", "nofile.py:foo"],
             "settings",

@@ -24,7 +24,7 @@ from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.tasks.load import with_schema
 from trl_dbbench.tasks.model import SCHEMAS
 from trl_dbbench.utils.lookup import check_choice
-from trl_dbbench.utils.settings import check_number, option
+from trl_dbbench.utils.settings import as_list, check_number, option
 
 
 @dataclass
@@ -182,9 +182,18 @@ class RewardArguments:
 
     def load(self, database: Database) -> list[RewardFunction]:
         """Return the reward functions."""
-        outcome = outcome_reward(self.outcome_preset, self.outcome)
-        names = [self.reward_funcs] if isinstance(self.reward_funcs, str) else self.reward_funcs
-        return load_reward_functions(names, database=database, outcome=outcome)
+        names = as_list(self.reward_funcs)
+        return load_reward_functions(names, database=database, outcome=self.outcome_reward())
+
+    def outcome_reward(self) -> OutcomeReward:
+        """Return the outcome reward; raise ConfigError for values of it that no reward function would use."""
+        names = as_list(self.reward_funcs)
+        if _from_json(self.outcome) is not None and "outcome" not in names:
+            raise ConfigError(
+                f"outcome sets values of the reward 'outcome', but reward_funcs are {', '.join(names)}. Add "
+                "outcome to reward_funcs, or set outcome: null."
+            )
+        return outcome_reward(self.outcome_preset, self.outcome)
 
 
 def outcome_reward(preset: str, values: dict[str, Any] | str | None = None) -> OutcomeReward:

@@ -39,7 +39,6 @@ from trl_dbbench.cli import bundled as shipped
 from trl_dbbench.cli.arguments import RewardArguments, TaskArguments
 from trl_dbbench.cli.start import RecipeParser, model_init_kwargs
 from trl_dbbench.data.generate.fresh import SCHEME
-from trl_dbbench.data.reward_data import as_list
 from trl_dbbench.database import database_for, open_database
 from trl_dbbench.database.open import DEFAULT_IMAGE, IMAGE_VARIABLE, databases_of
 from trl_dbbench.database.server.docker import connect_to_docker
@@ -74,6 +73,7 @@ from trl_dbbench.training.unsupported import wants_bf16
 from trl_dbbench.utils.files import check_folder
 from trl_dbbench.utils.lookup import look_up
 from trl_dbbench.utils.memory import total_memory
+from trl_dbbench.utils.settings import as_list
 
 TASKS = 4
 """Tasks of the quickstart that `play_shipped` plays."""
@@ -299,6 +299,7 @@ def _settings(parser: RecipeParser, words: list[str], script: Path) -> str:
         if isinstance(each, TrainingArguments):
             check_folder(each.output_dir, "output_dir")
         if isinstance(each, RewardArguments):
+            each.outcome_reward()
             for name in as_list(each.reward_funcs):
                 if name.partition(":")[0] not in LEARNED:  # no reward model is loaded here
                     look_up("reward function", name, {"outcome": OutcomeReward, **NAMED})
@@ -334,6 +335,7 @@ def _extras(case: Case) -> Iterator[str]:
         "vllm_bnb_plugin": loads_vllm and bool(bits),
         "flash_attn": attention.startswith("flash_attention_2"),
         "liger_kernel": bool(case.get("use_liger_kernel")),
+        **dict.fromkeys(("mysql_mimic", "starlette", "uvicorn"), case.get("harness") is not None),
     }
     yield from (
         name.replace("_", "-") for name, needed in needs.items() if needed and find_spec(name) is None

@@ -45,11 +45,6 @@ Row = tuple[str, dict[str, list[int]]]
 """The task's name and the row as token ids."""
 
 
-def as_list(names: str | list[str]) -> list[str]:
-    """Return the names as a list; a YAML file may give a single one."""
-    return [names] if isinstance(names, str) else names
-
-
 OF_A_READER = ("protocol", "observation_characters", "chat_template_kwargs")
 """Settings in which the runs of one reward model must agree, as they affect what its chat template shows."""
 

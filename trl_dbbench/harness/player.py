@@ -13,7 +13,6 @@ from trl_dbbench.episode.play import judged
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.protocol import given_answer
 from trl_dbbench.episode.types import Completion, Engine, Episode, Start, Status, Turn
-from trl_dbbench.errors import ConfigError
 from trl_dbbench.harness.endpoint import Endpoint
 from trl_dbbench.harness.program import End, Programs
 from trl_dbbench.harness.session import Session
@@ -43,8 +42,6 @@ class HarnessPlayer(Player):
     )
 
     def __post_init__(self) -> None:
-        if not self.harness.strip():
-            raise ConfigError("harness is empty; name a function, such as my_agent:run, or a command line.")
         check_number("harness_seconds", self.seconds)
         if self.harness not in self._started:
             self._started[self.harness] = Programs(self.harness)

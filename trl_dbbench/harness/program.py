@@ -69,6 +69,8 @@ class Programs:
     """The processes of a harness. They end with `close`, with this object, and with this process."""
 
     def __init__(self, harness: str):
+        if not harness.strip():
+            raise ConfigError("harness is empty; name a function, such as my_agent:run, or a command line.")
         self._numbers = itertools.count()
         self._running: dict[str, Running] = {}
         self._lock = threading.Lock()  # for `_running`

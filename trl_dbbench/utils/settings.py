@@ -128,6 +128,11 @@ def only_type(written: str) -> type | None:
     return int if words == {"int"} else float if words and words <= {"int", "float"} else None
 
 
+def as_list(names: str | list[str]) -> list[str]:
+    """Return the names as a list; a YAML file may give a single one."""
+    return [names] if isinstance(names, str) else names
+
+
 def check_numbers(settings: Any, kind: type) -> None:
     """Raise ConfigError for a setting of the dataclass `kind` that is not the number that it should be."""
     for name, written in written_types(kind).items():
