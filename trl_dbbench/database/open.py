@@ -17,7 +17,6 @@ from trl_dbbench.database.server.database import ServerDatabase
 from trl_dbbench.database.server.docker import start_docker
 from trl_dbbench.database.server.local import start_local
 from trl_dbbench.database.server.ownership import new_run
-from trl_dbbench.database.server.start import Server
 from trl_dbbench.database.several import SeveralDatabases
 from trl_dbbench.errors import ConfigError, DatabaseError, EnvironmentFault
 from trl_dbbench.tasks import Task
@@ -209,14 +208,33 @@ def _choose(
     named: Sequence[str], docker_image: str, run: str, options: dict[str, Any], several_hosts: bool
 ) -> Database:
     """Open what is named. A server that this starts is stopped with the database."""
-    if list(named) == ["auto"]:
-        if several_hosts:
-            why = "as ranks run on several machines, where a server that one starts cannot be reached from"
-            return _embedded(f"{why} the others (for MySQL, name the URL of a server)", options)
-        return _first_that_works(docker_image, run, options)
-    database = _together(named, lambda spec: _start(spec, docker_image, run, options))
-    logger.info("Database: %s.", database.describe())
-    return database
+
+    def start(spec: str) -> Database:
+        return _start(spec, docker_image, run, options)
+
+    if list(named) != ["auto"]:
+        database = _together(named, start)
+        logger.info("Database: %s.", database.describe())
+        return database
+    why = "for want of Docker and of mysqld or mariadbd on the PATH"
+    if several_hosts:
+        why = (
+            "as ranks run on several machines, where a server that one starts cannot be reached from the "
+            "others (for MySQL, name the URL of a server)"
+        )
+    for name in () if several_hosts else ("docker", "local"):
+        try:
+            database = start(name)
+        except DatabaseError as error:
+            logger.debug('"auto" skips "%s": %s', name, error)
+            continue
+        logger.info('Database: "auto" chose "%s": %s.', name, database.describe())
+        return database
+    embedded = SQLiteDatabase(options["limits"])
+    logger.info(
+        'Database: "auto" chose "sqlite", %s: %s. %s', why, embedded.describe(), SQLiteDatabase.DIFFERENCES
+    )
+    return embedded
 
 
 def _together(named: Sequence[str], open_one: Callable[[str], Database]) -> Database:
@@ -239,10 +257,13 @@ def _together(named: Sequence[str], open_one: Callable[[str], Database]) -> Data
 
 
 def _start(spec: str, docker_image: str, run: str, options: dict[str, Any]) -> Database:
-    if spec == "docker":
-        return _own(start_docker(docker_image), run, options)
-    if spec == "local":
-        return _own(start_local(), run, options)
+    if spec in ("docker", "local"):
+        server = start_docker(docker_image) if spec == "docker" else start_local()
+        try:
+            return ServerDatabase(server.url, run=run, server=server, **options)
+        except BaseException:
+            server.stop()
+            raise
     if spec == "sqlite":
         return SQLiteDatabase(options["limits"])
     if _OWN.fullmatch(spec):
@@ -275,35 +296,3 @@ def _users(path: str, options: dict[str, Any]) -> Database:
         )
     database.url, database.patience = path, options["patience"]
     return database
-
-
-def _embedded(why: str, options: dict[str, Any]) -> Database:
-    """Return what "auto" chooses where no server will do."""
-    embedded = SQLiteDatabase(options["limits"])
-    logger.info(
-        'Database: "auto" chose "sqlite", %s: %s. %s',
-        why,
-        embedded.describe(),
-        SQLiteDatabase.DIFFERENCES,
-    )
-    return embedded
-
-
-def _first_that_works(docker_image: str, run: str, options: dict[str, Any]) -> Database:
-    for name in ("docker", "local"):
-        try:
-            database = _start(name, docker_image, run, options)
-        except DatabaseError as error:
-            logger.debug('"auto" skips "%s": %s', name, error)
-            continue
-        logger.info('Database: "auto" chose "%s": %s.', name, database.describe())
-        return database
-    return _embedded("for want of Docker and of mysqld or mariadbd on the PATH", options)
-
-
-def _own(server: Server, run: str, options: dict[str, Any]) -> ServerDatabase:
-    try:
-        return ServerDatabase(server.url, run=run, server=server, **options)
-    except BaseException:
-        server.stop()
-        raise

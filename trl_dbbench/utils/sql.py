@@ -14,8 +14,6 @@ from typing import Literal, ParamSpec, TypeVar
 
 from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
-from sqlglot.dialects.mysql import MySQL
-from sqlglot.dialects.sqlite import SQLite
 from sqlglot.errors import ParseError
 
 MAX_STATEMENT_CHARACTERS = 65_536
@@ -26,8 +24,6 @@ MAX_CACHED_CHARACTERS = 1_000
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_DIALECTS: dict[str, type[Dialect]] = {"mysql": MySQL, "sqlite": SQLite}
 
 MAX_NODES = 5_000
 """Most tokens of a statement, and most nodes that the parser builds, abandoned ones included: about 0.1 s."""
@@ -60,14 +56,14 @@ def cached(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-def parse_statements(sql: str, dialect: type[Dialect] = MySQL) -> list[exp.Expr | None]:
+def parse_statements(sql: str, dialect: str = "mysql") -> list[exp.Expr | None]:
     """Parse the statements in a text; `None` stands for one that is only a comment.
 
     Raises:
         SqlglotError: if the text cannot be parsed.
         RecursionError: if it is too long or nested too deeply.
     """
-    read = dialect()
+    read = Dialect.get_or_raise(dialect)
     tokens = read.tokenize(sql)
     if len(tokens) > MAX_NODES:
         raise RecursionError(f"the statement has more than {MAX_NODES} parts")
@@ -106,7 +102,7 @@ def only_statement(sql: str, dialect: str = "mysql") -> exp.Expr | None:
     Returns `None` if there are none or several, or it cannot be parsed.
     """
     try:
-        statements = [each for each in parse_statements(sql, _DIALECTS[dialect]) if each is not None]
+        statements = [each for each in parse_statements(sql, dialect) if each is not None]
     except Exception:  # ParseError, TokenError, RecursionError, ...: the text may be anything
         return None
     return statements[0] if len(statements) == 1 else None

@@ -139,22 +139,17 @@ class PristineDatabases:
             raise
 
 
-def fill(connection: Connection, table: Table, database: str | None = None) -> None:
-    """Make a table with its rows, in `database` or in the database in use."""
-    connection.exec_driver_sql(f"CREATE TABLE {_place(table, database)} ({columns_of(table)})")
+def fill(connection: Connection, table: Table, database: str) -> None:
+    """Make a table with its rows."""
+    connection.exec_driver_sql(f"CREATE TABLE `{database}`.{quote(table.name)} ({columns_of(table)})")
     fill_rows(connection, table, database)
 
 
-def fill_rows(connection: Connection, table: Table, database: str | None = None) -> None:
+def fill_rows(connection: Connection, table: Table, database: str) -> None:
     """Put its rows into an empty table. Raises TaskError for a row that is larger than the server takes."""
     if table.rows:
-        names = ", ".join(quote(column.name) for column in table.columns).replace("%", "%%")
-        places = ", ".join(["%s"] * len(table.columns))
-        target = _place(table, database).replace("%", "%%")
-        insert = f"INSERT INTO {target} ({names}) VALUES ({places})"
+        names = ", ".join(quote(column.name) for column in table.columns)
+        target = f"`{database}`.{quote(table.name)} ({names})".replace("%", "%%")
+        insert = f"INSERT INTO {target} VALUES ({', '.join(['%s'] * len(table.columns))})"
         check_packet(connection, insert, table.rows, f"table {table.name!r} cannot be filled")
         connection.exec_driver_sql(insert, list(table.rows))
-
-
-def _place(table: Table, database: str | None) -> str:
-    return f"`{database}`.{quote(table.name)}" if database else quote(table.name)

@@ -27,6 +27,8 @@ from trl_dbbench.database.server.connections import (
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks import Source
 from trl_dbbench.tasks.sources.base import Step, in_order, names_in
+from trl_dbbench.tasks.sources.declaration import declaration
+from trl_dbbench.tasks.sources.dump_text import words_of
 from trl_dbbench.utils.sql import quote
 
 logger = logging.getLogger("trl_dbbench.database")
@@ -202,33 +204,22 @@ def _tell(source: Source, notes: list[str]) -> None:
 
 
 def _contents(connection: Connection, database: str) -> tuple[dict[str, _Table], dict[str, str]]:
-    kinds = connection.exec_driver_sql(f"SHOW FULL TABLES FROM `{database}`").fetchall()
-    columns = _catalog(
-        connection,
-        "SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = '{}' AND "
-        "COALESCE(GENERATION_EXPRESSION, '') = '' ORDER BY TABLE_NAME, ORDINAL_POSITION",
-        database,
-    )
-    parents = _catalog(
-        connection,
-        "SELECT TABLE_NAME, REFERENCED_TABLE_NAME FROM information_schema.KEY_COLUMN_USAGE WHERE "
-        "TABLE_SCHEMA = '{}' AND REFERENCED_TABLE_NAME IS NOT NULL",
-        database,
-    )
-    referred = set[str]().union(*parents.values())
-    tables: dict[str, _Table] = {}
+    made: dict[str, str] = {}
     views: dict[str, str] = {}
-    for name, kind in kinds:
-        shown = connection.exec_driver_sql(f"SHOW CREATE TABLE {quote(name)}").fetchone()
-        made = str(shown[1]) if shown else ""
+    for name, kind in connection.exec_driver_sql(f"SHOW FULL TABLES FROM `{database}`").fetchall():
+        text = text_of(connection.exec_driver_sql(f"SHOW CREATE TABLE {quote(name)}").one()[1])
         if kind == "VIEW":
-            views[name] = re.sub(r"^CREATE .*?VIEW ", "CREATE SQL SECURITY INVOKER VIEW ", made, count=1)
-            continue
-        tables[name] = _Table(
-            *_without_keys(made, name in referred),
-            ", ".join(map(quote, columns.get(name, []))),
-            frozenset(parents.get(name, [])),
-        )
+            views[name] = re.sub(r"^CREATE .*?VIEW ", "CREATE SQL SECURITY INVOKER VIEW ", text, count=1)
+        else:
+            made[name] = text
+    declared = {name: declaration(words_of(text)) for name, text in made.items()}
+    parents = {name: frozenset(key.target for key in each.references) for name, each in declared.items()}
+    referred = set[str]().union(*parents.values())
+    tables = {}
+    for name, text in made.items():
+        columns = [column.name for column in declared[name].columns.values() if not column.generated]
+        create, add = _without_keys(text, name in referred)
+        tables[name] = _Table(create, add, ", ".join(map(quote, columns)), parents[name])
     return tables, views
 
 
@@ -246,10 +237,3 @@ def _without_keys(made: str, referred: bool) -> tuple[str, str]:
     kept = [line for line in lines if line not in later]
     body = ",\n".join(line.removesuffix(",") for line in kept)
     return f"{first}\n{body}\n{last}", ", ".join(f"ADD {line.strip().removesuffix(',')}" for line in later)
-
-
-def _catalog(connection: Connection, query: str, database: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for table, cell in connection.exec_driver_sql(query.format(database)):
-        found.setdefault(text_of(table), []).append(text_of(cell))
-    return found
