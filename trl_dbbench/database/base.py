@@ -81,21 +81,15 @@ class Outage:
         """Return whether it has outlasted our patience, and somebody tried again just now, in vain."""
         with self._lock:
             now = time.monotonic()
-            return (
-                self._since is not None
-                and now - self._since > patience
-                and now - self._last < MAX_PAUSE_SECONDS
-            )
+            long = self._since is not None and now - self._since > patience
+            return long and now - self._last < MAX_PAUSE_SECONDS
 
 
 class Database(Closing):
-    """An opened database: a context manager that removes everything it made at its end.
-
-    `url` is what another process passes to `open_database` to share this server (`"sqlite"` shares nothing:
-    each process has its own). `limits` apply to every statement.
-    """
+    """An opened database: a context manager that removes everything it made at its end."""
 
     url: str
+    """Passed to `open_database` in another process, it shares this server; `"sqlite"` shares nothing."""
     dialect: Dialect
     task_dialects: frozenset[str] = frozenset({"mysql"})
     """Dialects of the tasks that can be played here."""
@@ -108,7 +102,7 @@ class Database(Closing):
     """Times the server was lost, with everything that this database had there."""
     closed: bool = False
     silent: bool = False
-    """Whether the server has not answered for some seconds. Asking this waits for nothing."""
+    """Whether the server has not answered for some seconds; known without asking it."""
     gave_up: str | None = None
     """Reason that a sandbox gave up waiting for the server; `None` as soon as the server answers."""
 
@@ -180,12 +174,9 @@ class Database(Closing):
 
 
 class RetryingSandbox(Sandbox):
-    """A task's tables; `Database.sandbox` returns one.
+    """A task's tables; `Database.sandbox` returns one, and says what it raises.
 
-    Raises:
-        EnvironmentFault: the database failed, and neither waiting nor repeating helped.
-        ServerCrash: a statement of this sandbox has ended the server.
-        TaskError: the tables cannot be made as the task describes them.
+    ServerCrash is raised as well: a statement of this sandbox has ended the server.
     """
 
     def __init__(self, database: Database, task: Task) -> None:
@@ -346,11 +337,9 @@ class RetryingSandbox(Sandbox):
     def _repeat(self, sandbox: Sandbox, *, anyway: bool = False) -> EnvironmentFault | None:
         """Execute the earlier changes on a fresh sandbox.
 
-        Args:
-            anyway: go on where one gives another result than before.
-
         Returns:
-            What came out otherwise than before, so that the rest was not executed.
+            The fault of a change that gave another result than before, after which the rest is not executed;
+            with `anyway`, all are.
         """
         start = time.monotonic()
         for sql, seen in self._done:

@@ -135,11 +135,6 @@ MARIADB = ServerDialect(
 SQLITE = Dialect("sqlite", "SQLite")
 
 
-def dialect_of(version: str) -> ServerDialect:
-    """The dialect of a server that says this of its version."""
-    return MARIADB if "MariaDB" in version else MYSQL
-
-
 # --- what a statement's text says -------------------------------------------------------------------------
 
 _READ = re.compile(
@@ -217,7 +212,7 @@ def _looks_like_read(sql: str) -> bool:
 @cached
 def _kind_of(sql: str) -> Kind:
     try:
-        parsed = parse_statements(_without_comments(sql))
+        parsed = parse_statements("".join(" " if kind == "gap" else text for kind, text in lexemes(sql)))
     except (SqlglotError, RecursionError):
         return "other"
     tree = parsed[0] if len(parsed) == 1 else None
@@ -241,9 +236,3 @@ def _kind_of(sql: str) -> Kind:
         if kind == "reads":
             kind = "plain"  # perhaps a function that the agent has made, which may change tables
     return kind
-
-
-def _without_comments(sql: str) -> str:
-    if not any(mark in sql for mark in ("#", "--", "/*")):
-        return sql
-    return "".join(" " if kind == "gap" else text for kind, text in lexemes(sql))

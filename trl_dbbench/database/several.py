@@ -76,13 +76,9 @@ class Place:
 
 
 class SeveralDatabases(Database):
-    """Spreads sandboxes over opened databases, which it closes at its end.
+    """Spreads sandboxes over opened databases with equal limits, which it closes at its end.
 
-    Args:
-        databases: at least one; they have the same limits.
-
-    Raises:
-        DatabaseError: they are not of one product.
+    Raises DatabaseError for databases that are not of one product.
     """
 
     def __init__(self, databases: Sequence[ServerDatabase]) -> None:

@@ -97,10 +97,7 @@ def quote(name: str) -> str:
 
 
 def only_statement(sql: str, dialect: str = "mysql") -> exp.Expr | None:
-    """Return the only statement in a text of the dialect `"mysql"` or `"sqlite"`.
-
-    Returns `None` if there are none or several, or it cannot be parsed.
-    """
+    """Return the only statement in a text; `None` for none, several, or one that cannot be parsed."""
     try:
         statements = [each for each in parse_statements(sql, dialect) if each is not None]
     except Exception:  # ParseError, TokenError, RecursionError, ...: the text may be anything

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -22,27 +21,20 @@ class EmbeddedSandbox(Sandbox):
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._broken: str | None = None
         self._closed = False
-        self._lock = threading.Lock()
 
     def close(self) -> None:
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
+        self._closed = True
         self._connection.close()
 
     def _check_usable(self) -> None:
         if self._closed:
             raise DatabaseError("The sandbox is closed. Take another from Database.sandbox().")
-        if self._broken:
-            raise EnvironmentFault(f"The sandbox broke before: {self._broken}")
 
-    def _fail(self, error: BaseException) -> EnvironmentFault:
-        """Return the fault that this error means. The sandbox must not be used again."""
-        self._broken = f"SQLite failed: {error!r}"
-        return EnvironmentFault(self._broken)
+    @staticmethod
+    def _fail(error: BaseException) -> EnvironmentFault:
+        """Return the fault that this error means."""
+        return EnvironmentFault(f"SQLite failed: {error!r}")
 
     @staticmethod
     def _shown(result: QueryResult, start: float) -> QueryResult:

@@ -50,11 +50,6 @@ class _Part:
     words: int = 0
     reads: list[str] = field(default_factory=list)
 
-    def also(self, other: _Part) -> None:
-        """Take in another one of the same name."""
-        self.words += other.words
-        self.reads += other.reads
-
 
 def views_of(connection: sqlite3.Connection) -> Views:
     """Return the names and the texts of all views."""
@@ -68,7 +63,9 @@ def words_written_out(sql: str, views: Views) -> int:
     for name, text in views:
         view, ctes = _read(_tokens(text))
         for each, part in [(name.lower(), view), *ctes.items()]:
-            parts.setdefault(each, _Part()).also(part)
+            same_name = parts.setdefault(each, _Part())
+            same_name.words += part.words
+            same_name.reads += part.reads
     sizes = _sizes(parts)
     reads = statement.reads
     if not _OF_ALL_VIEWS.isdisjoint(tokens):

@@ -28,11 +28,7 @@ EMULATION = "The emulation of MySQL"
 
 
 class SQLiteSandbox(EmbeddedSandbox):
-    """A database in memory with a task's tables.
-
-    Raises:
-        TaskError: the tables cannot be made as the task describes them.
-    """
+    """A database in memory with a task's tables. Raises TaskError for tables that cannot be made."""
 
     _connection: mysqlite.Connection
 

@@ -418,12 +418,9 @@ def hang_up(connection: SQLConnection | None) -> None:
 
 def connections_for_files() -> int:
     """Return how many connections this process may open before it has too many open files."""
-    allowed = _allowed_files()
-    return (
-        sys.maxsize
-        if allowed == resource.RLIM_INFINITY
-        else allowed - sum(1 for _ in Path("/dev/fd").iterdir()) - SPARE_FILES
-    )
+    if (allowed := _allowed_files()) == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return allowed - sum(1 for _ in Path("/dev/fd").iterdir()) - SPARE_FILES
 
 
 def files_advice() -> str:

@@ -15,7 +15,7 @@ from functools import partial
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from trl_dbbench.database.base import Database
-from trl_dbbench.database.dialect import ServerDialect, dialect_of
+from trl_dbbench.database.dialect import MARIADB, MYSQL, ServerDialect
 from trl_dbbench.database.sandbox import Limits, Sandbox
 from trl_dbbench.database.server.connections import (
     CONNECT_SECONDS,
@@ -52,7 +52,6 @@ class ServerDatabase(Database):
         server: the one at the URL if this process has started it. It is started again if it ends, and stopped
             with the database.
         ranks: the number of processes that share the server.
-        patience: see `Database`.
         require_accounts: refuse a server on which agents cannot have accounts of their own.
 
     Raises:
@@ -85,7 +84,7 @@ class ServerDatabase(Database):
         self._answers = True
         try:
             version = self._reach()
-            self.dialect = dialect_of(version)
+            self.dialect = MARIADB if "MariaDB" in version else MYSQL
             place = server.where if server else f"at {shown(self._url)}"
             self._description = f"{self.dialect.product} {version.split('-')[0]}, {place}"
             self._enter = partial(

@@ -140,25 +140,8 @@ def _start_mysql_container(image: str, password: str, port: int) -> tuple[Any, s
 
 def _start_container(image: str, password: str, port: int) -> Any:
     """A started container; without testcontainers' reaper, if its image cannot be pulled."""
-    from testcontainers.core.config import testcontainers_config
-
-    container = _container(image, password, port)
-    try:
-        container.start()
-    except Exception as error:
-        _stop_container(container)
-        if testcontainers_config.ryuk_disabled or _REAPER not in str(error):
-            raise
-        logger.info(
-            "The reaper of testcontainers cannot be pulled; the next run removes what a killed one leaves."
-        )
-        testcontainers_config.ryuk_disabled = True
-        return _start_container(image, password, port)
-    return container
-
-
-def _container(image: str, password: str, port: int) -> Any:
     from testcontainers.community.mysql import MySqlContainer
+    from testcontainers.core.config import testcontainers_config
 
     container = MySqlContainer(
         image,
@@ -170,7 +153,17 @@ def _container(image: str, password: str, port: int) -> Any:
     ).with_command(" ".join((*FAST, *BOUNDED, *BOUNDED_MYSQL)))
     container.env |= ENVIRONMENT
     container.ports = cast(dict, _published(container.get_docker_client(), port))
-    return container
+    try:
+        return container.start()
+    except Exception as error:
+        _stop_container(container)
+        if testcontainers_config.ryuk_disabled or _REAPER not in str(error):
+            raise
+    logger.info(
+        "The reaper of testcontainers cannot be pulled; the next run removes what a killed one leaves."
+    )
+    testcontainers_config.ryuk_disabled = True
+    return _start_container(image, password, port)
 
 
 def _published(client: Any, port: int) -> dict[str, Any]:
@@ -227,8 +220,6 @@ def _owner(pid: int) -> str:
 
 def _remove_orphans(client: Any) -> None:
     """Remove containers whose process on this machine was killed; needed if the reaper is disabled."""
-    if not Path("/proc/self/stat").exists():
-        return
     for container in client.containers.list(all=True, filters={"label": _LABEL}):
         owner = container.labels[_LABEL]
         host, pid, _ = owner.split("/")

@@ -35,8 +35,6 @@ _USABLE = re.compile(r"[\w./-]{1,59}", re.ASCII)
 """Temporary directories that are used: the path of a socket may have 107 characters, mariadb-install-db takes
 no blanks, and the server's URL no `+`."""
 
-_ROOT_WITHOUT_PASSWORD = "--auth-root-authentication-method=normal"
-
 
 def start_local() -> Server:
     """Start a private `mysqld` or `mariadbd` on a unix socket, with its data in a temporary folder.
@@ -106,7 +104,8 @@ def _start_process(program: str, folder: Path) -> subprocess.Popen[bytes]:
                 f"{program} is MariaDB, but mariadb-install-db is not on the PATH. Install the whole server "
                 'package, or open "docker", "sqlite" or the URL of a running server.'
             )
-        _output([install, "--no-defaults", *data, *user, "--skip-test-db", _ROOT_WITHOUT_PASSWORD])
+        root_without_password = "--auth-root-authentication-method=normal"
+        _output([install, "--no-defaults", *data, *user, "--skip-test-db", root_without_password])
         extra = ["--skip-networking", "--skip-symbolic-links", *BOUNDED_MARIADB]
     else:
         _output([program, "--no-defaults", "--initialize-insecure", *data, *user])

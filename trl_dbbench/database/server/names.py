@@ -33,11 +33,7 @@ _HASH = re.compile(
 
 
 class Names:
-    """The names that a run gives to databases and accounts.
-
-    Args:
-        owner: what they begin with.
-    """
+    """The names that a run gives to databases and accounts, which begin with `owner`."""
 
     def __init__(self, owner: str) -> None:
         # `\_` in patterns of SHOW GRANTS; what stands before @ is an account

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -35,8 +34,6 @@ class PristineDatabase:
 
     made: Future[Loaded]
     users: int = 0
-    last_take: int = 0
-    """The number of the take that was the last to return it."""
 
     @property
     def loaded(self) -> Loaded:
@@ -51,9 +48,9 @@ class PristineDatabases:
         self._loader = loader
         self._owner = owner
         self._numbers = numbers
-        self._takes = itertools.count()
         self._lock = threading.Lock()
         self._kept: dict[TablesKey, PristineDatabase] = {}
+        """The one that was taken last comes last."""
         self._source_bytes = 0
         """Bytes of the kept sources."""
         self._refused: dict[TablesKey, str] = {}
@@ -70,13 +67,10 @@ class PristineDatabases:
         with self._lock:
             if key in self._refused:
                 raise TaskError(self._refused[key])
-            kept = self._kept.get(key)
-            mine = kept is None
-            if kept is None:
-                kept = self._kept[key] = PristineDatabase(Future())
+            known = self._kept.pop(key, None)
+            kept = self._kept[key] = known or PristineDatabase(Future())
             kept.users += 1
-            kept.last_take = next(self._takes)
-        if mine:
+        if known is None:
             try:
                 made = self._make(task)
                 with self._lock:
@@ -102,8 +96,7 @@ class PristineDatabases:
             kept.users -= 1
             number, size = len(self._kept), self._source_bytes
             if number > MAX_DATABASES or size > MAX_SOURCE_BYTES:
-                unused = [key for key, each in self._kept.items() if not each.users]
-                for key in sorted(unused, key=lambda key: self._kept[key].last_take):
+                for key in [key for key, each in self._kept.items() if not each.users]:
                     loaded = self._kept[key].loaded
                     if number <= MAX_DATABASES and (size <= MAX_SOURCE_BYTES or not loaded.bytes):
                         continue

@@ -83,16 +83,13 @@ class Pulse:
                 hang_up(connection)
                 connection = None
             if answered:
-                self._note()
+                now = time.monotonic()
+                with self._lock:
+                    if now - self._answered > STILL_SECONDS:
+                        self._standstills.append((self._answered, now))
+                    self._answered = now
         hang_up(connection)
         self._engine.dispose()
-
-    def _note(self) -> None:
-        now = time.monotonic()
-        with self._lock:
-            if now - self._answered > STILL_SECONDS:
-                self._standstills.append((self._answered, now))
-            self._answered = now
 
 
 PROBE_SECONDS = 10
@@ -133,8 +130,9 @@ class Probe:
         with self._asking:
             if self._failed >= since or self._closed:
                 return self._why
-            if self._passed < asked:  # nobody else has asked meanwhile
-                self._ask()
+            began = time.monotonic()
+            if self._passed < asked and self._try(self._write):  # nobody else has asked meanwhile
+                self._passed = began
             return self._why if self._failed >= since else None
 
     def close(self) -> None:
@@ -149,11 +147,6 @@ class Probe:
             with self._asking:
                 if not self._closed:
                     self._try(lambda connection: connection.exec_driver_sql("DO 0"))
-
-    def _ask(self) -> None:
-        began = time.monotonic()
-        if self._try(self._write):
-            self._passed = began
 
     def _try(self, statements: Callable[[Connection], object]) -> bool:
         try:

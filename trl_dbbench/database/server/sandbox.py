@@ -55,6 +55,8 @@ from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.sql import quote
 
+logger = logging.getLogger("trl_dbbench.database")
+
 _OWN_CLOCK = re.compile(r"\bSET\b.*\b(?:timestamp|rand_seed[12])\b", re.IGNORECASE | re.DOTALL)
 _DIAGNOSTICS = re.compile(
     r"\b(?:ROW_COUNT|FOUND_ROWS|WARNINGS|ERRORS|DIAGNOSTICS|warning_count|error_count)\b", re.IGNORECASE
@@ -103,8 +105,6 @@ class Moments:
         return moment
 
 
-logger = logging.getLogger("trl_dbbench.database")
-
 STATE_SECONDS = 20
 """Seconds reading one table of the state may take."""
 
@@ -132,10 +132,6 @@ _DENIED_TO_READERS = frozenset({1044, 1142, 1143, 1227, 1370})
 """Errors that only the readers' account may get: one with a database of its own is allowed these things
 there."""
 _UNKNOWN_DATABASE = 1049
-
-
-class _Unreadable(Exception):
-    """A table that cannot be read."""
 
 
 class ServerSandbox(Sandbox):
@@ -307,11 +303,15 @@ class ServerSandbox(Sandbox):
                 self._tenancy.loader.copy(shared, missing, slot.name)
             self._copied |= missing
 
-    # ------------------------------------------------------------------------------------------------------
+    # --- what every statement needs -------------------------------------------------------------------------
 
     def _own(self) -> Slot:
         if self._slot is None:
-            self._slot = self._tenancy.take_slot(self._task)
+            task = self._task
+            # `loader` copies the tables of a source
+            wanted = (task.tables_key, task.tables) if task.source is None else (b"", ())
+            with self._tenancy.making(task):
+                self._slot = self._tenancy.slots.take(*wanted)
         return self._slot
 
     def _unlock(self, session: Session) -> None:
@@ -357,16 +357,17 @@ class ServerSandbox(Sandbox):
                 if isinstance(table, bytes):  # no text, so no task's
                     state[repr(table)] = TableState((), [])
                 elif kind == "BASE TABLE" and table not in but and not session.broken:
-                    with contextlib.suppress(_Unreadable):
-                        own_name = self._own_names.get(table, table)
-                        state[own_name] = self._read(session, f"`{name}`.{quote(table)}")
+                    held = self._read(session, f"`{name}`.{quote(table)}")
+                    if held is not None:
+                        state[self._own_names.get(table, table)] = held
         except DBAPIError as error:
             if error_code(error) == _UNKNOWN_DATABASE and self._tenancy.held():
                 return {}  # dropped by the agent
             raise
         return state
 
-    def _read(self, session: Session, source: str) -> TableState:
+    def _read(self, session: Session, source: str) -> TableState | None:
+        """Return a table; `None` if it cannot be read, as the agent has made it."""
         start = time.monotonic()
         try:
             return session.table(self._tenancy.dialect.select_all(source, STATE_SECONDS))
@@ -381,7 +382,7 @@ class ServerSandbox(Sandbox):
         except Exception:
             logger.warning("the table %s cannot be read", source, exc_info=True)
             session.broken = UNREADABLE
-        raise _Unreadable
+        return None
 
 
 def _only_rows(sql: str, kind: Kind) -> bool:

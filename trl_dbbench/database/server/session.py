@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pymysql.err import MySQLError
 from sqlalchemy import Engine
-from sqlalchemy.engine import URL, Connection, CursorResult, Row
+from sqlalchemy.engine import URL, Connection, CursorResult
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from trl_dbbench.database.dialect import ServerDialect
@@ -111,7 +111,6 @@ class Session:
     """An engine with one connection.
 
     Args:
-        host: the server.
         account: runs the statements; `None` stands for the account of the server's URL.
 
     Raises:
@@ -265,10 +264,13 @@ class Session:
 
     def _run(self, sql: str, start: float, limits: Limits) -> QueryResult:
         result = self._send(sql)
-        affected = None if result.returns_rows else result.rowcount
-        columns = tuple(map(self._names.shown, result.keys())) if result.returns_rows else None
+        rows = affected = columns = limit = None
         try:
-            rows, limit = clip(map(self._shown, result), limits) if result.returns_rows else (None, None)
+            if result.returns_rows:
+                columns = tuple(map(self._names.shown, result.keys()))
+                rows, limit = clip((tuple(map(self._names.shown, row)) for row in result), limits)
+            else:
+                affected = result.rowcount
             if limit:
                 self._drop_rest(result, start)
         finally:
@@ -283,9 +285,6 @@ class Session:
     def _check(self) -> None:
         if not self._host.holds_lock(self.connection):
             raise EnvironmentFault("The server was restarted")
-
-    def _shown(self, row: Row[Any]) -> tuple:
-        return tuple(map(self._names.shown, row))
 
     def _send(self, sql: str) -> CursorResult[Any]:
         options = {"stream_results": True}
@@ -375,12 +374,7 @@ T = TypeVar("T")
 
 
 class Readers:
-    """A pool of sessions for statements that only read. Thread-safe.
-
-    Args:
-        connect: opens a session.
-        connections: how many sessions there may be.
-    """
+    """A pool of sessions, opened by `connect`, for statements that only read. Thread-safe."""
 
     def __init__(self, connect: Callable[[], Session], connections: int) -> None:
         self._connect = connect

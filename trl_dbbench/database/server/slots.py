@@ -1,24 +1,23 @@
 """Slots: each is an account, a database of the same name, and a connection as long as there is room for one.
 
-An episode keeps its slot until it gives it back, but is sure of the connection only while a statement runs: a
-server lends fewer connections than a run may have episodes. When they run out, the slot that has been idle
-longest loses its connection, which becomes another's (`Session.renew`). An agent's session (transaction,
-variables, temporary tables) ends with that, so if the agent has used its session, the slot's tables are lost
-with it and must be made again. Slots whose agents have not done so share fewer connections than a server
-lends: each takes memory on both sides, and a descriptor here.
+A server lends fewer connections than a run may have episodes, so an episode is sure of its connection only
+while a statement runs. When they run out, the slot that has been idle longest loses its own to another
+(`Session.renew`). An agent's session (transaction, variables, temporary tables) ends with that; if the agent
+has used it, the slot's tables are lost as well and must be made again. Slots whose agents have not used their
+sessions share fewer connections than a server lends: each takes memory on both sides, and a descriptor here.
 
-A slot that is given back keeps its tables for the next episode of a task that has the same (see `Slot`).
-Another task gets the slot that was given back last, and makes its own there. Only for tables that were
-dropped so and are asked for again, there are more slots than episodes at once. When these are `MAX_SLOTS`,
-such tables take the place of those that have been idle longest.
+A slot that is given back keeps its tables for the next episode that has the same (see `Slot`). Others take
+the slot that was given back last, and make their tables there. Only for tables that were dropped so and are
+asked for again, there are more slots than episodes at once: up to `MAX_SLOTS`, after which such tables take
+the place of those that have been idle longest.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import re
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -84,7 +83,8 @@ class Slot:
         self.stateless = True
         self.full = False
         self.busy = False
-        self.used = 0
+        self.used = 0.0
+        """When its session ran a statement last, by `time.monotonic`."""
         self.tables: tuple[Table, ...] | None = None
         """`None` if the database may not exist, or may hold anything."""
         self.key: TablesKey | None = None
@@ -200,9 +200,8 @@ class Slots:
     A server that fails, or cannot make what it should, raises DBAPIError or EnvironmentFault.
 
     Args:
-        host: the server.
-        makers: make the tables in them.
-        names: the names of slots to be made.
+        makers: make the tables in the slots.
+        names: of slots to be made.
         connections: how many slots may have a connection at a time.
     """
 
@@ -213,7 +212,6 @@ class Slots:
         self._max_connections = connections
         self._shared_connections = min(connections, CONNECTIONS_PER_STATEMENT * host.statements)
         self._connected = 0
-        self._uses = itertools.count()
         self._all: set[Slot] = set()
         self._idle: list[Slot] = []
         """The one that has been idle longest comes first. None of them has a session."""
@@ -260,7 +258,7 @@ class Slots:
         finally:
             with self._free:
                 slot.busy = False
-                slot.used = next(self._uses)
+                slot.used = time.monotonic()
                 self._free.notify()
 
     def give_back(self, slot: Slot) -> None:

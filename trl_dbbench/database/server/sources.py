@@ -100,11 +100,7 @@ class Loaded:
 
 
 class SourceLoader:
-    """Loads sources into databases of a server, and copies their tables. Thread-safe.
-
-    Args:
-        size: the bytes that a database takes on disk.
-    """
+    """Loads sources into databases of a server, whose bytes `size` gives, and copies tables. Thread-safe."""
 
     def __init__(self, url: URL, dialect: ServerDialect, size: Callable[[str], int]) -> None:
         self._engine = make_engine(url, LOAD_SECONDS, connections=LOADERS, patient=True)

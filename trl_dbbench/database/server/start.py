@@ -21,7 +21,6 @@ START_SECONDS = 120
 SHOWN_CHARACTERS = 500
 """Characters of a program's output that an error quotes."""
 
-
 LOG_CHARACTERS = 100_000
 """Characters of a server's log that are searched for what ended it."""
 

@@ -46,7 +46,7 @@ from trl_dbbench.database.server.ownership import Account
 from trl_dbbench.database.server.pristine import PristineDatabases
 from trl_dbbench.database.server.pulse import PROBE_SECONDS, Probe, Pulse
 from trl_dbbench.database.server.session import Host, Readers, Session
-from trl_dbbench.database.server.slots import Slot, Slots
+from trl_dbbench.database.server.slots import Slots
 from trl_dbbench.database.server.sources import LOADERS, SourceLoader
 from trl_dbbench.database.server.watchdog import Watchdog
 from trl_dbbench.errors import DatabaseError, TaskError
@@ -174,33 +174,25 @@ class Tenancy(Host):
             return "The server was restarted"
         return self._probe.failing(since)
 
-    def held(self) -> bool:
-        """Return whether the server still holds what this tenancy made; False also if the server does not
-        answer."""
-        return self._held(self.admin)
+    def held(self, engine: Engine | None = None) -> bool:
+        """Return whether the server answers, and still holds what this tenancy made.
 
-    def answers(self) -> bool:
-        """As `held`, on a connection of its own and with `CONNECT_SECONDS` of patience: for a server that may
-        be lost."""
-        engine = make_engine(self.url, CONNECT_SECONDS, connections=1)
+        Args:
+            engine: opens the connection on which it is asked; `admin` if left out.
+        """
         try:
-            return self._held(engine)
-        finally:
-            engine.dispose()
-
-    def _held(self, engine: Engine) -> bool:
-        try:
-            with engine.connect() as connection:
+            with (engine or self.admin).connect() as connection:
                 return not self.over and self.holds_lock(connection)
         except SQLAlchemyError:
             return False
 
-    def take_slot(self, task: Task) -> Slot:
-        """A slot with the task's tables; those of a source are left for `loader` to copy."""
-        with self.making(task):
-            if task.source is not None:
-                return self.slots.take(b"", ())
-            return self.slots.take(task.tables_key, task.tables)
+    def answers(self) -> bool:
+        """As `held`, for a server that may be lost: it is asked anew, with `CONNECT_SECONDS` of patience."""
+        engine = make_engine(self.url, CONNECT_SECONDS, connections=1)
+        try:
+            return self.held(engine)
+        finally:
+            engine.dispose()
 
     @contextmanager
     def making(self, task: Task) -> Iterator[None]:
