@@ -16,6 +16,7 @@ from hostile import PREPARED, TRACES
 from trl_dbbench.database import Database, Sandbox, open_database
 from trl_dbbench.database.dialect import MARIADB
 from trl_dbbench.database.server.slots import MAX_ROWS, is_of_rows
+from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks import Gold, Table, Task
 
 
@@ -183,6 +184,14 @@ def test_what_shows_more_than_rows_finds_the_episodes_own(
         assert sandbox.execute(size).rows == [(16384,)] and not slot.kept
         assert sandbox.execute("SELECT * FROM medals").rows == [("Peru", 22), ("Chad", 2), ("Perú", None)]
         assert sandbox.execute("SELECT word, n FROM `keys` WHERE id = 5").rows == [("", 0)]
+
+
+def test_rows_that_do_not_fit_their_columns_are_the_tasks_mistake(server_database: Database) -> None:
+    """The driver's complaint about its arguments was taken for a failure of the server, and waited for."""
+    short = table("short", "a INT, b INT", (1, 2), (3,))
+    for each in (task(short), change(short)):
+        with pytest.raises(TaskError, match="Table 'short', row 2 has 1 cells, the table 2 columns"):
+            server_database.sandbox(each)
 
 
 def test_episodes_at_once_have_their_own(slots_of: tuple[Database, list[Any], list[Any]]) -> None:

@@ -111,9 +111,6 @@ class PristineDatabases:
                     drop_database(admin, name)
 
     def _make(self, task: Task) -> Loaded:
-        if task.source is None:
-            for table in task.tables:
-                check_rows(table)
         name = f"{self._owner}_t{next(self._numbers):07d}"
         with self._admin.connect() as admin:
             admin.exec_driver_sql(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
@@ -133,7 +130,8 @@ class PristineDatabases:
 
 
 def fill(connection: Connection, table: Table, database: str) -> None:
-    """Make a table with its rows."""
+    """Make a table with its rows. Raises TaskError for columns and rows that do not fit each other."""
+    check_rows(table)
     connection.exec_driver_sql(f"CREATE TABLE `{database}`.{quote(table.name)} ({columns_of(table)})")
     fill_rows(connection, table, database)
 
