@@ -46,6 +46,23 @@ def test_a_path_that_cannot_be_a_folder(tmp_path: Path) -> None:
             check_folder(path, "--out")
 
 
+def test_a_folder_that_may_not_be_entered(tmp_path: Path) -> None:
+    """Such as another user's home. Python 3.11 could not even tell whether anything is there."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    user = os.geteuid()
+    os.setresuid(user or 65534, user or 65534, user)  # root may enter every folder
+    try:
+        with pytest.raises(ConfigError, match=r"out.json' cannot be written: its folder may not be entered"):
+            check_outputs([closed / "out.json"])
+        with pytest.raises(
+            ConfigError, match=r"--out: .*run' cannot be the folder: '.*' may not be written to"
+        ):
+            check_folder(closed / "new" / "run", "--out")
+    finally:
+        os.setresuid(user, user, user)
+
+
 def test_a_folder_that_may_not_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Said before hours of work, not after them. Root may write everywhere but on a disk that is read only."""
     monkeypatch.setattr("trl_dbbench.utils.files.os.access", lambda path, mode: Path(path) != tmp_path)

@@ -87,7 +87,11 @@ def _descriptor(path: Path) -> int | None:
 def check_writable(path: str | Path) -> None:
     """Raise ConfigError for a path that cannot be a file, before hours of work are lost."""
     path = Path(path)
-    if path.is_dir() or not path.absolute().parent.is_dir():
+    try:
+        fits = not path.is_dir() and path.absolute().parent.is_dir()
+    except PermissionError:
+        raise ConfigError(f"'{path}' cannot be written: its folder may not be entered.") from None
+    if not fits:
         raise ConfigError(f"'{path}' cannot be written: it must be a file in a folder that is there.")
     folder = path.resolve().parent
     if not is_stream(path) and not os.access(folder, os.W_OK):
@@ -97,7 +101,7 @@ def check_writable(path: str | Path) -> None:
 def check_folder(path: str | Path, setting: str) -> None:
     """Raise ConfigError for a path that cannot be a folder to write to, before hours of work are lost."""
     whole = Path(path).absolute()
-    there = next(each for each in (whole, *whole.parents) if each.exists())
+    there = next(each for each in (whole, *whole.parents) if os.access(each, os.F_OK))
     if not (there.is_dir() and os.access(there, os.W_OK)):
         why = "may not be written to" if there.is_dir() else "is a file"
         raise ConfigError(f"{setting}: '{path}' cannot be the folder: '{there}' {why}. Name another one.")
