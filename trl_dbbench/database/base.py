@@ -31,7 +31,7 @@ import re
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, TypeVar
@@ -270,7 +270,8 @@ class RetryingSandbox(Sandbox):
         database = self._database
         start = time.monotonic()
         failures, standstills, restarts, others = 0, 0, database.restarts, False
-        for pause in _pauses():
+        pause = 0.0
+        while True:
             database.check_open()
             if self._closed:
                 raise DatabaseError("The sandbox is closed. Take another from Database.sandbox().")
@@ -310,8 +311,8 @@ class RetryingSandbox(Sandbox):
                     database.outage.over()
                 self._answered = time.monotonic()
                 return result
-            time.sleep(pause)
-        raise AssertionError
+            time.sleep(pause)  # not at first, then longer and longer
+            pause = min(max(2 * pause, 0.25), MAX_PAUSE_SECONDS)
 
     def _gave_up(self, why: str) -> EnvironmentFault:
         return EnvironmentFault(f"{why}; waited for {self._database.patience:g} s", final=True)
@@ -369,14 +370,6 @@ class RetryingSandbox(Sandbox):
             self._sandbox.close()
             self._earlier.append(self._sandbox)
             self._sandbox = None
-
-
-def _pauses() -> Iterator[float]:
-    """Seconds between tries: none at first, then longer and longer."""
-    pause = 0.0
-    while True:
-        yield pause
-        pause = min(max(2 * pause, 0.25), MAX_PAUSE_SECONDS)
 
 
 def _shown(result: QueryResult) -> str:

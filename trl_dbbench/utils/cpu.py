@@ -60,11 +60,7 @@ def spare_page_faults(device: torch.device) -> None:
 class _Mallinfo(ctypes.Structure):
     """The ten numbers that glibc's `mallinfo2` returns. `fordblks` is the number of free bytes."""
 
-    _fields_ = (
-        *((f"before_{number}", ctypes.c_size_t) for number in range(8)),
-        ("fordblks", ctypes.c_size_t),
-        ("keepcost", ctypes.c_size_t),
-    )
+    _fields_ = (("before", 8 * ctypes.c_size_t), ("fordblks", ctypes.c_size_t), ("after", ctypes.c_size_t))
 
 
 def give_back_memory(device: torch.device, most: int = 0) -> None:
