@@ -52,7 +52,10 @@ class Watchdog:
                 self._watches -= late
             for watch in late:
                 # a kill waits for the server; in a thread of its own it does not delay the others
-                threading.Thread(target=watch.fire, daemon=True).start()
+                try:
+                    threading.Thread(target=watch.fire, daemon=True).start()
+                except RuntimeError:  # the process may start no more
+                    watch.fire()
 
 
 @dataclass(eq=False)
