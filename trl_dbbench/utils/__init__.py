@@ -1,4 +1,4 @@
-"""Helpers that know nothing of tasks or databases: names, files, SQL text, ranks, console, attention.
+"""Helpers that know nothing about tasks or databases: names, files, SQL text, ranks, console, attention.
 
-Every other room may import from here; this one imports only `errors`.
+Every other package may import from here; this one imports only `errors`.
 """

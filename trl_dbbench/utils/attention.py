@@ -1,7 +1,7 @@
-"""Models with plain attention, and attention that also returns its mass.
+"""Model types with plain attention, and CPU attention that also returns its mass.
 
-Attention over two parts of the past is the mean of the attention over each, weighted by the part's mass (the
-sum of its exponentiated scores). Rollouts and training read a shared prompt that way.
+Attention over two parts of the past is the mean of the attention over each part, weighted by the part's mass
+(the sum of its exponentiated scores). Rollouts and training attend to a shared prompt this way.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import torch
 from transformers import PreTrainedConfig
 
 PLAIN = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "olmo2", "granite"})
-"""Model types with plain softmax attention through transformers' attention interface, positions from
-`position_ids`, and no sinks or capped scores."""
+"""Model types whose attention is a plain softmax through transformers' attention interface, with positions
+from `position_ids` and without attention sinks or capped scores."""
 
 # PyTorch has no public names for these; None if it lacks them
 fused: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
@@ -24,8 +24,8 @@ fused_backward: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attenti
 
 
 def sees_all(config: PreTrainedConfig) -> bool:
-    """Return whether every layer sees all earlier tokens, without a sliding window."""
+    """Return whether every layer attends to all earlier tokens, without a sliding window."""
     if hasattr(type(config), "layer_types"):  # the window is per layer
         return set(config.layer_types) == {"full_attention"}
-    # for all layers; `use_sliding_window` is ignored, as Mistral's model does
+    # one window for all layers; `use_sliding_window` is ignored, as in Mistral's model
     return getattr(config, "sliding_window", None) is None

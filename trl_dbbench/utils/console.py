@@ -12,22 +12,22 @@ LIBRARIES = ("transformers", "datasets", "huggingface_hub", "trl", "accelerate",
 """Libraries whose warnings are shown once."""
 
 NOT_OURS = (r"`is_gradient_checkpointing` is deprecated",)
-"""Warnings between libraries that neither the user nor this package can avoid."""
+"""Patterns of warnings that one library causes in another; neither users nor this package can avoid them."""
 
 HUB_REQUESTS = "huggingface_hub.utils._http"
-"""Logger that warns of every failed request and every retry."""
+"""Name of the logger that warns about every failed request and every retry."""
 
 HUB_OUTAGE_SECONDS = 60.0
 """Longest gap, in seconds, between retries of one outage."""
 
 
 def printable(text: str) -> str:
-    """Return a text of an agent with blanks for control characters, which a terminal would obey."""
+    """Return an agent's text with spaces in place of control characters, which a terminal would obey."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 
 def columns(rows: Iterable[tuple[str, Sequence[str]]], numbers: bool = False) -> list[str]:
-    """Return lines with the values of each name in columns; `numbers` aligns them to the right."""
+    """Return one line per row, with names and values in aligned columns; `numbers` right-aligns values."""
     table = [[name, *values] for name, values in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     align = str.rjust if numbers else str.ljust
@@ -75,13 +75,13 @@ def plain_output(rank: int = 0) -> None:
         library.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
     if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(line_buffering=True)  # keeps its order with stderr
+        sys.stdout.reconfigure(line_buffering=True)  # keeps stdout and stderr in order
 
 
 class SaidOnce(logging.Filter):
-    """Passes each warning of a library once, and one line per outage of the hub.
+    """Filter that passes each library warning once, and one line per outage of the hub.
 
-    This package's own warnings always pass: a repeated one reports a repeated event.
+    This package's own warnings always pass: a repeated warning reports a repeated event.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Files: written atomically, with clear errors for a full disk, and folders locked for one process."""
+"""Atomic writes, checks of paths, clear errors for a full disk, and folders locked for one process."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from trl_dbbench.utils.lookup import nearest
 
 logger = logging.getLogger(__name__)
 
-LOCK_FILE = "_lock"  # the hub does not get names with a leading underscore
+LOCK_FILE = "_lock"  # names with a leading underscore are not uploaded to the hub
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
 def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """Open a file that replaces `path` when the block succeeds, and disappears when it fails. A symbolic link
-    stays, and its target is replaced; a pipe or a device is written to as it is.
+    """Open a file that replaces `path` if the block succeeds, and is removed if it fails.
+
+    For a symbolic link, the target is replaced; a pipe or a device is written to directly.
 
     Args:
-        mode: `"w"` for UTF-8 text, `"wb"` for bytes. Half of a surrogate pair is written as an escape.
+        mode: `"w"` for UTF-8 text, `"wb"` for bytes. A lone surrogate is written as an escape.
 
     Raises:
         ConfigError: if `path` is a folder, its folder does not exist, or it cannot be written.
@@ -62,21 +63,21 @@ def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Write a value as JSON by `write_atomically`."""
+    """Write a value as JSON with `write_atomically`."""
     with write_atomically(path) as file:
         file.write(json.dumps(value, ensure_ascii=False, indent=1) + "\n")
 
 
 def is_stream(path: str | Path) -> bool:
-    """Return whether a path is a pipe, a device or an open file, which nothing else can replace."""
+    """Return whether a path is a pipe, a device or an open file, which cannot be replaced by another file."""
     path = Path(path)
     return path.exists() and (not path.is_file() or str(path.parent) in ("/dev", "/dev/fd"))
 
 
 def _descriptor(path: Path) -> int | None:
-    """Return the descriptor of an open file that a path in `/dev` stands for; `None` for other paths.
+    """Return the descriptor that a path in `/dev` refers to; `None` for other paths.
 
-    Opened by its name, the file would lose what was written to it.
+    Opening the path itself would truncate the file behind the descriptor.
     """
     named = {"/dev/stdout": 1, "/dev/stderr": 2}
     if path.parent == Path("/dev/fd") and path.name.isdigit():
@@ -85,7 +86,7 @@ def _descriptor(path: Path) -> int | None:
 
 
 def check_writable(path: str | Path) -> None:
-    """Raise ConfigError for a path that cannot be a file, before hours of work are lost."""
+    """Raise ConfigError for a path that cannot be written as a file, before hours of work are lost."""
     path = Path(path)
     try:
         fits = not path.is_dir() and path.absolute().parent.is_dir()
@@ -108,7 +109,7 @@ def check_folder(path: str | Path, setting: str) -> None:
 
 
 def check_outputs(outputs: Iterable[str | Path | None], *sources: str | Path | None) -> None:
-    """Raise ConfigError for outputs that would replace each other, or a file that is read."""
+    """Raise ConfigError for outputs that would replace each other or a source."""
     paths = [Path(output) for output in outputs if output is not None]
     read = [*_files_among(sources)]
     for place, path in enumerate(paths):
@@ -120,7 +121,7 @@ def check_outputs(outputs: Iterable[str | Path | None], *sources: str | Path | N
 
 
 def _files_among(sources: Iterable[str | Path | None]) -> Iterator[Path]:
-    """Yield the files that are there, and for a folder the tables in it."""
+    """Yield the sources that exist; for a folder, the Parquet and CSV files in it."""
     for source in (Path(each) for each in sources if each is not None):
         if source.is_dir():
             yield from (each for suffix in ("parquet", "csv") for each in source.glob(f"*.{suffix}"))
@@ -128,13 +129,13 @@ def _files_among(sources: Iterable[str | Path | None]) -> Iterator[Path]:
             yield source
 
 
-# --- a disk that is full --------------------------------------------------------------------------
+# --- full disks -----------------------------------------------------------------------------------
 
 
 def is_full(error: BaseException | None, folder: Path) -> bool:
     """Return whether an error was caused by a full disk.
 
-    Libraries that write without Python raise their own errors; most contain the system's message. PyTorch's
+    Libraries that write with native code raise their own errors; most contain the system's message. PyTorch's
     do not, so a RuntimeError counts if the disk of `folder` is full.
     """
     while error is not None:
@@ -150,7 +151,7 @@ def is_full(error: BaseException | None, folder: Path) -> bool:
 
 @contextmanager
 def telling_of_no_space(path: Path, remedy: str) -> Iterator[None]:
-    """Raise StorageError with a remedy if the block, which writes `path`, ends because the disk is full."""
+    """Raise StorageError with a remedy if the block, which writes `path`, fails because the disk is full."""
     folder = path.resolve().parent
     try:
         yield
@@ -166,10 +167,10 @@ def free_space(*folders: str | Path) -> str:
 
 
 def write_through(path: Path) -> None:
-    """Flush a file, or a folder's list of files, to the disk, so that it survives a crash.
+    """Flush a file, or a folder's list of files, to disk, so that it survives a crash.
 
     Raises:
-        OSError: if it cannot be written; a full disk may show only here.
+        OSError: if it cannot be written; a full disk may become apparent only here.
     """
     number = os.open(path, os.O_RDONLY)
     try:
@@ -187,7 +188,10 @@ def visible(paths: Iterable[Path]) -> list[Path]:
 
 
 def nearest_path(path: str | Path) -> Path | None:
-    """Return the existing path with the most similar name; a missing folder is corrected first."""
+    """Return the existing path whose name is most similar to that of a missing one; `None` if there is none.
+
+    A missing folder in the path is corrected first.
+    """
     path = Path(path)
     if not path.name or path.exists():
         return None
@@ -196,7 +200,7 @@ def nearest_path(path: str | Path) -> Path | None:
         return None
     if (folder / path.name).exists():
         return folder / path.name
-    # compare stems: similar files share their ending anyway
+    # compare stems, as similar files mostly share their suffix
     there = {each.stem: each for each in visible(folder.iterdir())}
     return there.get(nearest(path.stem, there) or "")
 
@@ -227,15 +231,16 @@ def found_from_everywhere(name: str | Path) -> str:
     return str(Path(name).resolve()) if Path(name).exists() else str(name)
 
 
-# --- files of lines -------------------------------------------------------------------------------
+# --- line-based files -----------------------------------------------------------------------------
 
 
 def whole_lines(path: Path, *, cut: bool = False) -> list[bytes]:
-    """Read a file's complete lines; none if it does not exist. A line that a kill cut short is left out.
+    """Read a file's complete lines, without one that a kill cut short; none if the file does not exist.
 
-    They are not decoded: a crash of the machine, or a bad disk, can leave any bytes in one of them.
+    Lines are not decoded: a crash of the machine or a bad disk can leave arbitrary bytes in them.
 
-    With `cut`, such a line is also removed from the file, so that more can be appended.
+    Args:
+        cut: also remove an incomplete last line from the file, so that more can be appended.
     """
     if not path.exists():
         return []
@@ -245,14 +250,14 @@ def whole_lines(path: Path, *, cut: bool = False) -> list[bytes]:
     return whole.split(b"\n") if newline else []
 
 
-# --- a folder for one process ---------------------------------------------------------------------
+# --- locks ----------------------------------------------------------------------------------------
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock the folder during this block; raise ConfigError if another run holds the lock.
+    """Lock the folder during the block; raise ConfigError if another run holds the lock.
 
-    The system releases the lock when the process ends.
+    The operating system releases the lock when the process ends.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK_FILE).open("a+") as file:
@@ -270,10 +275,10 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def locks(file: IO[Any], path: Path) -> bool:
-    """Lock an open file until it is closed; return whether no other process has locked it.
+    """Lock an open file until it is closed; return False if another process holds the lock.
 
     Args:
-        path: what is locked by it, for the warning if its file system has no locks.
+        path: the file or folder that the lock protects, for the warning if its file system has no locks.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -285,7 +290,7 @@ def locks(file: IO[Any], path: Path) -> bool:
 
 
 def shortest_names(paths: Sequence[Sequence[str]], taken: Collection[str] = ()) -> list[str] | None:
-    """Return the shortest endings of paths, given as their parts, that tell them apart and are not `taken`.
+    """Return the shortest distinct endings of paths, given as their parts, of which none is `taken`.
 
     Returns `None` if two paths are equal.
     """

@@ -1,4 +1,4 @@
-"""Objects chosen by name in a YAML: one of ours, or a user's own by its dotted path.
+"""Lookup of objects that a recipe names: built-in ones by name, a user's own by dotted path.
 
 ```yaml
 reward_funcs: [outcome, my_rewards.short, rewards/mine.py:brief]  # or module:name
@@ -23,40 +23,39 @@ T = TypeVar("T")
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most similar to a misspelled one, if any is similar."""
+    """Return the known name most similar to a misspelled one; `None` if none is similar."""
     folded = {each.casefold(): each for each in known}
     found = get_close_matches(str(name).casefold(), folded, n=1)
     return folded[found[0]] if found else None
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return the message for an unknown name, with the allowed ones and the nearest."""
+    """Return the message for an unknown name, listing the allowed names and the nearest one."""
     known = list(known)
     near = nearest(name, known)
     return f"unknown {kind} {name!r}; allowed: {', '.join(known)}" + (f"; nearest: {near}" if near else "")
 
 
 def some_of(names: Sequence[str], most: int = 3) -> str:
-    """Return the first of the names, and how many more there are."""
+    """Return the first `most` names, and how many more there are, as text."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:
-    """Raise ConfigError for a setting whose value is not allowed, naming the nearest."""
+    """Raise ConfigError, naming the nearest allowed value, for a setting whose value is not allowed."""
     allowed = list(allowed)
     if value not in allowed:
         raise ConfigError(f"{unknown(name, str(value), map(str, allowed))}.")
 
 
 def look_up(kind: str, name: str, ours: Mapping[str, T]) -> T:
-    """Return the object that a name stands for: the value in `ours`, or an imported object, which is
-    callable.
+    """Return the object with this name: the value in `ours`, or an imported callable.
 
     Args:
-        kind: the kind of object, for the error text: `"reward function"`.
-        name: a key of `ours`; the dotted path of an object in an installed module or one in the working
-            directory; or a file and the object's name, with a colon between.
+        kind: the kind of object, for error messages: `"reward function"`.
+        name: a key of `ours`; the dotted path of an object in a module that is installed or in the working
+            directory; or a file and the object's name, separated by a colon.
 
     Raises:
         ConfigError: if the name is unknown, the module cannot be imported, or the object cannot be called.
@@ -84,7 +83,7 @@ def look_up(kind: str, name: str, ours: Mapping[str, T]) -> T:
 
 
 def place_of(function: object) -> str | None:
-    """Return the name by which `look_up` finds a user's function again; `None` if it has none."""
+    """Return the name under which `look_up` finds a user's function again; `None` if it has no name."""
     name, module = getattr(function, "__qualname__", None), getattr(function, "__module__", None)
     if name is None:
         return None
@@ -98,7 +97,7 @@ def _module(name: str) -> ModuleType:
 
 
 def _module_of_file(path: str) -> ModuleType:
-    """Import a file once, under its absolute path; it can import its neighbours."""
+    """Import a file once, with its absolute path as the module's name; it can import modules beside it."""
     file = Path(path).expanduser().resolve()
     name = str(file)
     if name in sys.modules:

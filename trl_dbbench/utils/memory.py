@@ -1,4 +1,4 @@
-"""Memory that is free on a device, and what control groups leave of it."""
+"""Free and total memory of a device, within the limits of control groups."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Return the bytes that this process can still take on a device; `None` if unknown.
+    """Return the bytes that this process can still allocate on a device; `None` if unknown.
 
-    On a GPU they include what PyTorch keeps for reuse. On a CPU the ranks of one machine get equal shares.
+    On a GPU they include memory that PyTorch keeps for reuse. On a CPU, the ranks of a machine get equal
+    shares.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
@@ -29,7 +30,7 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def total_memory(device: torch.device) -> float:
-    """Return the bytes of a device, or that the control groups of this process allow; infinity if unknown."""
+    """Return a device's memory in bytes, or what control groups allow of it; infinity if unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     if device.type != "cpu" or not MEMINFO.exists():
@@ -46,14 +47,14 @@ FILES = (
     ("0::", "memory.max", "memory.current", "inactive_file"),
     (":memory:", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-"""Of control groups in their second version, and in their first: the limit, what is used, and how much of it
-are pages of files that were not read of late, and go when memory is short."""
+"""Files of control groups, version 2 and version 1: mark of the group's line in `OWN_GROUPS`, limit, usage,
+and the entry of `memory.stat` for file pages not read lately, which the kernel frees when memory is short."""
 
 
 def _groups() -> Iterator[tuple[int, int]]:
-    """Yield the limit of each control group above this process, and the bytes that it uses.
+    """Yield the limit and the usage, in bytes, of each limited control group above this process.
 
-    Containers and Slurm's jobs have such groups.
+    Containers and Slurm jobs run in such groups.
     """
     own = OWN_GROUPS.read_text().splitlines()
     for version, (mark, most, current, inactive) in enumerate(FILES):

@@ -1,4 +1,4 @@
-"""Depth of JSON that models and other programs have written."""
+"""Bound on the nesting of JSON that models and other programs write."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TypeVar
 T = TypeVar("T")
 
 MAX_NESTING = 100
-"""Lists and objects inside one another."""
+"""Most levels of lists and objects inside one another."""
 
 
 def not_nested_deeply(value: T) -> T:
-    """Return a value of JSON as it is.
+    """Return a JSON value unchanged, or raise if it is nested too deeply.
 
-    Python's decoder follows hundreds of levels, or thousands, as its version has it; chat templates follow
+    Python's decoder accepts hundreds or thousands of levels, depending on its version; chat templates accept
     fewer.
 
     Raises:

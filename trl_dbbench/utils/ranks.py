@@ -1,10 +1,10 @@
 """Agreement between the ranks of a run: a value of the main process, a failure of one rank, the end.
 
-A rank that does not learn of another's failure waits for it in the next collective, on several machines until
-the connection breaks or `ddp_timeout` passes. Ranks that learn of it end with an error that says where to
-look.
+A rank that does not learn of another rank's failure waits for it in the next collective; on several machines,
+until the connection breaks or `ddp_timeout` passes. Ranks that learn of it end with an error that says where
+to look.
 
-A process without accelerate counts as alone and does not import it, which would take seconds.
+A process in which accelerate is not imported counts as the only rank; importing it would take seconds.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """The processes of a run as accelerate has set them up; otherwise this process alone.
+    """Processes of a run as accelerate has set them up; without accelerate, this process alone.
 
-    All ranks must call the methods but `own`, in the same order.
+    All ranks must call every method except `own`, in the same order.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Ranks:
         return gather_object([value])
 
     def own(self, of_all: Any) -> Any:
-        """Return this rank's part of a list or tensor that has those of all ranks, in order."""
+        """Return this rank's slice of a list or tensor that holds equal slices of all ranks, in order."""
         each = len(of_all) // self.count
         return of_all[self.number * each : (self.number + 1) * each]
 
@@ -72,7 +72,7 @@ class Ranks:
 def together() -> Iterator[None]:
     """Make a block fail on every rank if it fails on one.
 
-    All ranks must enter it, and none may wait for another inside.
+    All ranks must enter the block, and none may wait for another rank inside.
 
     Raises:
         RankError: on the ranks where the block itself succeeded.
@@ -97,14 +97,14 @@ def raise_on_all(error: Exception | None) -> None:
 
 
 def end(trainer: Any) -> None:
-    """End a `Trainer`'s engine, trackers and process group with its threads. It can train no more."""
+    """End a `Trainer`'s engine, trackers, and process group with its threads. It cannot train afterwards."""
     # DistributedDataParallel would keep the group alive, and DeepSpeed needs the group to end its engine.
-    # Threads left behind can make Python abort at exit, and a complete run would look failed.
+    # Threads left behind can make Python abort at exit, so that a completed run looks failed.
     trainer.model_wrapped = trainer.model
     backend = getattr(trainer, "backend", None)
     try:
         trainer.accelerator.free_memory()
         if backend is not None:
-            backend.close()  # vLLM's groups of ranks cannot be ended after the process group
+            backend.close()  # vLLM's own process groups cannot be ended after the default one
     finally:
         trainer.accelerator.end_training()  # as Trainer.end() does, which transformers has from 5.20 on

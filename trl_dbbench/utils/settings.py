@@ -1,7 +1,7 @@
-"""Settings: how they are declared, and in which range those are that are numbers.
+"""Declaration of settings, and the ranges of numeric ones.
 
-A name has one range, whatever it is a setting of: a recipe, a config made in Python, or a command. A number
-that is out of range is an error before anything is opened.
+A name has the same range everywhere: in a recipe, a config made in Python, and a command. A number out of
+range is an error before anything is opened.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from trl_dbbench.errors import ConfigError
 
 
 def option(default: Any, help: str, choices: Iterable[str] = ()) -> Any:
-    """Return a field of a config, described for `--help` and docs/reference.md; `default` may be a function
-    that makes the value."""
+    """Return a dataclass field of a config, described for `--help` and docs/reference.md.
+
+    A callable `default` is called to make the value.
+    """
     metadata = {"help": help} | ({"choices": list(choices)} if choices else {})
     if callable(default):
         return field(default_factory=default, metadata=metadata)
@@ -26,7 +28,7 @@ def option(default: Any, help: str, choices: Iterable[str] = ()) -> Any:
 
 
 class Range(NamedTuple):
-    """Numbers that are allowed: as an error says it, and whether one is."""
+    """Range of allowed numbers: in words, for error messages, and as a predicate."""
 
     words: str
     holds: Callable[[float], bool]
@@ -43,16 +45,16 @@ ALARMS = ("invalid_actions", "answers_without_query", "groups_without_spread", "
 RANGES: dict[str, Range] = {
     **dict.fromkeys(
         (
-            # of batches
+            # batches
             *("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"),
             *("steps_per_generation", "generation_batch_size", "num_generations", "num_generations_eval"),
             *("num_iterations", "max_tokens_per_forward", "max_concurrent_episodes"),
-            # of episodes
+            # episodes
             *("max_turns", "max_turn_tokens", "max_completion_length", "compaction_tokens", "max_length"),
-            # of tasks
+            # tasks
             *("min_tasks_per_skill", "dynamic_sampling_rounds", "stage_steps", "stage_tasks", "replay_size"),
             *("greedy_eval_every", "alarm_window", "n", "max_per_task", "continuations", "pairs_per_task"),
-            # of models
+            # models
             *("vllm_max_model_length", "vllm_tensor_parallel_size", "lora_r", "lora_alpha"),
             "advantage_args.continuations",
         ),
@@ -99,19 +101,19 @@ ADVICE = {
     "temperature": "Training and samples need episodes that differ.",
     "vllm_importance_sampling_clip_max": "No token would be trained, or against its advantage.",
 }
-"""Advice with which an error ends, by setting."""
+"""Setting -> advice at the end of its error message."""
 
 ENDLESS = (
     *("max_grad_norm", "delta", "epsilon_high", "database_patience", "harness_seconds"),
     *("vllm_server_timeout", "vllm_importance_sampling_clip_max", "off_policy_mask_threshold"),
 )
-"""Settings that may be infinite: it means no bound."""
+"""Settings that may be infinite, which means no bound."""
 
 
 def written_types(kind: type) -> dict[str, str]:
-    """Return the types of a class's fields as they are written, such as `int | None`.
+    """Return the types of a class's fields as written in the source, such as `int | None`.
 
-    transformers' parser takes the None out of the fields' own.
+    transformers' parser removes the None from `Field.type`.
     """
     return {
         name: str(of)
@@ -121,7 +123,7 @@ def written_types(kind: type) -> dict[str, str]:
 
 
 def only_type(written: str) -> type | None:
-    """Return `int`, `float` or `str` for a setting that takes such values alone, or lists of them."""
+    """Return `int`, `float` or `str` if a setting takes only such values, or lists of them."""
     words = {*re.findall(r"\w+", written)} - {"None", "Optional", "list", "class", "typing"}
     if words == {"str"}:
         return str
@@ -134,17 +136,17 @@ def as_list(names: str | list[str]) -> list[str]:
 
 
 def check_numbers(settings: Any, kind: type) -> None:
-    """Raise ConfigError for a setting of the dataclass `kind` that is not the number that it should be."""
+    """Raise ConfigError for a numeric setting of the dataclass `kind` that `check_number` refuses."""
     for name, written in written_types(kind).items():
         if (only := only_type(written)) in (int, float):
-            given = getattr(settings, name, None)  # a parser knows no fields without init
+            given = getattr(settings, name, None)  # a parser's result lacks fields with init=False
             for value in given if isinstance(given, list) and "list" in written else [given]:
                 if value is not None:
                     check_number(name, value, whole=only is int)
 
 
 def check_number(name: str, value: Any, *, whole: bool = False) -> None:
-    """Raise ConfigError for a value that is not a number, or outside the range of the setting `name`."""
+    """Raise ConfigError for a value that is not a number or is outside the range of the setting `name`."""
     kind: Any = Integral if whole else Real
     if isinstance(value, bool) or not isinstance(value, kind) or value != value:
         raise ConfigError(f"{name} must be a {'whole ' if whole else ''}number, is {value!r}.")

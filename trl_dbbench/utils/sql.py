@@ -1,6 +1,6 @@
 """SQL as text and as sqlglot trees, parsed in bounded time.
 
-sqlglot's parser backtracks. In `FROM a,(FROM a,(...` each bracket doubles its work: 200 characters take
+sqlglot's parser backtracks. In `FROM a,(FROM a,(...`, each bracket doubles its work: 200 characters take
 hours, and an agent may write them.
 """
 
@@ -17,16 +17,17 @@ from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import ParseError
 
 MAX_STATEMENT_CHARACTERS = 65_536
-"""Longest statement that is sent to a database; servers and parsers take seconds for longer ones."""
+"""Longest statement sent to a database, in characters; servers and parsers take seconds for longer ones."""
 
 MAX_CACHED_CHARACTERS = 1_000
-"""Longest statement whose analysis is cached; the caches hold thousands."""
+"""Longest statement whose analysis is cached, in characters; a cache holds thousands of statements."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_NODES = 5_000
-"""Most tokens of a statement, and most nodes that the parser builds, abandoned ones included: about 0.1 s."""
+"""Most tokens in a statement, and most nodes that the parser builds for it, including abandoned ones. Parsing
+up to this bound takes about 0.1 s."""
 
 Lexeme = Literal["gap", "executed", "string", "quoted", "word", "sign"]
 
@@ -46,7 +47,7 @@ logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 
 def cached(function: Callable[P, T]) -> Callable[P, T]:
-    """Cache a function whose first argument is a statement for statements of usual length."""
+    """Cache a function whose first argument is a statement, except for statements over the length limit."""
     remembered: Callable[P, T] = lru_cache(maxsize=4096)(function)  # type: ignore[assignment]
 
     @wraps(function)
@@ -57,7 +58,7 @@ def cached(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def parse_statements(sql: str, dialect: str = "mysql") -> list[exp.Expr | None]:
-    """Parse the statements in a text; `None` stands for one that is only a comment.
+    """Parse the statements in a text; a statement that is only a comment becomes `None`.
 
     Raises:
         SqlglotError: if the text cannot be parsed.
@@ -70,16 +71,17 @@ def parse_statements(sql: str, dialect: str = "mysql") -> list[exp.Expr | None]:
     try:
         return read.parser(max_nodes=MAX_NODES).parse(tokens, sql)
     except (AttributeError, TypeError, LookupError, ValueError, AssertionError) as error:
-        # sqlglot's parser continues after errors, and then fails on missing parts
+        # sqlglot's parser continues after errors and then fails on missing parts
         raise ParseError(f"the parser stumbled: {error!r}") from error
 
 
 def lexemes(sql: str) -> Iterator[tuple[Lexeme, str]]:
-    """Split a statement as MySQL and MariaDB do; the parts, each with its kind, add up to the text.
+    """Split a statement as MySQL and MariaDB do; yield the kind and text of each part.
 
-    `gap`: white space or a comment. `executed`: begin or end of a comment that some servers execute
-    (`/*!80000 ... */`, `/*M! ... */`). `string`, `quoted`: including their quotes. sqlglot's tokenizer takes
-    `{# ... #}` for one comment, where servers see a comment to the end of the line.
+    The texts add up to the statement. `gap` is white space or a comment. `executed` is the start or end of a
+    comment that some servers execute (`/*!80000 ... */`, `/*M! ... */`). `string` and `quoted` include their
+    quotes. sqlglot's tokenizer cannot be used: it takes `{# ... #}` for one comment, where servers see a
+    comment up to the end of the line.
     """
     position = 0
     in_comment = False
@@ -97,7 +99,7 @@ def quote(name: str) -> str:
 
 
 def only_statement(sql: str, dialect: str = "mysql") -> exp.Expr | None:
-    """Return the only statement in a text; `None` for none, several, or one that cannot be parsed."""
+    """Return the only statement in a text; `None` if there is none, several, or one that cannot be parsed."""
     try:
         statements = [each for each in parse_statements(sql, dialect) if each is not None]
     except Exception:  # ParseError, TokenError, RecursionError, ...: the text may be anything
@@ -106,9 +108,10 @@ def only_statement(sql: str, dialect: str = "mysql") -> exp.Expr | None:
 
 
 def normal_form(sql: str) -> str:
-    """Return a statement without layout, keyword case, ASC, output names and an alias of its only table.
+    """Return a statement with layout and keyword case unified, without ASC, output names and a lone table's
+    alias.
 
-    Statements with equal forms do the same. Text that cannot be parsed only loses its layout.
+    Statements with equal normal forms do the same. Text that cannot be parsed only loses its layout.
     """
     tree = only_statement(sql)
     if tree is None:
@@ -131,8 +134,8 @@ def normal_form(sql: str) -> str:
 def sorts_rows(sql: str) -> bool:
     """Return whether a query fixes the order of its rows.
 
-    Only an ORDER BY of the outermost query does: inside or after parentheses around it, of a whole UNION, or
-    after CTEs. One in a subquery, a CTE, a branch of a UNION, a window or GROUP_CONCAT does not, and neither
+    Only an ORDER BY of the outermost query does: inside or after parentheses around it, on a whole UNION, or
+    after CTEs. An ORDER BY in a subquery, a CTE, a branch of a UNION, a window or GROUP_CONCAT does not, nor
     does `ORDER BY NULL`.
     """
     query = only_statement(sql) or only_statement(sql, "sqlite")
