@@ -1,4 +1,4 @@
-"""Where the agent's SQL runs: a server, and on it a private sandbox for each rollout.
+"""Execution of the agent's SQL: a database, and in it a private sandbox for each rollout.
 
 ```python
 with open_database("auto") as database, database.sandbox(task) as sandbox:

@@ -1,27 +1,27 @@
-"""An opened database. Its sandboxes survive failures of its server: what an episode did is done again.
+"""An opened database, whose sandboxes survive server failures by repeating what their episodes did.
 
 ```
-a statement fails, by the environment's fault -> wait for the server -> fresh sandbox
-                                              -> repeat the episode's earlier changes -> repeat the statement
+the environment makes a statement fail -> wait for the server -> fresh sandbox
+                                       -> repeat the episode's earlier changes -> repeat the statement
 ```
 
-- An error is the environment's only if the server failed for others at the same time: for statements of
-  our own (`Sandbox.failing`), or as a whole. Everything else is the agent's: it can raise any error with
-  SIGNAL, and end its own connection.
-- A server that does not answer, or takes no writes, is waited for, up to `Database.patience` seconds; then
-  the episode ends without a reward. All sandboxes wait together, so the seconds count from the outage's
-  beginning.
-- An error that looks like the environment's (`QueryResult.doubtful`) while the server is in order is tried
-  again, on fresh sandboxes: the failure may have just ended. If it comes again it is the agent's, and
-  so its observation.
-- A statement is at fault itself if it loses its connection on `MAX_TRIES` fresh sandboxes while the server
-  answers others, or if the server stood still `MAX_STANDSTILLS` times during it. Its error is then the
-  agent's observation.
-- A statement that has ended the server itself is not executed again: `ServerCrash` ends its episode.
-- If repeating a change gives another result than the agent has read (UUID(), ...), the episode ends without
-  a reward: the tables would not be those that the agent knows. But if it lost its tables by its own doing,
-  or because the server stood still, it goes on with what the changes give now: a heavy statement can make a
-  busy server stand still.
+- An error is blamed on the environment only if the server failed for others at the same time: for our own
+  statements (`Sandbox.failing`), or as a whole. All other errors are the agent's, because an agent can raise
+  any error with SIGNAL and can end its own connection.
+- If the server does not answer or takes no writes, sandboxes wait for up to `Database.patience` seconds; then
+  the episode ends without a reward. All sandboxes wait together: the seconds count from the start of the
+  outage.
+- If an error looks like the environment's (`QueryResult.doubtful`) although the server works, the statement
+  is tried again on fresh sandboxes, as the failure may have just ended. If the error recurs, it is the
+  agent's, which observes it.
+- A statement is itself at fault if it loses its connection on `MAX_TRIES` fresh sandboxes while the server
+  answers others, or if the server stands still during it `MAX_STANDSTILLS` times. The agent then observes its
+  error.
+- A statement that has ended the server is not executed again: `ServerCrash` ends its episode.
+- If a repeated change gives a result other than the one that the agent read (UUID(), ...), the episode ends
+  without a reward, because its tables would not be those that the agent knows. If the agent itself caused the
+  loss of its tables, or the server stood still, the episode continues with the new results: a heavy statement
+  can make a busy server stand still.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ DEFAULT_LIMITS = Limits()
 MAX_TRIES = 3
 MAX_STANDSTILLS = 5
 SECOND_LOOKS_SECONDS = (0.0, 0.5)
-"""Pauses before a doubtful error is tried again: a disk that is nearly full has room now and then."""
+"""Pauses, in seconds, before each new try of a doubtful statement: a nearly full disk has room at times."""
 
 MAX_PAUSE_SECONDS = 2.0
 
@@ -56,7 +56,7 @@ _OWN_CODE = re.compile(r"\b(?:FUNCTION|PREPARE|IMMEDIATE)\b", re.IGNORECASE)
 
 
 class Outage:
-    """A time in which a database cannot be used: one clock for all its sandboxes. Thread-safe."""
+    """Period in which a database cannot be used, timed by one clock for all its sandboxes. Thread-safe."""
 
     def __init__(self) -> None:
         self._since: float | None = None
@@ -64,7 +64,7 @@ class Outage:
         self._lock = threading.Lock()
 
     def failed(self, patience: float) -> float:
-        """Note that a try failed just now. Returns the seconds since the outage began."""
+        """Note that a try has just failed; return the seconds since the outage began."""
         with self._lock:
             now = time.monotonic()
             if self._since is None or now - self._last > max(patience, MAX_PAUSE_SECONDS):
@@ -78,7 +78,7 @@ class Outage:
             self._since = None
 
     def hopeless(self, patience: float) -> bool:
-        """Return whether it has outlasted our patience, and somebody tried again just now, in vain."""
+        """Return whether the outage has lasted longer than `patience` and another try has just failed."""
         with self._lock:
             now = time.monotonic()
             long = self._since is not None and now - self._since > patience
@@ -86,36 +86,36 @@ class Outage:
 
 
 class Database(Closing):
-    """An opened database: a context manager that removes everything it made at its end."""
+    """Opened database: a context manager that removes everything it made when it exits."""
 
     url: str
-    """Passed to `open_database` in another process, it shares this server; `"sqlite"` shares nothing."""
+    """URL with which `open_database` in another process opens the same server; `"sqlite"` shares nothing."""
     dialect: Dialect
     task_dialects: frozenset[str] = frozenset({"mysql"})
-    """Dialects of the tasks that can be played here."""
+    """Dialects of tasks that this database can run."""
     limits: Limits = DEFAULT_LIMITS
     statements_at_once: int = 32
-    """Number of threads in which statements wait for the server (`in_thread`)."""
+    """Number of threads in which statements wait for the server; see `in_thread`."""
     patience: float = 300.0
-    """Seconds to wait for a server that does not answer, counted from the outage's beginning."""
+    """Seconds to wait for a server that does not answer, counted from the start of the outage."""
     restarts: int = 0
-    """Times the server was lost, with everything that this database had there."""
+    """Number of times that the server lost everything this database had on it."""
     closed: bool = False
     silent: bool = False
-    """Whether the server has not answered for some seconds; known without asking it."""
+    """Whether the server has not answered for some seconds; reading this sends no query."""
     gave_up: str | None = None
-    """Reason that a sandbox gave up waiting for the server; `None` as soon as the server answers."""
+    """Reason for which a sandbox gave up waiting for the server; `None` again once the server answers."""
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
         self.limits = limits
 
     @cached_property
     def outage(self) -> Outage:
-        """Return what the sandboxes know together of a server that does not answer."""
+        """Return the clock of the current outage, which all sandboxes share."""
         return Outage()
 
     def sandbox(self, task: Task) -> Sandbox:
-        """A fresh private view of the task's tables, which survives failures of the server.
+        """Return a fresh private view of the task's tables that survives failures of the server.
 
         May be called from several threads at once.
 
@@ -127,7 +127,7 @@ class Database(Closing):
         return RetryingSandbox(self, task)
 
     def check_dialect(self, task: Task) -> None:
-        """Raise TaskError if this database does not have the task's dialect."""
+        """Raise TaskError if this database cannot run tasks of the task's dialect."""
         if task.dialect not in self.task_dialects:
             raise TaskError(
                 f"task {task.id!r} has the dialect {task.dialect}, and this database is "
@@ -141,7 +141,7 @@ class Database(Closing):
 
     @abstractmethod
     def fresh_sandbox(self, task: Task) -> Sandbox:
-        """A private view of the task's tables, which breaks when the server fails.
+        """Return a fresh private view of the task's tables that breaks when the server fails.
 
         Raises:
             EnvironmentFault: the database failed.
@@ -149,13 +149,13 @@ class Database(Closing):
         """
 
     def recover(self) -> bool:
-        """Restore what the database lost in a failure. Returns whether the server answers."""
+        """Restore what the database lost in a failure; return whether the server answers."""
         return True
 
     def in_thread(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        """Call the function in one of the database's own threads, for the running event loop to await.
+        """Call the function in one of the database's threads and return a future of the running event loop.
 
-        The threads are kept: starting one takes longer than a short statement.
+        The threads are reused: starting one takes longer than a short statement.
         """
         self.check_open()
         return asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
@@ -166,17 +166,18 @@ class Database(Closing):
 
     @abstractmethod
     def describe(self) -> str:
-        """The product, its version and where it runs, for a log line."""
+        """Return the product, its version and where it runs, for log lines."""
 
     @abstractmethod
     def close(self) -> None:
-        """Remove what is left of the sandboxes and gives up the server. May be called repeatedly."""
+        """Remove what is left of the sandboxes and disconnect from the server. May be called repeatedly."""
 
 
 class RetryingSandbox(Sandbox):
-    """A task's tables; `Database.sandbox` returns one, and says what it raises.
+    """Sandbox that recovers from server failures, as returned by `Database.sandbox`.
 
-    ServerCrash is raised as well: a statement of this sandbox has ended the server.
+    Its methods raise what that one documents, and `ServerCrash` if one of its statements has ended the
+    server.
     """
 
     def __init__(self, database: Database, task: Task) -> None:
@@ -186,7 +187,7 @@ class RetryingSandbox(Sandbox):
         self._done: list[tuple[str, QueryResult]] = []
         self._sandbox: Sandbox | None = None
         self._answered = 0.0
-        """When the sandbox was last in order: a failure of the server since then may be why it is not now."""
+        """Time at which the sandbox last worked. A server failure since then may be why it now does not."""
         self._earlier: list[Sandbox] = []
         self._lost: Loss = "environment"
         self._closed = False
@@ -216,14 +217,14 @@ class RetryingSandbox(Sandbox):
         except EnvironmentFault as fault:
             if fault.observation is None:
                 raise
-            return {}  # by what the agent has made: the server is in order
+            return {}  # the server works: the agent made its tables unreadable
 
     def close(self) -> None:
         self._closed = True
         self._drop()
 
     def _settled(self, sandbox: Sandbox, execute: Callable[[Sandbox], QueryResult]) -> QueryResult:
-        """Return what a statement gives, where the server itself is in order."""
+        """Return a statement's result; raise EnvironmentFault if it is due to a failure of the server."""
         start = time.monotonic()
         result = execute(sandbox)
         if not result.doubtful and result.limit != "time":
@@ -241,7 +242,10 @@ class RetryingSandbox(Sandbox):
     def _again(
         self, sandbox: Sandbox, execute: Callable[[Sandbox], QueryResult], result: QueryResult
     ) -> QueryResult:
-        """Execute a statement on a fresh sandbox, which takes the place of this one, or returns `result`."""
+        """Execute a statement again on a fresh sandbox, which replaces this one if it gives a clear result.
+
+        Otherwise return `result`.
+        """
         start = time.monotonic()
         fresh = self._database.fresh_sandbox(self._task)
         self._earlier.append(fresh)
@@ -262,7 +266,7 @@ class RetryingSandbox(Sandbox):
         return again
 
     def _check(self, sandbox: Sandbox, since: float) -> None:
-        """Raise EnvironmentFault if the server has failed since a moment."""
+        """Raise EnvironmentFault if the server has failed since the time `since`."""
         if why := sandbox.failing(since):
             raise EnvironmentFault(why, down=True)
 
@@ -283,8 +287,8 @@ class RetryingSandbox(Sandbox):
                 sandbox = self._ready()
                 result = action(sandbox)
             except EnvironmentFault as fault:
-                made = sandbox or self._sandbox  # what could be made, though perhaps not brought to its state
-                # what fails on the way back is of the same outage
+                made = sandbox or self._sandbox  # made, though perhaps not all changes were repeated on it
+                # failures during recovery belong to the same outage
                 others |= made is None or fault.down or made.failing(self._answered) is not None
                 self._drop()
                 self.retries += 1
@@ -311,7 +315,7 @@ class RetryingSandbox(Sandbox):
                     database.outage.over()
                 self._answered = time.monotonic()
                 return result
-            time.sleep(pause)  # not at first, then longer and longer
+            time.sleep(pause)  # 0 at first, then growing
             pause = min(max(2 * pause, 0.25), MAX_PAUSE_SECONDS)
 
     def _gave_up(self, why: str) -> EnvironmentFault:
@@ -323,7 +327,7 @@ class RetryingSandbox(Sandbox):
             raise ServerCrash
 
     def _ready(self) -> Sandbox:
-        """The sandbox, in the state to which the episode has brought it."""
+        """Return the sandbox with all changes of the episode, making it again if it was lost."""
         if self._sandbox is not None and (lost := self._sandbox.lost):
             self._lost = lost
             self._drop()
@@ -332,15 +336,15 @@ class RetryingSandbox(Sandbox):
             self._sandbox = self._database.fresh_sandbox(self._task)
             if differs := self._repeat(self._sandbox, anyway=self._lost == "agent"):
                 raise differs
-            self._lost = "environment"  # if ever again, unless the sandbox says otherwise
+            self._lost = "environment"  # for the next loss, unless the sandbox says otherwise
         return self._sandbox
 
     def _repeat(self, sandbox: Sandbox, *, anyway: bool = False) -> EnvironmentFault | None:
         """Execute the earlier changes on a fresh sandbox.
 
         Returns:
-            The fault of a change that gave another result than before, after which the rest is not executed;
-            with `anyway`, all are.
+            The fault of the first change whose result differs from the earlier one; later changes are not
+            executed. With `anyway`, all changes are executed, and `None` is returned.
         """
         start = time.monotonic()
         for sql, seen in self._done:
@@ -353,7 +357,7 @@ class RetryingSandbox(Sandbox):
                 )
                 if again.limit != "time" and not again.doubtful:
                     return EnvironmentFault(text, final=True)
-                # a busy server may be faster the next time, and one with a full disk have room
+                # next time, a busy server may be faster, and a full disk may have room
                 down = sandbox.failing(start) is not None
                 return EnvironmentFault(
                     text, observation=again.error, error_code=again.error_code, still=not down, down=down
@@ -361,7 +365,7 @@ class RetryingSandbox(Sandbox):
         return None
 
     def _only_shows(self, sql: str) -> bool:
-        """Return whether the agent keeps what a statement has shown it, and nothing else depends on that."""
+        """Return whether a statement did nothing but show its result, which the agent has read already."""
         own_code = any(_OWN_CODE.search(each) for each, _ in self._done)
         return not own_code and self._database.dialect.only_shows(sql)
 

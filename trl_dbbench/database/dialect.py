@@ -1,6 +1,6 @@
-"""Differences between servers: how they read statements, and limit their time.
+"""Differences between database products: how they parse statements and limit their time.
 
-`Database.dialect` is `MYSQL`, `MARIADB` or `SQLITE`, whose `name` is what `run.json` stores.
+`Database.dialect` is `MYSQL`, `MARIADB` or `SQLITE`; `run.json` stores its `name`.
 """
 
 from __future__ import annotations
@@ -20,26 +20,24 @@ Kind = Literal["reads", "plain", "tables", "denied", "other"]
 
 @dataclass(frozen=True)
 class Dialect:
-    """A server of MySQL's family, or the emulation of one.
+    """Dialect of a server of the MySQL family, or of its emulation.
 
-    The methods hold for the whole family; a server of another one overrides them.
+    The methods are right for the whole family; a server of another family overrides them.
     """
 
     name: str
     product: str
 
     def looks_like_read(self, sql: str) -> bool:
-        """Return whether a statement may be tried where nothing can be changed and every session is like
-        another.
+        """Return whether a statement may be tried on a read-only session that episodes share.
 
-        The words decide: a text that merely quotes one of them is not considered a read, and neither is a
-        very long one.
+        Only the text decides: a statement that merely quotes a suspicious word does not look like a read, nor
+        does a very long one.
         """
         return len(sql) <= MAX_STATEMENT_CHARACTERS and _looks_like_read(sql)
 
     def only_reads(self, sql: str) -> bool:
-        """Return whether a statement changes nothing, wherever it runs, and reveals nothing about its
-        session."""
+        """Return whether a statement changes nothing on any session and reveals nothing about its session."""
         return self.looks_like_read(sql) and self.kind_of(sql) == "reads"
 
     def only_shows(self, sql: str) -> bool:
@@ -62,26 +60,29 @@ class Dialect:
         return _kind_of(sql)
 
     def varies(self, sql: str) -> bool:
-        """Return whether a statement, or a column's type, may give something else each time.
+        """Return whether a statement, or a column's type, may give a different result each time.
 
-        That is, by the clock, by chance, or by names and estimates that are the server's own.
+        Results vary with the clock, with random numbers, or with the server's own names and estimates.
         """
         return _VARYING.search(sql) is not None
 
     def error_class(self, code: int) -> str:
-        """The kind of mistake that an agent's error is: a key of `AGENT_ERRORS`, or `other`."""
+        """Return the class of an agent's error: a key of `AGENT_ERRORS`, or `other`."""
         return next((name for name, codes in AGENT_ERRORS.items() if code in codes), "other")
 
 
 @dataclass(frozen=True)
 class ServerDialect(Dialect):
-    """A server that statements are sent to, with the statements that are written differently on each product.
+    """Dialect of a server, with the statements that MySQL and MariaDB write differently.
 
-    `time_limit` and `timed_select` are templates for the methods. `database_size` are statements; the
-    last gives the bytes of a database on disk, temporary tables of a connection included. They may name
-    `files` (a pattern of tablespaces), `database` and `connection`. `temporary_size` gives the bytes of the
-    file that all temporary tables are in, if there is one. `list_prepared` lists XA transactions: format,
-    lengths of the name's two parts, and the name, in hexadecimal digits or as SQL.
+    - `time_limit` and `timed_select`: templates for the methods below;
+    - `database_size`: statements, of which the last returns the size of a database on disk in bytes,
+      including a connection's temporary tables. Their parameters are `files` (a pattern of tablespaces),
+      `database` and `connection`;
+    - `temporary_size`: a statement that returns the size in bytes of the file that holds all temporary
+      tables; `None` if there is no such file;
+    - `list_prepared`: a statement that lists prepared XA transactions: format, lengths of the name's two
+      parts, and the name, in hexadecimal digits or as SQL.
     """
 
     time_limit: str
@@ -91,11 +92,11 @@ class ServerDialect(Dialect):
     list_prepared: str
 
     def set_time_limit(self, seconds: float) -> str:
-        """The statement that limits the time of each statement of a session."""
+        """Return the statement that limits the time of each statement in a session."""
         return self.time_limit.format(seconds=seconds, milliseconds=max(1, round(1000 * seconds)))
 
     def select_all(self, table: str, seconds: int) -> str:
-        """A SELECT of all rows, with a time limit of its own in place of the session's."""
+        """Return a SELECT of all rows whose time limit replaces the session's."""
         return self.timed_select.format(table=table, seconds=seconds, milliseconds=1000 * seconds)
 
 
@@ -135,7 +136,7 @@ MARIADB = ServerDialect(
 SQLITE = Dialect("sqlite", "SQLite")
 
 
-# --- what a statement's text says -------------------------------------------------------------------------
+# --- classification of statements by their text -----------------------------------------------------------
 
 _READ = re.compile(
     r"""[\s(]*+(?:SELECT | WITH | DESC | DESCRIBE | EXPLAIN
@@ -143,7 +144,7 @@ _READ = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _KEEPS = re.compile(r":=|\b(?:INTO|UPDATE|DELETE)\b|\bLAST_INSERT_ID\s*\(\s*[^\s)]|/\*M?!", re.IGNORECASE)
-"""Words with which what looks like a SELECT keeps something of what it shows, or changes rows."""
+"""Words with which an apparent SELECT stores something that it shows, or changes rows."""
 
 _NOT_ONLY_READ = re.compile(
     r"""@ | /\* | -- | \# | ;\s*\S                # variables; comments, which could part the words below
@@ -155,13 +156,13 @@ _NOT_ONLY_READ = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 
-# locks are the server's: they would tell of other episodes, and keep these waiting. Denied in doubt, and also
-# in texts, which may be dynamic SQL: nobody else writes such a call
+# Named locks are global to the server: they would reveal other episodes and make them wait. Anything that may
+# be such a call is denied, also inside strings, which may be dynamic SQL: no other string contains one.
 _CALLS_LOCK = re.compile(
     r"""\b(?:(?:GET|RELEASE|IS_FREE|IS_USED)_LOCK|RELEASE_ALL_LOCKS)[`"]?\s*(?:\(|/\*|--|\#)""", re.IGNORECASE
 )
-# KILL could only end the agent's own connection, which would look like a failure of the server; a prepared XA
-# transaction holds its tables for ever; files in other folders would be left behind
+# KILL could only end the agent's own connection, which would look like a server failure; a prepared XA
+# transaction locks its tables forever; files in other folders would be left behind.
 _PERHAPS_DENIED = re.compile(r"\b(?:KILL|XA|DIRECTORY)\b", re.IGNORECASE | re.ASCII)
 _DENIED = re.compile(
     r"(?:KILL|XA)\b | .*\b(?:XA\ (?:START|BEGIN|COMMIT|ROLLBACK|RECOVER) | (?:DATA|INDEX)\ DIRECTORY)\b",
@@ -193,13 +194,13 @@ def _is_denied(sql: str) -> bool:
     if not _PERHAPS_DENIED.search(sql):
         return False
     if _EXECUTED_COMMENT.search(sql):
-        return True  # what such a comment hides or shows differs from server to server
+        return True  # servers differ in what such a comment hides
     parts = [(kind, text) for kind, text in lexemes(sql) if kind != "gap"]
     words = " ".join(text.upper() if kind == "word" else "." for kind, text in parts)
     if _DENIED.match(words):
         return True
     if "\\" in sql and _XA.search(sql):
-        return True  # where a string ends that holds backslashes depends on the session's sql_mode
+        return True  # the end of a string with backslashes depends on the session's sql_mode
     dynamic = "PREPARE" in words or "IMMEDIATE" in words
     return dynamic and any(_is_denied(text[1:-1]) for kind, text in parts if kind == "string")
 
@@ -234,5 +235,5 @@ def _kind_of(sql: str) -> Kind:
         if not isinstance(node, exp.Anonymous) or node.name.upper() in _STATEFUL_FUNCTIONS:
             return "other"
         if kind == "reads":
-            kind = "plain"  # perhaps a function that the agent has made, which may change tables
+            kind = "plain"  # perhaps a function that the agent made, which may change tables
     return kind

@@ -1,9 +1,11 @@
-"""The error numbers of MySQL and MariaDB: who caused an error, and which kind of mistake an agent's error is.
+"""Error numbers of MySQL and MariaDB: who caused an error, and the class of an agent's mistake.
 
-- The environment: no reward may come of it. The sandbox raises `EnvironmentFault`, or marks the result as
-  doubtful where the connection still works, and `RetryingSandbox` finds out and tries again.
-- A limit that the statement hit: an observation that says which one.
-- The agent: an observation, for every number that is not listed as one of the two above.
+An error has one of three causes:
+
+- The environment: the error must not affect a reward. The sandbox raises `EnvironmentFault`, or marks the
+  result as doubtful if the connection still works; `RetryingSandbox` then finds the cause and tries again.
+- A limit that the statement hit: the agent observes which one.
+- The agent: it observes the error. This is the cause of every number not listed under the other two.
 """
 
 from __future__ import annotations
@@ -12,14 +14,14 @@ import re
 
 ENVIRONMENT_FAULTS = frozenset(
     {
-        # PyMySQL's own: no answer, or not one of MySQL's
+        # PyMySQL's own numbers: no answer, or an invalid one
         *(0, 2002, 2003, 2005, 2006, 2013, 2014, 2027, 2055),
         *(1021, 1026, 1030, 1114, 1878),  # disk, files, storage engine
         *(1037, 1038, 1041, 1206, 4081),  # memory
         *(1040, 1042, 1043, 1129, 1135, 1203, 1226),  # no connection for the account
-        # the connection, or the server, ends
+        # the connection or the server ends
         *(1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 4031),
-        # a sandbox has one connection: only the environment (a backup, an administrator) holds its locks
+        # lock waits: a sandbox has one connection, so only a backup or an administrator can hold the locks
         *(1205, 1213),
         1836,  # the server is in read-only mode
     }
@@ -31,31 +33,31 @@ _FULL_DISK = re.compile(
 )
 
 NO_ANSWER = frozenset({0, 2002, 2003, 2005, 2006, 2013})
-"""PyMySQL's numbers for a server that says nothing; 0 is SQLAlchemy's for a connection that was lost."""
+"""PyMySQL's error numbers for a server that does not answer; 0 is SQLAlchemy's for a lost connection."""
 
 LOST = 2013
-"""PyMySQL's number for a connection that was lost during a statement."""
+"""PyMySQL's error number for a connection that was lost during a statement."""
 
 TOO_LARGE = 2020
-"""PyMySQL's number for a row that is larger than we are willing to receive."""
+"""PyMySQL's error number for a row that is larger than we are willing to receive."""
 
 TABLE_FULL = 1114
-"""Also what an agent reads whose tables have become too large."""
+"""Error number for a full table, which an agent also reads if its tables have become too large."""
 
 MEMORY_LIMIT = 4082
-"""MySQL's connection_memory_limit. The server closes the connection."""
+"""Error number for exceeding MySQL's connection_memory_limit; the server closes the connection."""
 
 OPTION_PREVENTS_STATEMENT = 1290
-"""An option of the server forbids the statement. MariaDB also has this number for max_session_mem_used."""
+"""Error number for a statement that a server option forbids; MariaDB's also for max_session_mem_used."""
 
 TIME_LIMIT = 3024
 SYNTAX_ERROR = 1064
 
 TIME_LIMITS = frozenset({TIME_LIMIT, 1969})
-"""MySQL's max_execution_time, and MariaDB's max_statement_time."""
+"""Error numbers for MySQL's max_execution_time and MariaDB's max_statement_time."""
 
 KILLS = frozenset({1317, 1028, 1907})
-"""KILL QUERY, which nobody but us sends, in general and while rows are sorted."""
+"""Error numbers after KILL QUERY, in general and while rows are sorted. Only we send it."""
 
 AGENT_ERRORS: dict[str, frozenset[int]] = {
     "syntax": frozenset({1064, 1065, 1149}),
@@ -66,7 +68,7 @@ AGENT_ERRORS: dict[str, frozenset[int]] = {
         | {1690, 3140, 3819, 4025}
     ),
 }
-"""Kinds of mistakes, each with its numbers. An agent's error that is in none of them is `other`."""
+"""Class of mistake -> error numbers. An agent's error in none of the classes is `other`."""
 
 _SQLSTATES = {
     **dict.fromkeys((
@@ -86,16 +88,15 @@ _SQLSTATES = {
 
 
 def is_full_disk(text: str) -> bool:
-    """Return whether these words of a server say that no space is left. The numbers alone, such as 1005,
-    do not."""
+    """Return whether a server's error message says that no space is left; a number such as 1005 does not."""
     return _FULL_DISK.search(text) is not None
 
 
 def is_environment_fault(code: int, text: str = "") -> bool:
-    """Return whether this error is a failure that the agent did not cause, or looks like one.
+    """Return whether an error is a failure that the agent did not cause, or looks like one.
 
     Args:
-        text: the server's words, for errors whose number alone does not say that the disk is full, or the
+        text: the server's message, for errors whose number alone does not tell that the disk is full or the
             server in read-only mode, as after a failover.
     """
     read_only = code == OPTION_PREVENTS_STATEMENT and "read-only" in text
@@ -103,14 +104,15 @@ def is_environment_fault(code: int, text: str = "") -> bool:
 
 
 def is_memory_limit(code: int, text: str) -> bool:
-    """Return whether a connection was stopped because it took too much memory."""
+    """Return whether a statement was stopped because its connection took too much memory."""
     return code == MEMORY_LIMIT or (code == OPTION_PREVENTS_STATEMENT and "max-session-mem-used" in text)
 
 
 def message(code: int, text: str, state: str | None = None) -> str:
-    """The error as MySQL's connector prints it: `1064 (42000): You have an error in your SQL syntax; ...`.
+    """Return an error as MySQL's connector prints it: `1064 (42000): You have an error in your SQL syntax;
+    ...`.
 
     Args:
-        state: the SQLSTATE that a server has sent; left out, the one that MySQL sends.
+        state: the SQLSTATE that the server sent; by default the one that MySQL sends.
     """
     return f"{code} ({state or _SQLSTATES.get(code, 'HY000')}): {text}"

@@ -1,4 +1,4 @@
-"""Opens the database that a run asks for, on every rank."""
+"""Opening of the database that a run asks for, on every rank."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ IMAGE_VARIABLE = "TRL_DBBENCH_DOCKER_IMAGE"
 _URLS = ("mysql+pymysql://", "mysql://", "mariadb+pymysql://", "mariadb://")
 _EXAMPLE = "mysql+pymysql://user:password@host:3306/"
 _BETWEEN = re.compile(r"[\s,]+(?=\w[\w+.-]*://|(?:auto|docker|local|sqlite)\s*(?::\s*\d+\s*)?(?:[\s,]|$))")
-"""Separator of two databases in a text. A password may have a comma or a blank, too."""
+"""Separator between databases in one string. It must not match a comma or a blank in a password."""
 _COUNTED = re.compile(r"(docker|local)\s*:\s*(\d+)")
 _OWN = re.compile(r"(?!.*://|(?:docker|local)\s*:).+[.:][A-Za-z_]\w*")
-"""The dotted path of a user's class, `module.Class`, `module:Class` or `file.py:Class`."""
+"""Path of a user's own class: `module.Class`, `module:Class` or `file.py:Class`."""
 
 Spec = str | Sequence[Any] | Mapping[str, Any]
-"""Name of a database, or of several servers; see `open_database`."""
+"""Name of a database, or names of several servers; see `open_database`."""
 
 
 def open_database(
@@ -47,37 +47,37 @@ def open_database(
     patience: float = Database.patience,
     require_accounts: bool = False,
 ) -> AbstractContextManager[Database]:
-    """Open a database for rollouts, and removes everything that it made at the end.
+    """Open a database for rollouts; on exit, remove everything that it made.
 
     `spec` is one of:
 
-    - `"docker"`: MySQL in a container of `docker_image`, which only the engine's machine can reach. Without a
-      `docker_image`, the one named by the environment variable `TRL_DBBENCH_DOCKER_IMAGE`, else `mysql:8.4`;
+    - `"docker"`: MySQL in a container that only the Docker engine's machine can reach. Its image is
+      `docker_image`, else the environment variable `TRL_DBBENCH_DOCKER_IMAGE`, else `mysql:8.4`;
     - `"local"`: a private `mysqld` or `mariadbd` from the PATH on a unix socket, which only this machine can
       reach;
-    - `"sqlite"`: embedded, with MySQL's dialect translated; each process has its own;
-    - `"mysql+pymysql://user:password@host:port/"`: a running server, needed by ranks on several machines;
-    - `"auto"`: the first of docker, local and sqlite that works; sqlite, where ranks run on several machines.
-      One line of the log says which.
+    - `"sqlite"`: an embedded database that translates MySQL's dialect; each process has its own;
+    - `"mysql+pymysql://user:password@host:port/"`: a running server, required for MySQL if ranks run on
+      several machines;
+    - `"auto"`: the first of docker, local and sqlite that works, or sqlite if ranks run on several machines.
+      A log line says which;
+    - `"my.module.Class"`, `"my.module:Class"` or `"my_file.py:Class"`: your own `Database`, made on each rank
+      with `limits` as its only argument;
+    - several servers of one product, over which the sandboxes are spread (`several.py`): a list of URLs, the
+      same joined by commas or blanks, or `"local:3"` or `{"docker": 2}` to start several.
 
-    - `"my.module.Class"`, `"my.module:Class"` or `"my_file.py:Class"`: a `Database` of your own, made
-      on each rank with `limits` as its only argument;
-
-    or it names several servers of one product, over which the sandboxes are spread (`several.py`): a list of
-    URLs, the same joined by commas or blanks, or `"local:3"` or `{"docker": 2}` to start several.
-
-    Under `accelerate` with several processes every rank must call this: the main one starts the server and
-    tells the others its URL; at the end it waits for them before it stops the server.
+    With several processes under `accelerate`, every rank must call this function. The main rank starts the
+    server and sends its URL to the others; at the end it waits for them before it stops the server.
 
     Args:
-        limits: what a statement may take.
-        patience: seconds to wait for a server that does not answer. If this process has started the server,
-            it starts it again when it ends.
-        require_accounts: refuse a server on which the agents' statements would run under the given account
-            because that may not create others. SQLite has no accounts and needs none.
+        limits: limits of each statement.
+        patience: seconds to wait for a server that does not answer. A server that this process has started is
+            restarted when it ends.
+        require_accounts: refuse a server on which agents' statements would run under the given account
+        because
+            it may not create others. SQLite has no accounts and needs none.
 
     Raises:
-        DatabaseError: the database cannot be used; raised on all ranks if one of them meets it.
+        DatabaseError: the database cannot be used; raised on all ranks if it happens on one.
     """
     named = databases_of(spec)
     if docker_image and not {"auto", "docker"}.intersection(named) and Ranks().is_main:
@@ -88,19 +88,19 @@ def open_database(
 
 
 def database_for(tasks: Iterable[Task], spec: Spec = "auto") -> Spec:
-    """Return the database on which tasks are played where `spec` is asked for.
+    """Return the database to open for these tasks: `spec`, with `auto` resolved if a task requires it.
 
-    `auto` is `sqlite` as soon as a task is of SQLite's dialect, which no server has.
+    `auto` becomes `sqlite` if any task is in SQLite's dialect, which no server runs.
     """
     return "sqlite" if spec == "auto" and any(task.dialect == "sqlite" for task in tasks) else spec
 
 
 def databases_of(spec: Spec) -> list[str]:
-    """The databases that a spec names: one of those that `open_database` lists, or the URLs, `"docker"` or
-    `"local"` of several servers.
+    """Return the databases that a spec names: a single one, or the URL, `"docker"` or `"local"` of each
+    server.
 
     Raises:
-        DatabaseError: it names none, the same server twice, or among several what is not a server.
+        DatabaseError: the spec names no database, one server twice, or several of which one is not a server.
     """
     named = list(_named(spec))
     if not named:
@@ -192,7 +192,7 @@ def _open(named: Sequence[str], docker_image: str, options: dict[str, Any]) -> I
 
 
 def _advice(named: Sequence[str], hosts: Sequence[str], rank: int) -> str:
-    """Return what to do where a rank cannot reach a server that the main process has started on another
+    """Return advice for a rank that cannot reach a server that the main process started on another
     machine."""
     started = next((each for each in named if each in ("docker", "local")), None)
     if started is None or hosts[rank] == hosts[0]:
@@ -207,7 +207,7 @@ def _advice(named: Sequence[str], hosts: Sequence[str], rank: int) -> str:
 def _choose(
     named: Sequence[str], docker_image: str, run: str, options: dict[str, Any], several_hosts: bool
 ) -> Database:
-    """Open what is named. A server that this starts is stopped with the database."""
+    """Open the named databases on the main rank; closing the database stops a server started here."""
 
     def start(spec: str) -> Database:
         return _start(spec, docker_image, run, options)
@@ -238,7 +238,7 @@ def _choose(
 
 
 def _together(named: Sequence[str], open_one: Callable[[str], Database]) -> Database:
-    """The one database, or all of them as one."""
+    """Open all named databases and return them as one."""
     with ExitStack() as stack:
         opened: list[Any] = []
         for each in named:
@@ -273,7 +273,7 @@ def _start(spec: str, docker_image: str, run: str, options: dict[str, Any]) -> D
 
 
 def _users(path: str, options: dict[str, Any]) -> Database:
-    """Make a database of a user's own class."""
+    """Return a database of a user's own class."""
     try:
         made: Any = look_up("database", path, {})
         database = made(limits=options["limits"])

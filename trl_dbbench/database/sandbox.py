@@ -1,12 +1,12 @@
-"""A rollout's private view of its task's tables, for one statement at a time.
+"""A rollout's private view of its task's tables, which executes one statement at a time.
 
 ```
 Database  one server (or none: SQLite), opened once per process
   └── Sandbox  one rollout's tables: execute(sql) -> QueryResult, state() -> State
 ```
 
-Whatever the agent writes is answered with a `QueryResult`, even a statement that is refused. Only what the
-agent did not cause is raised, as `EnvironmentFault`.
+Everything that the agent writes is answered with a `QueryResult`, even a statement that is refused. Only
+failures that the agent did not cause are raised, as `EnvironmentFault`.
 """
 
 from __future__ import annotations
@@ -28,25 +28,26 @@ from trl_dbbench.tasks.table import check_differ
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS, quote
 
 Loss = Literal["agent", "environment"]
-"""The agent loses its tables where a statement of its own was stopped at a limit and cannot be undone."""
+"""Cause of the loss of a sandbox's tables. It is the agent if one of its statements was stopped, such as at a
+limit, and cannot be undone."""
 
 SHOWN_DATABASE = "dbbench"
-"""The name of its database that the agent reads, in place of the real one, which differs in every run."""
+"""Database name that the agent reads in place of the real one, which differs in every run."""
 
 MAX_STATE_ROWS = 100_000
 MAX_STATE_CHARACTERS = 16_000_000
-"""Rows and characters of a table that `Sandbox.state` holds; the rows beyond count by a checksum."""
+"""Most rows and characters of a table that `Sandbox.state` holds; a checksum represents further rows."""
 
 MAX_TABLE_BYTES = 256 * 1024 * 1024
-"""Size to which all tables of a sandbox together may grow."""
+"""Size, in bytes, to which all tables of a sandbox together may grow."""
 
 
 @dataclass(frozen=True)
 class Limits:
     """Limits of one statement.
 
-    `seconds` bounds its execution, `rows` its result, `characters` all texts of the result together, and
-    `cells` all cells.
+    `seconds` bounds its execution time, `rows` and `cells` bound their numbers in the result, and
+    `characters` bounds the length of all texts in the result together.
     """
 
     seconds: float = 5.0
@@ -57,7 +58,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class QueryResult:
-    """The result of one statement.
+    """Result of one statement.
 
     `rows` is `None` for statements without a result set; `affected` is then the number of rows they matched.
     `error` is the server's message as the agent may see it, and `error_code` its number; both are `None`
@@ -65,15 +66,15 @@ class QueryResult:
 
     - `"rows"`, `"cells"` or `"text"`: `rows` holds what fits;
     - `"time"` or `"server"` (the statement needs more of some resource than the server has), each with an
-      `error`: what the statement did was undone;
-    - `"emulation"`, with an `error`: the embedded database met a mistake of its own; what the statement did
-      was undone;
+      `error`: the statement's changes were undone;
+    - `"emulation"`, with an `error`: the statement met a bug of the embedded database; its changes were
+      undone;
     - `"size"`, with an `error`: a row was too large to be received, or the tables have become too large; in
       the latter case only reading is allowed from then on.
 
-    `undone`: the statement was taken back, as far as it had come. `columns` are the names of the columns of
-    `rows`. `doubtful`: the error may be a failure of the server, or an agent's SIGNAL that looks like one.
-    `moment`: the clock and the random numbers that it was executed with, for `Sandbox.repeat`.
+    `undone` says whether the statement's changes so far were undone. `columns` are the column names of
+    `rows`. `doubtful` says that the error may be a failure of the server, or an agent's SIGNAL that looks
+    like one. `moment` fixes the clock and the random numbers that the statement saw, for `Sandbox.repeat`.
     """
 
     rows: list[tuple] | None
@@ -93,7 +94,7 @@ class QueryResult:
 
 
 class Closing(ABC):
-    """A context manager whose end is `close`."""
+    """Context manager that calls `close` when it exits."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -106,40 +107,41 @@ class Closing(ABC):
 
 
 class Sandbox(Closing):
-    """One rollout's private tables. A context manager; used by one thread at a time."""
+    """One rollout's private tables: a context manager that one thread at a time may use."""
 
     lost: Loss | None = None
-    """Whose doing it is that the tables are gone; `RetryingSandbox` then makes the sandbox again."""
+    """Cause of the loss if the tables are gone, else `None`. `RetryingSandbox` makes a lost sandbox again."""
     changed: bool = True
-    """Whether the last statement may have changed anything: tables, or the session that it ran in."""
+    """Whether the last statement may have changed anything: the tables, or its session."""
     reached: bool = True
-    """The database itself has been asked. Tables that were there already do not end an outage."""
+    """Whether the database itself was contacted. Reusing tables that existed already does not end an
+    outage."""
     brought_down: bool = False
-    """A statement of this sandbox has ended the server."""
+    """Whether a statement of this sandbox has ended the server."""
     retries: int = 0
-    """Times the database failed and the sandbox recovered."""
+    """Number of times that the sandbox recovered from a failure of the database."""
 
     def failing(self, since: float) -> str | None:
-        """Return what is wrong with the server itself, as statements of our own have found since a moment.
+        """Return the reason for which our own statements failed on the server since `since`, or `None`.
 
         Args:
-            since: by `time.monotonic`.
+            since: a time by `time.monotonic`.
         """
         return None
 
     @abstractmethod
     def execute(self, sql: str, limits: Limits | None = None) -> QueryResult:
-        """Run one statement, whatever its text is.
+        """Run one statement with any text.
 
         Args:
-            limits: how many rows and characters the result may have, in place of the database's limits.
+            limits: limits on the result's rows and characters, in place of the database's.
 
         Raises:
             EnvironmentFault: the database failed; the sandbox cannot be used again.
         """
 
     def repeat(self, sql: str, seen: QueryResult) -> QueryResult:
-        """Execute a statement as another sandbox has done, at the same moment where that can be set.
+        """Execute a statement as another sandbox did, with the same clock and random numbers if possible.
 
         Raises:
             EnvironmentFault: see `execute`.
@@ -148,10 +150,10 @@ class Sandbox(Closing):
 
     @abstractmethod
     def state(self) -> State:
-        """All tables in full (up to `MAX_STATE_ROWS`); a dropped table is absent, a new one present.
+        """Return all tables in full (up to `MAX_STATE_ROWS`), without dropped tables and with new ones.
 
-        Changes in a transaction that the agent left open count, too. TEMPORARY tables do not: they exist for
-        the agent's session alone, even where they hide a table of the same name.
+        Changes in a transaction that the agent left open are included. TEMPORARY tables are not: they exist
+        only in the agent's session, even if they hide a table of the same name.
 
         Raises:
             EnvironmentFault: the database failed.
@@ -163,9 +165,9 @@ class Sandbox(Closing):
 
 
 def clip(rows: Iterable[Any], limits: Limits) -> tuple[list[tuple], str | None]:
-    """Take rows until a limit is hit. Returns them and the name of the limit, or `None`.
+    """Take rows until a limit is hit; return them and the name of the limit, or `None`.
 
-    The row that exceeds the text limit is the last one, with its texts cut to what is left.
+    A row that exceeds the text limit is included as the last one, with its texts cut to fit.
     """
     taken: list[tuple] = []
     left, cells_left = limits.characters, limits.cells
@@ -190,8 +192,11 @@ def clip(rows: Iterable[Any], limits: Limits) -> tuple[list[tuple], str | None]:
 
 
 def table_state(columns: Sequence[str], rows: Iterable[Any]) -> TableState:
-    """Return a table's state. For the rows beyond `MAX_STATE_ROWS` and `MAX_STATE_CHARACTERS` stand their
-    number and the sum of their hashes, which no order changes."""
+    """Return a table's state.
+
+    Rows beyond `MAX_STATE_ROWS` and `MAX_STATE_CHARACTERS` are replaced by their number and the sum of their
+    hashes, which does not depend on their order.
+    """
     held: list[tuple] = []
     left, remaining = MAX_STATE_CHARACTERS, iter(rows)
     for row in remaining:
@@ -216,18 +221,18 @@ def _characters(row: Iterable[Any]) -> int:
 
 
 def failure(code: int, text: str, *, limit: str | None = None, seconds: float = 0.0) -> QueryResult:
-    """The result of a statement that failed with this error number and message."""
+    """Return the result of a statement that failed with this error number and message."""
     return QueryResult(None, message(code, text), code, limit=limit, seconds=seconds)
 
 
 def timed_out(limits: Limits, seconds: float = 0.0) -> QueryResult:
-    """The result of a statement that ran too long, the same on every server."""
+    """Return the result of a statement that ran too long, which is the same on every server."""
     text = f"Query execution was interrupted, the time limit of {limits.seconds:g} s was exceeded"
     return failure(TIME_LIMIT, text, limit="time", seconds=seconds)
 
 
 def refusal(sql: str) -> QueryResult | None:
-    """The result of a text that is not sent to any server, or `None` if it can be sent."""
+    """Return the result of a text that must not be sent to a server, or `None` if it can be sent."""
     if len(sql) > MAX_STATEMENT_CHARACTERS:
         return failure(1153, f"Got a packet bigger than 'max_allowed_packet' bytes ({len(sql)} characters)")
     try:
@@ -238,23 +243,23 @@ def refusal(sql: str) -> QueryResult | None:
 
 
 def columns_of(table: Table) -> str:
-    """The columns as CREATE TABLE takes them.
+    """Return a table's column definitions for CREATE TABLE.
 
     Raises:
-        TaskError: a type is none.
+        TaskError: a column's type is not valid.
     """
     columns = []
     for column in table.columns:
         check_type(column.type, table.name, column.name)
-        # without explicit_defaults_for_timestamp a server would put its clock where NULL is meant
+        # without explicit_defaults_for_timestamp, a server would store the current time instead of NULL
         null = " NULL" if column.nullable and column.type.upper().startswith("TIMESTAMP") else ""
         columns.append(f"{quote(column.name)} {column.type}{null}")
     return ", ".join(columns)
 
 
 def check_rows(table: Table) -> None:
-    """Raise TaskError for a table without columns, with two of one name, or with a row that is longer or
-    shorter than they are."""
+    """Raise TaskError for a table without columns, with two columns of one name, or with a row whose length
+    is not the number of columns."""
     if not table.columns:
         raise TaskError(f"Table {table.name!r} has no columns. Give it at least one.")
     check_differ([column.name for column in table.columns], f"Table {table.name!r}")

@@ -1,17 +1,17 @@
-"""Several servers as one database: each sandbox is made on the server with the most room.
+"""Several servers as one database: each new sandbox goes to the server with the lowest load.
 
 ```
 SeveralDatabases.sandbox(task) -> RetryingSandbox     survives the loss of a server
-  └── _PlacedSandbox                                  is counted on its server
-        └── ServerDatabase.fresh_sandbox(task)        has the tables
+  └── _PlacedSandbox                                  counts towards its server's load
+        └── ServerDatabase.fresh_sandbox(task)        holds the tables
 ```
 
-- The load of a server is the number of its open sandboxes, divided by that of the statements it executes at
-  once. The next sandbox goes where the load is least; but if the loads are nearly the same, to a server that
-  has the task's pristine tables already.
-- A server that fails and does not answer is lost: it gets no sandboxes, and those that it had are made again
-  on the others, with what their episodes had changed. A thread for each lost server waits for it, and starts
-  it again if it is our own. Episodes wait only when all servers are lost.
+- A server's load is its number of open sandboxes, divided by the number of statements that it executes at
+  once. The next sandbox goes to the server with the lowest load; among nearly equal loads, to one that
+  already has the task's pristine tables.
+- A server that fails and does not answer is lost: it gets no new sandboxes, and its sandboxes are made again
+  on the other servers, where their episodes' changes are repeated. A thread per lost server waits for it, and
+  restarts it if it is our own. Episodes wait only if all servers are lost.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from trl_dbbench.tasks import Task
 logger = logging.getLogger("trl_dbbench.database")
 
 NEAR = 0.1
-"""Loads that differ by less than this share of the mean load are nearly the same, and so are those that
-differ by one sandbox."""
+"""Share of the mean load up to which two loads count as nearly equal. A difference of one sandbox does,
+too."""
 
 REST_SECONDS = 5.0
-"""For so long a server on which a sandbox could not be made gets no others while there are other servers."""
+"""Seconds for which a server that failed to make a sandbox gets no others, if other servers are available."""
 
 RETURN_SECONDS = 1.0
-"""Seconds between checks whether a lost server is there again."""
+"""Seconds between checks whether a lost server answers again."""
 
 FIGURES_SECONDS = 600.0
-"""Seconds between log lines on how the sandboxes are spread."""
+"""Seconds between log lines about how the sandboxes are spread over the servers."""
 
 
 @dataclass(eq=False)
 class Place:
-    """One of the servers, and what is known of it."""
+    """One of the servers, with its counts and its availability."""
 
     database: ServerDatabase
     name: str
     open: int = 0
     most: int = 0
-    """Sandboxes that were open at a time, at most."""
+    """Most sandboxes open at the same time."""
     made: int = 0
     losses: int = 0
     away: bool = False
@@ -62,7 +62,7 @@ class Place:
     away_seconds: float = 0.0
     rests_until: float = 0.0
     asked: float = 0.0
-    """Time of the last check whether it is lost."""
+    """Time of the last check whether the server is lost."""
     asking: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -76,9 +76,10 @@ class Place:
 
 
 class SeveralDatabases(Database):
-    """Spreads sandboxes over opened databases with equal limits, which it closes at its end.
+    """Database that spreads sandboxes over opened databases with equal limits; closing it closes them.
 
-    Raises DatabaseError for databases that are not of one product.
+    Raises:
+        DatabaseError: the databases are of different products.
     """
 
     def __init__(self, databases: Sequence[ServerDatabase]) -> None:
@@ -127,7 +128,7 @@ class SeveralDatabases(Database):
         return _PlacedSandbox(self, place, sandbox)
 
     def recover(self) -> bool:
-        """Return whether any of the servers is there; lost ones are waited for elsewhere."""
+        """Return whether any server is available; a thread per lost server waits for it."""
         return not all(place.away for place in self._places)
 
     def leave(self, place: Place) -> None:
@@ -136,17 +137,17 @@ class SeveralDatabases(Database):
             place.open -= 1
 
     def failed(self, place: Place) -> None:
-        """Note that this server has failed; it is lost if it does not answer."""
+        """Note that a server has failed, and count it as lost if it does not answer."""
         failed = time.monotonic()
         with place.asking:
-            # another thread may have found out meanwhile
+            # another thread may have checked meanwhile
             if self.closed or place.away or place.asked > failed:
                 return
             answers = place.database.tenancy.answers()
             place.asked = time.monotonic()
             if answers:
                 return
-            place.database.lay_blame()  # or the statement is executed on the next server
+            place.database.lay_blame()  # otherwise the statement would be executed on the next server
             with self._lock:
                 place.away = True
                 place.away_since = place.asked
@@ -174,7 +175,7 @@ class SeveralDatabases(Database):
                 closing.callback(place.database.close)
 
     def _enter(self, task: Task) -> Place:
-        """The server for a task's next sandbox, which is counted there."""
+        """Choose the server for a task's next sandbox, and count the sandbox there."""
         key = task.tables_key if task.is_question or task.source is not None else None
         having = [
             place for place in self._places if key is not None and place.database.tenancy.pristine.has(key)
@@ -204,19 +205,19 @@ class SeveralDatabases(Database):
             try:
                 if place.database.recover():
                     break
-            except Exception:  # if the thread ended, nobody would notice the server's return
+            except Exception:  # if this thread ended, the server's return would go unnoticed
                 logger.debug("%s: recovering failed", place.name, exc_info=True)
             time.sleep(RETURN_SECONDS)
         with self._lock:
             seconds = time.monotonic() - place.away_since
             place.away_seconds += seconds
-            place.rests_until = 0.0  # what could not be made there before it was lost says nothing now
+            place.rests_until = 0.0  # failures from before the outage no longer count
             place.away = False
         if not self.closed:
             logger.warning("Database %s, is there again after %.0f s.", place.name, seconds)
 
     def _tell(self, pause: float = 0.0) -> None:
-        """Log how the sandboxes are spread, unless that was done less than `pause` seconds ago."""
+        """Log how the sandboxes are spread, unless this was logged less than `pause` seconds ago."""
         with self._lock:
             now = time.monotonic()
             if now - self._told < pause:
@@ -227,7 +228,7 @@ class SeveralDatabases(Database):
 
 
 class _PlacedSandbox(Sandbox):
-    """A sandbox on one of the servers: it is counted there, and its failures are noted there."""
+    """Sandbox on one of several servers, which counts towards its load and reports failures to it."""
 
     changed = property(attrgetter("_sandbox.changed"))
     reached = property(attrgetter("_sandbox.reached"))
@@ -263,7 +264,7 @@ class _PlacedSandbox(Sandbox):
             return
         self._closed = True
         self._database.leave(self._place)
-        if self._place.away:  # a server that stands still is not waited for
+        if self._place.away:  # do not wait for a server that stands still
             threading.Thread(target=self._sandbox.close, name="dbbench-closing", daemon=True).start()
         else:
             self._sandbox.close()

@@ -1,1 +1,1 @@
-"""MySQL and MariaDB: a server that was started here or runs elsewhere, and the accounts and tables on it."""
+"""MySQL and MariaDB servers, started here or running elsewhere, with the accounts and tables on them."""

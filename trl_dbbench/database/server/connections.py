@@ -1,4 +1,4 @@
-"""Connections to a MySQL-family server through SQLAlchemy, and its errors in words."""
+"""Connections to a MySQL-family server through SQLAlchemy, and explanations of its errors."""
 
 from __future__ import annotations
 
@@ -33,37 +33,38 @@ from trl_dbbench.database.server.tls import OPTIONS, tls_arguments
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
 
 CONNECT_SECONDS = 8
-"""Seconds a server may take to accept a connection."""
+"""Seconds that a server may take to accept a connection."""
 
 ADMIN_SECONDS = 60
-"""Seconds it may take to answer a statement of our own."""
+"""Seconds that a server may take to answer one of our own statements."""
 
 KILL_SECONDS = 2
-"""Seconds it may take to accept a KILL."""
+"""Seconds that a server may take to accept a KILL."""
 
 IDLE_SECONDS = 31_536_000
-"""Seconds the server keeps our connections open while nothing is sent: its own `wait_timeout` may be shorter
-than the model writes."""
+"""Seconds for which the server keeps our idle connections open. The model may write for longer than the
+server's own `wait_timeout`."""
 
 MAX_ROW_BYTES = 4 * 1024 * 1024
 
 LARGE_ROW_CHARACTERS = 16 * 1024
-"""Text in a row from which it matters how large a packet the server takes."""
+"""Characters of a row's texts above which the row is checked against the server's packet limit."""
 
 MAX_INSERT_BYTES = 256 * 1024
-"""Rows are sent in statements of up to this size, or alone; servers may refuse more."""
+"""Largest INSERT of several rows, in bytes; a larger row is sent alone. Servers may refuse larger
+statements."""
 
 CONNECT_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-"""Pauses between tries to connect to a server that has no connection left: it frees them slowly."""
+"""Pauses between tries to connect to a server with no connection left: it takes time to free them."""
 
 _CHANGE_USER = 0x11
 _RESET_CONNECTION = 0x1F
-"""Commands of the protocol (COM_CHANGE_USER, COM_RESET_CONNECTION), for which PyMySQL has no methods."""
+"""Protocol commands (COM_CHANGE_USER, COM_RESET_CONNECTION) for which PyMySQL has no methods."""
 
 SPARE_FILES = 64
-"""Files and sockets that the rest of the process may still open beside all connections."""
+"""Files and sockets that the rest of the process may open in addition to all connections."""
 
-# autocommit: with `autocommit = 0` of its own, MySQL tells a new connection that it is on
+# autocommit is set explicitly: with `autocommit = 0` configured, MySQL tells new connections that it is on
 _SETTINGS = f"autocommit = 1, default_storage_engine = InnoDB, wait_timeout = {IDLE_SECONDS}"
 _OUR_MODE = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO'"
 
@@ -71,9 +72,9 @@ _AS_WRITTEN = (
     "sql_require_primary_key = OFF",
     "sql_generate_invisible_primary_key = OFF",
     "explicit_defaults_for_timestamp = ON",
-    "innodb_strict_mode = OFF",  # which has no more than 197 columns of TEXT
+    "innodb_strict_mode = OFF",  # strict mode refuses more than 197 TEXT columns
 )
-"""Settings with which tables are made as tasks have them."""
+"""Session settings with which tables are made exactly as tasks define them."""
 
 _TOO_MANY_CONNECTIONS = 1040
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
@@ -85,22 +86,23 @@ _OPTIONS = OPTIONS | {
     *("user", "password", "passwd", "unix_socket", "bind_address", "read_default_file"),
     *("read_default_group", "program_name", "charset"),
 }
-"""Options of a URL."""
+"""Options that a database URL may have."""
 
 
 def parse_url(url: str) -> URL:
-    """The URL of one server; a database that it names is left out.
+    """Return the URL of one server, without the database that it may name.
 
-    An account among its options stands before the host then: options would replace agents' accounts, too.
+    A user and password among the options are moved before the host: as options, they would also replace
+    agents' accounts.
 
     Raises:
-        DatabaseError: it is not a database URL. The message holds no password.
+        DatabaseError: the text is not a valid database URL. The message contains no password.
     """
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
         parsed = None
-    # SQLAlchemy takes an unescaped @, and all after the first of several URLs, for a part of the host or path
+    # SQLAlchemy takes an unescaped @, and everything after the first of several URLs, as part of host or path
     if (
         parsed is None
         or not parsed.drivername.startswith(("mysql", "mariadb"))
@@ -135,18 +137,18 @@ def parse_url(url: str) -> URL:
 
 
 def shown(url: URL) -> str:
-    """The URL without passwords, also without those that are written as an option."""
+    """Return the URL as text without passwords, including those among the options."""
     options = [option for option in url.query if "pass" in option]
     return url.difference_update_query(options).render_as_string(hide_password=True)
 
 
 def redacted(text: str) -> str:
-    """Return a text that was meant as a URL, without what may be passwords."""
+    """Return a text that was meant as a URL, without anything that may be a password."""
     return re.sub(r"\?.*", "?***", re.sub(r"^(\w[\w+.-]*://)?.*@", r"\1***@", text, flags=re.S), flags=re.S)
 
 
 class _Answer(MysqlPacket):
-    """A packet whose errors say that the server sent them: a SIGNAL can have any number, the client's too."""
+    """Packet that marks its errors as sent by the server: a SIGNAL can have any number, even a client's."""
 
     __slots__ = ()
     _data: bytes
@@ -156,7 +158,7 @@ class _Answer(MysqlPacket):
             super().raise_for_error()
         except MySQLError as error:
             code, *said = error.args
-            error.args = (code & 0xFFFF, *said)  # PyMySQL reads numbers above 32,767 as negative ones
+            error.args = (code & 0xFFFF, *said)  # PyMySQL reads numbers above 32,767 as negative
             error.from_server = True  # type: ignore[attr-defined]
             sent = re.match(rb"...#(.{5})", self._data, re.DOTALL)
             error.state = sent and sent[1].decode("latin-1")  # type: ignore[attr-defined]
@@ -164,7 +166,7 @@ class _Answer(MysqlPacket):
 
 
 class _Field(FieldDescriptorPacket, _Answer):
-    """A column whose name may be in any character set, as the session's settings have it."""
+    """Column whose name may be in any character set, depending on the session's settings."""
 
     def __init__(self, data: bytes, encoding: str) -> None:
         try:
@@ -174,9 +176,9 @@ class _Field(FieldDescriptorPacket, _Answer):
 
 
 def _reader(encoding: str | None, converter: Callable[[Any], Any] | None) -> Callable[[bytes], Any] | None:
-    """Read a cell; the bytes themselves where they are no such value.
+    """Return a function that reads a cell, or returns its bytes if they are not a value of the column's type.
 
-    An agent can make them so: a lone surrogate in a text, numbers in UTF-16, a VECTOR.
+    An agent can cause such bytes: a lone surrogate in a text, numbers in UTF-16, a VECTOR.
     """
     if encoding is None and converter is None:
         return None
@@ -192,9 +194,9 @@ def _reader(encoding: str | None, converter: Callable[[Any], Any] | None) -> Cal
 
 
 class BoundedConnection(Connection):
-    """A connection that hangs up rather than read a row beyond `MAX_ROW_BYTES`; servers send up to 1 GB.
+    """Connection that hangs up instead of reading a row beyond `MAX_ROW_BYTES`; servers send up to 1 GB.
 
-    Cells and names are read whatever their bytes are (`_reader`, `_Field`).
+    It can read cells and names with any bytes (`_reader`, `_Field`).
     """
 
     _sock: Any
@@ -226,10 +228,10 @@ class BoundedConnection(Connection):
     def _force_close(self) -> None:
         super()._force_close()  # type: ignore[misc]
         if self._result is not None:
-            self._result.unbuffered_active = False  # otherwise it would go on reading when it is deleted
+            self._result.unbuffered_active = False  # otherwise its deletion would continue to read
 
     def drop_rest(self) -> None:
-        """Read and drops what is left of the last statement's results; a procedure can have many."""
+        """Read and discard the rest of the last statement's results; a procedure can return many."""
         while self._result is not None:
             if self._result.unbuffered_active:
                 self._result._finish_unbuffered_query()
@@ -238,23 +240,23 @@ class BoundedConnection(Connection):
             self.next_result(unbuffered=True)
 
     def reset(self) -> None:
-        """End all that statements have left in the session; `set_up` must follow.
+        """End everything that statements have left in the session; `set_up` must follow.
 
-        That is its transaction, its locks, variables, temporary tables and prepared statements.
+        This ends its transaction, locks, variables, temporary tables and prepared statements.
         """
         self._execute_command(_RESET_CONNECTION, b"")
         self._read_ok_packet()
 
     def change_user(self, user: str, password: str, database: str) -> None:
-        """Make the session one of another account, in a database, and end what `reset` does.
+        """Switch the session to another account and database, and end everything that `reset` ends.
 
-        `set_up` must follow. It costs two exchanges with the server; a new connection costs many times that.
+        `set_up` must follow. It takes two round trips to the server; a new connection takes many times that.
         """
         self.user, self.password = user.encode(), password.encode("latin1")
         name = self.user + b"\0"
         plugin = str(self._auth_plugin_name or "").encode() + b"\0"
         charset: Any = charset_by_name(self.charset)
-        # no answer to the greeting that the connection began with: the server then sends a new one
+        # an empty answer to the connection's first challenge makes the server send a new one
         place = b"\0" + database.encode() + b"\0" + charset.id.to_bytes(2, "little")
         no_attributes = b"\0"
         self._execute_command(_CHANGE_USER, name + place + plugin + no_attributes)
@@ -264,22 +266,23 @@ class BoundedConnection(Connection):
             self._process_auth(packet.read_string(), packet)
 
     def set_up(self) -> None:
-        """Set the session's character set and the rest of its settings, as when it connects."""
+        """Set the session's character set and its other settings, as on connecting."""
         with self.cursor() as cursor:
             cursor.execute(f"SET NAMES {self.charset}, {str(self.init_command).removeprefix('SET ')}")
 
     def hang_up(self) -> None:
-        """End, from another thread, the wait for the server's answer."""
+        """End the wait for the server's answer; for calls from another thread."""
         with contextlib.suppress(OSError, TypeError):  # closed already
-            # not SSLSocket's own method: that gives up TLS, and the reader would go on with the ciphertext
+            # not SSLSocket's own method: it drops TLS, and the reader would continue with the ciphertext
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
 
 @functools.cache
 def _unverified() -> ssl.SSLContext:
-    """TLS where a URL says nothing of it: encrypted if the server can, and no certificate is looked at.
+    """Return the TLS context for URLs without TLS options, which does not verify certificates.
 
-    PyMySQL would make one for each connection and read the system's certificates, 20 ms of the processor.
+    Connections are encrypted if the server supports it. PyMySQL would make a context per connection and read
+    the system's certificates, which takes 20 ms of processor time.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -292,11 +295,13 @@ class _Cursor(Cursor):
 
 
 def check_packet(connection: SQLConnection, sql: str, rows: Iterable[Sequence[Any]], what: str) -> None:
-    """Raise TaskError for a statement that the server does not take: it would hang up, as if it had failed.
+    """Raise TaskError for a statement larger than the server accepts.
+
+    The server would hang up on it, which looks like a failure.
 
     Args:
-        rows: those that the statement inserts.
-        what: the error's beginning: what cannot be done.
+        rows: the rows that the statement inserts.
+        what: the beginning of the error message, which says what cannot be done.
     """
     size = len(sql.encode()) + 1 if len(sql) > LARGE_ROW_CHARACTERS else 0
     for row in rows:
@@ -324,17 +329,19 @@ def make_engine(
     init_command: str | None = None,
     **arguments: Any,
 ) -> Engine:
-    """Connections with autocommit, which send statements as they are: `%` and `:name` mean nothing special.
+    """Return an engine with autocommit that sends statements verbatim: `%` and `:name` have no special
+    meaning.
 
-    Our own statements mean the same whatever the server's settings are: a row that does not fit its columns
-    is an error, and a number of 0 is kept in a column that counts.
+    Our own statements mean the same under any server settings: a row that does not fit its columns is an
+    error, and a 0 stays 0 in an AUTO_INCREMENT column.
 
     Args:
         read_seconds: how long to wait for an answer, and for one of the `connections` to become free.
-        patient: whether to wait for that without a limit.
-        ping: whether to find out first if the server has closed a connection that was idle.
-        init_command: the SET SESSION of a single session, which has no pool, and the server's `sql_mode`.
-        arguments: for PyMySQL.
+        patient: wait for a free connection without a limit.
+        ping: check first whether the server has closed an idle connection.
+        init_command: the SET SESSION statement of a single session, which has no pool and keeps the server's
+            `sql_mode`.
+        arguments: further arguments for PyMySQL.
     """
     pool: dict[str, Any] = {
         "pool_size": connections,
@@ -375,13 +382,13 @@ def make_engine(
 
 def _make_tables_as_written(connection: Any, record: Any) -> None:
     for setting in _AS_WRITTEN:
-        # not every server has the setting, and the account may need a right to change it
+        # not every server has the setting, and the account may lack the right to change it
         with contextlib.suppress(MySQLError), connection.cursor() as cursor:
             cursor.execute(f"SET SESSION {setting}")
 
 
 def _keep_connection(context: Any) -> None:
-    """Keep a connection on which the server has sent an error, whatever number an agent gave it."""
+    """Keep a connection on which the server has sent an error, even one to which an agent gave its number."""
     if is_from_server(context.original_exception):
         context.is_disconnect = False
 
@@ -402,14 +409,15 @@ def _connect(*args: Any, **kwargs: Any) -> BoundedConnection:
                 ) from None
             if error.args[0] != _TOO_MANY_CONNECTIONS or pause is None:
                 raise
-        except (ValueError, RuntimeError, configparser.Error) as error:  # PyMySQL lacks a package, perhaps
+        except (ValueError, RuntimeError, configparser.Error) as error:  # perhaps PyMySQL lacks a package
             raise DatabaseError(f"the database URL cannot be used: {str(error).splitlines()[0]}") from None
         time.sleep(pause)
     raise AssertionError
 
 
 def hang_up(connection: SQLConnection | None) -> None:
-    """End a connection at once; `close` would first read what a broken-off statement still has to send."""
+    """End a connection at once; `close` alone would first read the rest of an interrupted statement's
+    result."""
     with contextlib.suppress(SQLAlchemyError):
         if connection is not None:
             connection.invalidate()
@@ -417,14 +425,14 @@ def hang_up(connection: SQLConnection | None) -> None:
 
 
 def connections_for_files() -> int:
-    """Return how many connections this process may open before it has too many open files."""
+    """Return how many connections this process may open within its limit on open files."""
     if (allowed := _allowed_files()) == resource.RLIM_INFINITY:
         return sys.maxsize
     return allowed - sum(1 for _ in Path("/dev/fd").iterdir()) - SPARE_FILES
 
 
 def files_advice() -> str:
-    """Return what to do about a limit on open files that leaves too few connections."""
+    """Return advice about a limit on open files that leaves too few connections."""
     return (
         f"this process may have {_allowed_files()} files open, connections included. Raise that before you "
         "start it (`ulimit -n 4096`), or play fewer episodes at once."
@@ -436,18 +444,18 @@ def _allowed_files() -> int:
 
 
 def text_of(value: Any) -> str:
-    """Return a text of the catalog, which some versions of MySQL give as bytes."""
+    """Return a catalog value as text; some versions of MySQL give bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
 
 
 def error_code(error: SQLAlchemyError) -> int:
-    """The server's or PyMySQL's number; 0 for what SQLAlchemy itself says of a connection that was lost."""
+    """Return the server's or PyMySQL's error number; 0 for SQLAlchemy's own error about a lost connection."""
     arguments: tuple[Any, ...] = getattr(getattr(error, "orig", None), "args", ())
     return arguments[0] if arguments and isinstance(arguments[0], int) else 0
 
 
 def error_text(error: Exception) -> str:
-    """The error's text; of an error of the server its own words, without what SQLAlchemy adds to them."""
+    """Return an error's text; for a server's error, its message without SQLAlchemy's additions."""
     if not isinstance(error, DBAPIError):
         return str(error)
     arguments: tuple[Any, ...] = getattr(error.orig, "args", ())
@@ -457,13 +465,13 @@ def error_text(error: Exception) -> str:
 
 
 def as_fault(error: SQLAlchemyError, *, down: bool = False) -> EnvironmentFault:
-    """The fault that an error of the database means.
+    """Return an error of the database as an EnvironmentFault.
 
     Args:
-        down: a statement or a connection of our own failed, so that no agent can be at fault.
+        down: one of our own statements or connections failed, so no agent can be at fault.
     """
     code, text = error_code(error), error_text(error)
-    if code == 0:  # PyMySQL's own, of a connection that it found closed; no server has such a number
+    if code == 0:  # PyMySQL's own number for a connection that it found closed; no server sends it
         code, text = LOST, message(LOST, "Lost connection to MySQL server during query")
     return EnvironmentFault(text, observation=text, error_code=code, down=down)
 

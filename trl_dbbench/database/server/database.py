@@ -1,7 +1,8 @@
-"""MySQL and MariaDB: one server, which is watched and, if it is our own, started again when it ends.
+"""A MySQL or MariaDB server as a database. If we started the server, it is watched and restarted when it
+ends.
 
-What a run holds on the server is its `Tenancy`. After a restart of the server `recover` begins a new one, and
-the sandboxes of the old one fail.
+A run's accounts, databases and connections on the server make up its `Tenancy`. After a restart of the
+server, `recover` begins a new one, and sandboxes of the old one fail.
 """
 
 from __future__ import annotations
@@ -35,27 +36,28 @@ from trl_dbbench.tasks import Task
 logger = logging.getLogger("trl_dbbench.database")
 
 WATCH_SECONDS = 1.0
-"""Seconds between checks that a server that we started still runs."""
+"""Seconds between checks whether a server that we started still runs."""
 
 ENDING_TRIES = 10
-"""Checks, a tenth of a second apart, whether a server that hung up has ended."""
+"""Number of checks, a tenth of a second apart, whether a server that hung up has ended."""
 
 RUNAWAY_SECONDS = 8
-"""Seconds a killed statement may go on there. A search in a long text or an operation on shapes does not
-notice a kill, and would take a processor for minutes or hours; no limit on lengths prevents that."""
+"""Seconds that a killed statement may continue on a server that we started. A search in a long text or a
+geometry operation does not notice a kill and would occupy a processor for minutes or hours; no limit on
+lengths prevents that."""
 
 
 class ServerDatabase(Database):
-    """A MySQL-family server at a URL.
+    """Server of the MySQL family at a URL.
 
     Args:
-        server: the one at the URL if this process has started it. It is started again if it ends, and stopped
+        server: the server at the URL if this process has started it. It is restarted if it ends, and stopped
             with the database.
         ranks: the number of processes that share the server.
-        require_accounts: refuse a server on which agents cannot have accounts of their own.
+        require_accounts: refuse a server on which agents cannot have their own accounts.
 
     Raises:
-        DatabaseError: the server cannot be reached, or its account may not create databases.
+        DatabaseError: the server cannot be reached, or the URL's account may not create databases.
     """
 
     dialect: ServerDialect
@@ -91,7 +93,7 @@ class ServerDatabase(Database):
                 Tenancy,
                 self._url,
                 f"dbb_{run}_r{rank:05d}",
-                itertools.count(),  # of all tenancies
+                itertools.count(),  # shared by all tenancies
                 dialect=self.dialect,
                 limits=limits,
                 watchdog=self._watchdog,
@@ -119,7 +121,7 @@ class ServerDatabase(Database):
         return self.tenancy.pulse.silent
 
     def lay_blame(self) -> None:
-        """Note whose statement has ended the server, if it is our own and has ended."""
+        """Note whose statement ended the server, if we started it and it has ended."""
         for _ in range(ENDING_TRIES):
             if self._server is None:
                 return
@@ -131,7 +133,7 @@ class ServerDatabase(Database):
     def recover(self) -> bool:
         asked = time.monotonic()
         with self._recovering:
-            if self._tried > asked:  # what another thread has found out meanwhile
+            if self._tried > asked:  # another thread has tried meanwhile
                 return self._answers
             self._answers = self._recover()
             self._tried = time.monotonic()
@@ -170,17 +172,17 @@ class ServerDatabase(Database):
         self._threads.shutdown(wait=False)
         if self._server is None:
             self.tenancy.close()
-        else:  # with everything on it
+        else:  # stopping the server removes everything on it
             self.tenancy.leave()
             self._server.stop()
 
     def _look_after(self, server: Server) -> None:
-        """Start the server again as soon as it ends: other ranks may need it even if this one does not."""
+        """Restart the server as soon as it ends: other ranks may need it even if this one does not."""
         while not self.closed:
             time.sleep(WATCH_SECONDS)
             try:
                 self._look_at(server)
-            except Exception:  # if the thread ended, nobody would start the server again
+            except Exception:  # if this thread ended, nothing would restart the server
                 logger.warning("the database server cannot be looked after now", exc_info=True)
 
     def _look_at(self, server: Server) -> None:
@@ -197,7 +199,7 @@ class ServerDatabase(Database):
             self.recover()
 
     def _reach(self) -> str:
-        """The server's version: the first contact with it, which has a short time limit of its own."""
+        """Return the server's version. This first contact has its own short time limit."""
         probe = make_engine(self._url, CONNECT_SECONDS)
         try:
             with probe.connect() as connection:

@@ -1,4 +1,4 @@
-"""Starts MySQL in Docker, on a port that only this machine can reach."""
+"""MySQL in a Docker container, on a port that only this machine can reach."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ logger = logging.getLogger("trl_dbbench.database")
 
 DOCKER_PING_SECONDS = 5
 DOCKER_SECONDS = 600
-"""Seconds a request to the Docker daemon may take; pulling an image is one."""
+"""Seconds that a request to the Docker daemon may take, including the pull of an image."""
 
 PORT_TRIES = 5
 
 _PORT_TAKEN = re.compile("port is already allocated|address already in use", re.IGNORECASE)
 _LABEL = "trl-dbbench.owner"
 _REAPER = "ryuk"
-"""testcontainers cleans up from a container of this image, which not every machine can pull."""
+"""Image of the container that cleans up for testcontainers. Not every machine can pull it."""
 
 _ADVICE = 'or open "local", "sqlite" or the URL of a running server'
 
 
 def connect_to_docker() -> Any:
-    """A client of the Docker daemon, which answers.
+    """Return a client of the Docker daemon after checking that it answers.
 
     Raises:
-        DatabaseError: it does not.
+        DatabaseError: the daemon does not answer.
     """
-    # these take a second to import, and only what uses Docker needs them
+    # these take a second to import and are needed only for Docker
     import docker
     from docker.errors import DockerException
 
@@ -63,10 +63,10 @@ def connect_to_docker() -> Any:
 
 
 def start_docker(image: str) -> Server:
-    """Start MySQL in a container, on a free port that only this machine can reach if Docker runs there, too.
+    """Start MySQL in a container on a free port, which only this machine can reach if Docker runs on it.
 
     Raises:
-        DatabaseError: Docker does not answer, the image cannot be had, or the server does not come up.
+        DatabaseError: Docker does not answer, the image cannot be pulled, or the server does not come up.
     """
     from docker.errors import DockerException, NotFound
 
@@ -89,7 +89,7 @@ def start_docker(image: str) -> Server:
             return bool(wrapped.status == "running")
         except NotFound:
             return False
-        except (DockerException, OSError):  # Docker itself does not answer, and a restart would not help
+        except (DockerException, OSError):  # Docker itself does not answer, so a restart would not help
             return True
 
     url = f"mysql+pymysql://root:{password}@{host}:{port}/"
@@ -105,20 +105,20 @@ def start_docker(image: str) -> Server:
 
 
 def _start_on_a_free_port(image: str, password: str) -> tuple[Any, str, int]:
-    """A container with a port that it keeps; one that Docker chooses is another after a `docker restart`."""
+    """Start a container on a port that we choose; Docker would choose a new one at each `docker restart`."""
     for _ in range(PORT_TRIES):
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         try:
             return _start_mysql_container(image, password, port)
-        except DatabaseError as error:  # somebody else has taken it meanwhile
+        except DatabaseError as error:  # another program may have taken the port meanwhile
             if not _PORT_TAKEN.search(str(error)):
                 raise
     raise DatabaseError(f"Docker found each of {PORT_TRIES} ports taken that had been free. Try again.")
 
 
 def _start_mysql_container(image: str, password: str, port: int) -> tuple[Any, str, int]:
-    """A container whose MySQL lets us in, with its host and port."""
+    """Start a container and wait until its MySQL accepts our login; return it with its host and port."""
     container = None
     try:
         container = _start_container(image, password, port)
@@ -139,7 +139,7 @@ def _start_mysql_container(image: str, password: str, port: int) -> tuple[Any, s
 
 
 def _start_container(image: str, password: str, port: int) -> Any:
-    """A started container; without testcontainers' reaper, if its image cannot be pulled."""
+    """Start a container, without testcontainers' reaper if the reaper's image cannot be pulled."""
     from testcontainers.community.mysql import MySqlContainer
     from testcontainers.core.config import testcontainers_config
 
@@ -167,11 +167,11 @@ def _start_container(image: str, password: str, port: int) -> Any:
 
 
 def _published(client: Any, port: int) -> dict[str, Any]:
-    """Return which of this machine's ports leads to MySQL's, as Docker wants to be told; nobody else may
-    reach it.
+    """Return Docker's port mapping for MySQL, bound to an address that other machines cannot reach.
 
-    A trainer that runs in a container itself does not share the machine's loopback address. It reaches what
-    Docker publishes at the machine's address in a Docker network, or a container of its own network directly.
+    A trainer that itself runs in a container does not share the machine's loopback address. It reaches ports
+    that Docker publishes at the machine's address in a Docker network, and containers of its own network
+    directly.
     """
     from testcontainers.core.config import ConnectionMode
 
@@ -187,10 +187,10 @@ def _published(client: Any, port: int) -> dict[str, Any]:
 
 
 def _gateways(client: Any, *names: str) -> list[str]:
-    """This machine's addresses in Docker's networks, or in those of these names."""
+    """Return this machine's addresses in all Docker networks, or in the named ones."""
     networks = client.client.networks.list(names=list(names) or None)
     parts = [part for network in networks for part in network.attrs["IPAM"]["Config"] or ()]
-    # an engine that has just made its first bridge does not name the gateway, which is the first address
+    # an engine that has just made its first bridge does not report the gateway, which is the first address
     return [part.get("Gateway") or str(next(ip_network(part["Subnet"]).hosts())) for part in parts]
 
 
@@ -210,7 +210,7 @@ def _stop_container(container: Any) -> None:
 
 
 def _owner(pid: int) -> str:
-    """This machine, a process and its start, which tells it from a later process with the same number."""
+    """Return a label with this machine, a process id and the process's start time, as ids are reused."""
     try:
         started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
@@ -219,7 +219,7 @@ def _owner(pid: int) -> str:
 
 
 def _remove_orphans(client: Any) -> None:
-    """Remove containers whose process on this machine was killed; needed if the reaper is disabled."""
+    """Remove containers of killed processes on this machine; needed if the reaper is disabled."""
     for container in client.containers.list(all=True, filters={"label": _LABEL}):
         owner = container.labels[_LABEL]
         host, pid, _ = owner.split("/")

@@ -1,10 +1,10 @@
 """Runs a server for as long as a parent process lives: `python guardian.py PARENT FOLDER COMMAND...`.
 
 A process that starts a server directly leaves it behind when it is killed. PR_SET_PDEATHSIG alone does not
-help: that signal comes when the *thread* that started the child ends, and a trainer may open its database in
-a thread that ends early. So this process, which has a single thread and imports little, stands between the
-two: it starts the server, watches the parent, and when that ends, it ends the server and removes the folder.
-PR_SET_PDEATHSIG ties the server to this process, so killing the guardian ends the server as well.
+help: its signal comes when the *thread* that started the child ends, and a trainer may open its database in
+a thread that ends early. This process, which has a single thread and imports little, therefore runs between
+the two. It starts the server and watches the parent; when the parent ends, it ends the server and removes the
+folder. PR_SET_PDEATHSIG ties the server to this process, so killing the guardian also ends the server.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def _die_with_guardian() -> None:
-    with contextlib.suppress(OSError, AttributeError):  # only Linux has it; elsewhere polling must do
+    with contextlib.suppress(OSError, AttributeError):  # only Linux has it; elsewhere polling has to suffice
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""Starts a private `mysqld` or `mariadbd` process on a unix socket."""
+"""A private `mysqld` or `mariadbd` process on a unix socket."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from trl_dbbench.database.server.start import (
 from trl_dbbench.errors import DatabaseError
 
 STOP_SECONDS = 10
-"""Seconds a process may take to end before it is killed."""
+"""Seconds that a process may take to end before it is killed."""
 
 _USABLE = re.compile(r"[\w./-]{1,59}", re.ASCII)
-"""Temporary directories that are used: the path of a socket may have 107 characters, mariadb-install-db takes
-no blanks, and the server's URL no `+`."""
+"""Pattern of usable temporary directories: a socket's path may have at most 107 characters,
+mariadb-install-db accepts no blanks, and the server's URL no `+`."""
 
 
 def start_local() -> Server:
@@ -59,7 +59,7 @@ def start_local() -> Server:
 
     def kill() -> None:
         if process.poll() is None:
-            # the guardian and its server: without it the server would answer for a moment longer
+            # the guardian and its server: killing only the guardian, the server would answer a moment longer
             os.killpg(process.pid, signal.SIGKILL)
 
     def stop() -> None:
@@ -95,7 +95,7 @@ def start_local() -> Server:
 def _start_process(program: str, folder: Path) -> subprocess.Popen[bytes]:
     version = _output([program, "--no-defaults", "--version"])
     user = ["--user=root"] if os.geteuid() == 0 else []
-    # in a folder that others share, a server that starts removes the temporary tables of all
+    # its own tmpdir: in a shared one, a starting server removes the temporary tables of all servers
     data = [f"--datadir={folder}/data", f"--tmpdir={folder}"]
     if "MariaDB" in version:
         install = shutil.which("mariadb-install-db") or shutil.which("mysql_install_db")
@@ -138,7 +138,7 @@ def _start_process(program: str, folder: Path) -> subprocess.Popen[bytes]:
 
 def _output(command: list[str]) -> str:
     try:
-        # in a session of its own: an interrupt at the terminal is for the parent to handle
+        # in a new session: an interrupt at the terminal is for the parent to handle
         apart: dict[str, Any] = {"stdin": subprocess.DEVNULL, "start_new_session": True}
         done = subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS, **apart)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,8 +1,8 @@
-"""Translation between an agent's name for its database and the server's.
+"""Translation between the database name that an agent uses and the real one.
 
-An agent reads and writes `dbbench`, on every server. The real name differs from run to run and from slot to
-slot: it is put into what the agent sends, and taken out of what it is shown. All real names are equally long,
-so that what cannot be replaced, such as the length of one, is the same in every run.
+On every server, an agent reads and writes `dbbench`. The real name differs between runs and slots: it is put
+into the agent's statements and removed from their results. All real names are equally long, so that what
+cannot be replaced, such as a name's length, is the same in every run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trl_dbbench.database.sandbox import SHOWN_DATABASE
 from trl_dbbench.utils.sql import lexemes
 
 SHOWN_ACCOUNT = "agent"
-"""The name of its account that the agent reads."""
+"""Account name that the agent reads in place of the real one."""
 
 _USERS = ("USER", "CURRENT_USER", "SESSION_USER", "SYSTEM_USER")
 _DATABASES = ("DATABASE", "SCHEMA")
@@ -25,7 +25,7 @@ _CATALOGS = frozenset({"information_schema", "performance_schema", "mysql", "sys
 _OF_A_TABLE = frozenset({"COLUMNS", "FIELDS", "INDEX", "INDEXES", "KEYS"})
 _GAPS = frozenset({"gap", "executed"})
 _KEPT = frozenset({"CREATE", "ALTER", "EXPLAIN", "DESCRIBE", "DESC", "ANALYZE"})
-"""Statements whose text is kept or explained: what they call stays as it is written."""
+"""First words of statements whose text is stored or explained: calls in them stay as written."""
 
 _HASH = re.compile(
     r"(\bIDENTIFIED (?:BY PASSWORD|VIA \w+ USING|WITH '\w+' AS) )'(?:[^'\\]|\\.|'')*'", re.DOTALL
@@ -33,16 +33,16 @@ _HASH = re.compile(
 
 
 class Names:
-    """The names that a run gives to databases and accounts, which begin with `owner`."""
+    """Names of a run's databases and accounts, which begin with `owner`."""
 
     def __init__(self, owner: str) -> None:
-        # `\_` in patterns of SHOW GRANTS; what stands before @ is an account
+        # SHOW GRANTS escapes `_` as `\_`; a name before @ is an account
         self._shortest = len(owner)
         name = re.sub("_", r"\\\\?_", owner) + r"\\?_[st]\d+"
         self._real = re.compile(rf"{name}(?P<account>['`\"]?@)?", re.IGNORECASE)
 
     def shown(self, value: Any) -> Any:
-        """A value, or a message, as the agent may see it: without real names and hashes of passwords."""
+        """Return a value or message as the agent may see it, without real names and password hashes."""
         if isinstance(value, bytes):
             text = value.decode("latin-1")
             return self.shown(text).encode("latin-1") if self._real.search(text) else value
@@ -54,10 +54,11 @@ class Names:
 
 
 def sent(sql: str, database: str) -> str:
-    """The agent's statement as the server is to read it; `database` is the real name of its own.
+    """Return the agent's statement as it is sent to the server, with `database` as the real name.
 
-    - Where a database is named, `dbbench` becomes the real name, also in texts that a catalog is asked for.
-    - DATABASE() and USER() with its like give the shown names, unless a catalog is asked.
+    - `dbbench` becomes the real name where it names a database, also in strings that a catalog is queried
+      for.
+    - DATABASE(), USER() and similar functions return the shown names, except in queries of a catalog.
     """
     if not _TO_REWRITE.search(sql):
         return sql
@@ -68,7 +69,7 @@ def sent(sql: str, database: str) -> str:
 
 
 class _Statement:
-    """A statement's parts without gaps: their kinds, texts, and names or words."""
+    """Parts of a statement without gaps: their kinds and texts, and names or words where they are such."""
 
     def __init__(self, parts: Sequence[tuple[str, str]]) -> None:
         self._kinds = [kind for kind, _ in parts]
@@ -80,9 +81,9 @@ class _Statement:
         self._asks_catalog = catalogs or self._first == "SHOW"
 
     def rewritten(self, database: str) -> Iterator[tuple[int, str]]:
-        """The places whose texts are to be replaced, with the new ones."""
+        """Yield the indices of parts to replace, with their new texts."""
         named = [place for place, name in enumerate(self._names) if name == SHOWN_DATABASE]
-        # as the name of anything else, such as a table's alias, it means that also before a point
+        # if it names anything else, such as a table's alias, it means that before a dot, too
         if all(self._is_database(place) or self._text(place - 1) == "." for place in named):
             for place in filter(self._is_database, named):
                 yield place, self._texts[place].replace(SHOWN_DATABASE, database)

@@ -1,9 +1,9 @@
-"""Databases and accounts of a run on a server, which carry its name, and its lock.
+"""A run's databases and accounts on a server, named after the run, and its lock.
 
-Everything is called `dbb_<run>_r<rank>_s<slot>`, or `..._t<number>` if it holds a task's pristine tables.
-While a run lives, it holds the named lock `dbb_<run>_r<rank>` on a connection of its own. The server frees
-that lock however the run ends, so the next run on the server can tell what a killed one has left: databases
-and accounts whose lock is free.
+They are called `dbb_<run>_r<rank>_s<slot>`, or `..._t<number>` for a task's pristine tables. While a run
+lives, it holds the named lock `dbb_<run>_r<rank>` on a connection of its own. The server frees the lock no
+matter how the run ends, so the next run on the server can recognize what a killed run has left: databases and
+accounts whose lock is free.
 """
 
 from __future__ import annotations
@@ -25,59 +25,60 @@ from trl_dbbench.errors import EnvironmentFault
 logger = logging.getLogger("trl_dbbench.database")
 
 DROP_SECONDS = 5
-"""Seconds dropping a database waits for a statement or a transaction that still holds one of its tables."""
+"""Seconds that dropping a database waits for a statement or transaction that still holds one of its
+tables."""
 
 CLOSE_SECONDS = 10
 SWEEP_SECONDS = 2
-"""Seconds dropping all that a run has made waits for those: at its own end, and when another run opens."""
+"""Seconds that dropping all of a run's databases waits for such: at the run's end, and when another opens."""
 
 _DATABASE_READ_ONLY = 3989
-"""MySQL's error for a database in which an agent has forbidden changes (ALTER DATABASE ... READ ONLY = 1)."""
+"""MySQL's error number for a database that an agent made read-only (ALTER DATABASE ... READ ONLY = 1)."""
 
 _OWNED = re.compile(r"(dbb_[0-9a-f]{8}_r\d{1,5})_[st]\d{1,9}")
-# not EVENT: what an event does happens outside of any turn and under no time limit
+# without EVENT: an event runs outside of any turn and without a time limit
 _RIGHTS = (
     "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES, CREATE TEMPORARY TABLES, "
     "LOCK TABLES, CREATE VIEW, SHOW VIEW, CREATE ROUTINE, ALTER ROUTINE, EXECUTE, TRIGGER"
 )
 _EACH_KIND = "aA1-"
-"""A character of each kind that servers' password policies ask for; no policy looks at where they are."""
+"""One character of each kind that servers' password policies require; no policy checks positions."""
 
 _HOSTS = ("%", "localhost")  # the server prefers an anonymous account at localhost to a named one at '%'
 
 
 def new_run() -> str:
-    """The 8 hexadecimal digits that name a run."""
+    """Return 8 random hexadecimal digits as the name of a run."""
     return secrets.token_hex(4)
 
 
 @dataclass(frozen=True)
 class Account:
-    """The account that an agent's statements run under."""
+    """Account under which an agent's statements run."""
 
     name: str
     password: str
 
 
 def hold_lock(keeper: Connection, owner: str) -> int:
-    """Take the run's lock, which is held as long as `keeper` is open; return the connection's number."""
+    """Take the run's lock, which is held while `keeper` is open; return the connection's number."""
     if keeper.exec_driver_sql("SELECT GET_LOCK(%s, 0)", (owner,)).scalar() != 1:
         raise EnvironmentFault("The server has not yet ended the run's old connections")
     return int(keeper.exec_driver_sql("SELECT CONNECTION_ID()").scalar() or 0)
 
 
 def holder(connection: Connection, owner: str) -> int | None:
-    """The number of the connection that holds the run's lock; `None` after a restart of the server."""
+    """Return the number of the connection that holds the run's lock; `None` after a restart of the server."""
     number = connection.exec_driver_sql("SELECT IS_USED_LOCK(%s)", (owner,)).scalar()
     return None if number is None else int(number)
 
 
 def killed(admin: Connection) -> list[int]:
-    """Return the numbers of the connections that were killed and are still there.
+    """Return the numbers of killed connections that still exist.
 
-    Asked for in ASCII, with `?` for all else: a statement's text is shown cut off, maybe inside a character.
-    MySQL 9's `information_schema.PROCESSLIST` fails altogether while any statement holds a character of four
-    bytes (error 3854).
+    The list is queried in ASCII, with `?` for other characters, because it truncates statements, possibly
+    inside a character. MySQL 9's `information_schema.PROCESSLIST` fails altogether while any statement
+    contains a four-byte character (error 3854).
     """
     admin.exec_driver_sql("SET character_set_results = ascii")
     try:
@@ -88,19 +89,22 @@ def killed(admin: Connection) -> list[int]:
 
 
 def create_account(admin: Connection, name: str) -> Account:
-    """An account with all rights except EVENT in the database of the same name, and no rights elsewhere."""
+    """Create an account with all rights except EVENT in the database of the same name, and none elsewhere."""
     return _create(admin, name, _RIGHTS, name if names_are_literal(admin) else name.replace("_", r"\_"))
 
 
 def names_are_literal(admin: Connection) -> bool:
-    """Return whether GRANT takes a database's name as it is, not as a pattern: with `partial_revokes`."""
+    """Return whether GRANT takes a database's name literally, not as a pattern, because of
+    `partial_revokes`."""
     found = admin.exec_driver_sql("SHOW VARIABLES LIKE 'partial_revokes'").first()
     return found is not None and found[1] == "ON"
 
 
 def create_reader(admin: Connection, name: str, owner: str) -> Account:
-    """An account that may SELECT in the owner's pristine databases, and do nothing else; not where
-    `names_are_literal`."""
+    """Create an account that may only SELECT in the owner's pristine databases.
+
+    This does not work where `names_are_literal`.
+    """
     return _create(admin, name, "SELECT", f"{owner}_t".replace("_", r"\_") + "%%")
 
 
@@ -123,7 +127,8 @@ def drop_database(connection: Connection, name: str, seconds: float = DROP_SECON
     """Drop the database if it exists.
 
     Raises:
-        DBAPIError: it cannot be dropped, such as when a transaction has held one of its tables for `seconds`.
+        DBAPIError: it cannot be dropped, for example because a transaction held one of its tables for
+            `seconds`.
     """
     wait = max(1, round(seconds))
     connection.exec_driver_sql(f"SET SESSION lock_wait_timeout = {wait}, innodb_lock_wait_timeout = {wait}")
@@ -137,7 +142,7 @@ def drop_database(connection: Connection, name: str, seconds: float = DROP_SECON
 
 
 def prepared_transactions(connection: Connection, dialect: ServerDialect) -> list[str]:
-    """The names of the server's prepared XA transactions, as XA ROLLBACK takes them."""
+    """Return the names of the server's prepared XA transactions, as XA ROLLBACK takes them."""
     found = []
     for form, length, _, data in connection.exec_driver_sql(dialect.list_prepared):
         name = text_of(data)
@@ -149,14 +154,16 @@ def prepared_transactions(connection: Connection, dialect: ServerDialect) -> lis
 
 
 def roll_back_prepared(connection: Connection, dialect: ServerDialect, *, only_own: bool = False) -> None:
-    """Roll back prepared XA transactions: one outlives its connection, and holds its tables for ever.
+    """Roll back prepared XA transactions, which outlive their connections and lock their tables forever.
 
     Args:
-        only_own: those that this connection prepared. The server does not say whose the ones are that it
-            lists. But a session that has prepared one cannot begin another, and one that has begun another
-            cannot touch those of others. Left out, all of the server's: on one of our own, they are agents'.
+        only_own: roll back only those that this connection prepared. The server does not list who prepared
+        one,
+            so a BEGIN precedes each rollback: it fails in a session that has prepared a transaction, and in
+            any other it prevents the rollback of somebody else's. By default all of the server's are rolled
+            back; on a server that we started, they are all agents'.
     """
-    with contextlib.suppress(Exception):  # in an agent's session they may not even be text
+    with contextlib.suppress(Exception):  # in an agent's session, names may not even be text
         for name in prepared_transactions(connection, dialect):
             for sql in [*(["BEGIN"] if only_own else []), f"XA ROLLBACK {name}"]:
                 with contextlib.suppress(DBAPIError):
@@ -164,9 +171,9 @@ def roll_back_prepared(connection: Connection, dialect: ServerDialect, *, only_o
 
 
 def remove_owned(admin: Connection, owner: str, *, accounts: bool, seconds: float = CLOSE_SECONDS) -> None:
-    """Drop every database whose name says that `owner` made it, and such accounts where they can be seen.
+    """Drop every database that `owner` made, by its name, and its accounts as far as they are visible.
 
-    What still cannot be dropped after `seconds` is named in a warning and left for a later run.
+    Databases that cannot be dropped within `seconds` are named in a warning and left for a later run.
 
     Raises:
         DBAPIError: the connection is lost.
@@ -192,7 +199,7 @@ def remove_owned(admin: Connection, owner: str, *, accounts: bool, seconds: floa
 
 
 def sweep(admin: Connection, *, accounts: bool) -> None:
-    """Remove what killed runs have left."""
+    """Remove databases and accounts that killed runs have left."""
     names = _databases(admin) + (_accounts(admin) if accounts else [])
     for owner in sorted({found for name in names if (found := _owner(name))}):
         if admin.exec_driver_sql("SELECT IS_FREE_LOCK(%s)", (owner,)).scalar() == 1:
@@ -216,4 +223,4 @@ def _accounts(admin: Connection) -> list[str]:
     except DBAPIError as error:
         if error.connection_invalidated:
             raise
-        return _databases(admin)  # it may not look there; an agent's account has the name of its database
+        return _databases(admin)  # not allowed to read mysql.user; an account has the name of its database

@@ -1,4 +1,4 @@
-"""Databases with the tables of tasks, or of a source that tasks share: made once, and then only read."""
+"""Databases with the pristine tables of tasks, or of a source that tasks share: made once, then only read."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from trl_dbbench.tasks.model import TablesKey
 from trl_dbbench.utils.sql import quote
 
 MAX_DATABASES = 256
-"""Databases kept; beyond it unused ones are dropped. Making one again takes a few milliseconds."""
+"""Most databases kept; above it, unused ones are dropped. Making one again takes a few milliseconds."""
 
 MAX_SOURCE_BYTES = 4 * 1024**3
-"""Bytes of sources kept in the same way; loading a source again takes seconds or minutes."""
+"""Most bytes of sources kept; above it, unused ones are dropped. Loading one again takes seconds or
+minutes."""
 
 
 @dataclass
 class PristineDatabase:
-    """A database, perhaps still being made, and how many sandboxes use it."""
+    """Database that may still be in the making, with the number of sandboxes that use it."""
 
     made: Future[Loaded]
     users: int = 0
@@ -41,7 +42,7 @@ class PristineDatabase:
 
 
 class PristineDatabases:
-    """The databases `<owner>_t<n>` of a run, found by the tables in them. Thread-safe."""
+    """Pristine databases `<owner>_t<n>` of a run, found by the tables in them. Thread-safe."""
 
     def __init__(self, admin: Engine, loader: SourceLoader, owner: str, numbers: Iterator[int]) -> None:
         self._admin = admin
@@ -50,17 +51,17 @@ class PristineDatabases:
         self._numbers = numbers
         self._lock = threading.Lock()
         self._kept: dict[TablesKey, PristineDatabase] = {}
-        """The one that was taken last comes last."""
+        """Databases in the order in which they were last taken, latest last."""
         self._source_bytes = 0
-        """Bytes of the kept sources."""
+        """Size of the kept sources, in bytes."""
         self._refused: dict[TablesKey, str] = {}
-        """Sources that cannot be loaded, and why: trying takes long."""
+        """Sources that cannot be loaded, with the reason, because trying again takes long."""
 
     def take(self, task: Task) -> PristineDatabase:
-        """The database with the task's tables, which is kept at least until it is given back.
+        """Return the database with the task's tables, which is kept at least until it is given back.
 
         Raises:
-            DBAPIError: it cannot be made.
+            DBAPIError: the database cannot be made.
             TaskError: a table has no columns, or rows of the wrong length; or the source cannot be loaded.
         """
         key = task.tables_key
@@ -86,7 +87,7 @@ class PristineDatabases:
         return kept
 
     def has(self, key: TablesKey) -> bool:
-        """Return whether the database with these tables is there, or being made."""
+        """Return whether the database with these tables exists or is being made."""
         with self._lock:
             return key in self._kept
 
@@ -115,8 +116,8 @@ class PristineDatabases:
         with self._admin.connect() as admin:
             admin.exec_driver_sql(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
         try:
-            # a load takes minutes and needs an admin's connection at its end: none is held meanwhile, or as
-            # many loads as there are would wait for each other
+            # a load takes minutes and needs an admin connection at its end: none is held meanwhile, or
+            # concurrent loads could hold them all and wait for each other
             if task.source is not None:
                 return self._loader.load(task.source, name)
             with self._admin.connect() as admin:
@@ -124,20 +125,21 @@ class PristineDatabases:
                     fill(admin, table, name)
             return Loaded(name)
         except BaseException:
-            with contextlib.suppress(SQLAlchemyError), self._admin.connect() as admin:  # it may be lost
+            with contextlib.suppress(SQLAlchemyError), self._admin.connect() as admin:  # server may be lost
                 drop_database(admin, name)
             raise
 
 
 def fill(connection: Connection, table: Table, database: str) -> None:
-    """Make a table with its rows. Raises TaskError for columns and rows that do not fit each other."""
+    """Make a table with its rows; raise TaskError if its rows do not match its columns."""
     check_rows(table)
     connection.exec_driver_sql(f"CREATE TABLE `{database}`.{quote(table.name)} ({columns_of(table)})")
     fill_rows(connection, table, database)
 
 
 def fill_rows(connection: Connection, table: Table, database: str) -> None:
-    """Put its rows into an empty table. Raises TaskError for a row that is larger than the server takes."""
+    """Insert a table's rows into the empty table; raise TaskError for a row larger than the server
+    accepts."""
     if table.rows:
         names = ", ".join(quote(column.name) for column in table.columns)
         target = f"`{database}`.{quote(table.name)} ({names})".replace("%", "%%")

@@ -1,8 +1,8 @@
-"""Checks of the server's health: a statement is not to blame while its server stands still or fails.
+"""Health checks of the server, so that no statement is blamed for a standstill or failure of its server.
 
 A server, its network or this process can stand still for seconds (a stopped process, a paused container, a
-lost route) and then go on as if nothing had been. Neither a statement's own error nor the server's clock
-tells that from a statement that takes long.
+lost route) and then continue as if nothing had happened. Neither the statement's own error nor the server's
+clock distinguishes this from a slow statement.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from trl_dbbench.database.server.connections import MAX_INSERT_BYTES, error_code
 from trl_dbbench.errors import DatabaseError
 
 PULSE_SECONDS = 0.2
-"""Seconds between an answer and the next question."""
+"""Seconds between an answer and the next query."""
 
 STILL_SECONDS = 0.6
-"""From here on, a time without an answer counts as one in which the server stood still. A question takes less
-than a thousandth of a second on an idle server, and tens of them on a busy one."""
+"""Seconds without an answer after which the server counts as having stood still. A query takes less than a
+millisecond on an idle server, and tens of milliseconds on a busy one."""
 
 SILENT_SECONDS = 5.0
-"""A server that has been silent this long gets no new episodes while other servers answer. The
-answers come late as well where hundreds of threads of this process work."""
+"""Seconds of silence after which a server gets no new episodes while other servers answer. Answers are also
+late when hundreds of threads of this process are busy."""
 
 _REMEMBERED = 256
-"""Standstills; a statement that overlaps with more of them is long over."""
+"""Number of standstills remembered; no statement lasts long enough to overlap more of them."""
 
 
 class Pulse:
-    """Asks the server whether it is there, in a thread and on a connection of its own.
+    """Thread that checks on its own connection whether the server answers.
 
     Args:
-        engine: of an account that agents cannot touch, with time limits of a few seconds.
+        engine: connects as an account that agents cannot affect, with time limits of a few seconds.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -53,7 +53,7 @@ class Pulse:
         self._thread.start()
 
     def stood_still(self, since: float) -> float:
-        """Seconds after `since`, by `time.monotonic`, in which the server did not answer."""
+        """Return the seconds after `since` (by `time.monotonic`) in which the server stood still."""
         now = time.monotonic()
         with self._lock:
             silences = [*self._standstills, (self._answered, now)]
@@ -78,7 +78,7 @@ class Pulse:
                 connection.exec_driver_sql("DO 0")
                 answered = True
             except (SQLAlchemyError, DatabaseError) as error:  # the latter: too many open files
-                # a server that refuses is there
+                # a server that refuses the query does answer
                 answered = isinstance(error, DBAPIError) and error_code(error) not in NO_ANSWER
                 hang_up(connection)
                 connection = None
@@ -93,23 +93,23 @@ class Pulse:
 
 
 PROBE_SECONDS = 10
-"""Seconds the server may take to answer one of the probe's statements."""
+"""Seconds that the server may take to answer one of the probe's statements."""
 
 PROBE_BYTES = 8 * 1024 * 1024
-"""Bytes that are written: more than what statements that fail on a full disk give back to it."""
+"""Bytes that a probe writes: more than failing statements free on a full disk."""
 
 BEAT_SECONDS = 1.0
-"""Seconds between uses of the connection, so that a dropped one is noticed."""
+"""Seconds between uses of the probe's connection, so that its loss is noticed."""
 
 _ROWS = PROBE_BYTES // MAX_INSERT_BYTES
 _NUMBERS = " UNION ALL ".join(["SELECT 1"] * _ROWS)
 
 
 class Probe:
-    """Statements of our own, asked for by all sandboxes of a server together. Thread-safe.
+    """Probe that runs our own statements on a server, shared by all of its sandboxes. Thread-safe.
 
     Args:
-        engine: opens connections to a database of the probe's own.
+        engine: opens connections to a database that only the probe uses.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -119,19 +119,21 @@ class Probe:
         self._closed = False
         self._failed, self._why = -1.0, ""
         self._passed = -1.0
-        """End of the last probe that failed, and beginning of the last one that passed."""
+        """End of the last failed probe in `_failed`, start of the last passed one in `_passed`."""
         self._ended = threading.Event()
         threading.Thread(target=self._beat, name="dbbench-probe", daemon=True).start()
 
     def failing(self, since: float) -> str | None:
-        """Return what has failed since a moment (by `time.monotonic`), or fails now; `None` if all is
-        well."""
+        """Return the error of a probe that has failed since `since` (by `time.monotonic`) or fails now.
+
+        Return `None` if all is well.
+        """
         asked = time.monotonic()
         with self._asking:
             if self._failed >= since or self._closed:
                 return self._why
             began = time.monotonic()
-            if self._passed < asked and self._try(self._write):  # nobody else has asked meanwhile
+            if self._passed < asked and self._try(self._write):  # no other thread has probed meanwhile
                 self._passed = began
             return self._why if self._failed >= since else None
 
@@ -160,13 +162,13 @@ class Probe:
             hang_up(self._connection)
             self._connection = None
             with contextlib.suppress(SQLAlchemyError, DatabaseError):
-                # at once: a second failure is noticed by what it does to this connection
+                # reconnect at once: a second failure shows itself by breaking this connection
                 self._connection = self._engine.connect()
             return False
 
     def _write(self, connection: Connection) -> None:
         connection.exec_driver_sql("DROP TABLE IF EXISTS probe")
-        # with a key, which some servers require
+        # with a primary key, which some servers require
         connection.exec_driver_sql("CREATE TABLE probe (number INT AUTO_INCREMENT KEY, text LONGTEXT)")
         text = f"SELECT REPEAT('x', {MAX_INSERT_BYTES}) FROM ({_NUMBERS}) AS numbers"
         connection.exec_driver_sql(f"INSERT INTO probe (text) {text}")

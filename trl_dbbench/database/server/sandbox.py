@@ -1,23 +1,23 @@
 """A task's tables on a server: made once for all rollouts, and again for each rollout that changes them.
 
-An episode begins with the pristine tables: a statement that can only read them runs on any idle reader. The
-first statement that might do more gets the episode a slot with tables of its own, which it keeps; an episode
-whose task asks for a change gets the slot at once, while the model is still writing. Slots are reused, unless
-their agent ran anything but plain reads and writes (SET, BEGIN, LOCK TABLES, a user variable, ...): it may
-have changed its session or the password of its account, so such a slot is thrown away. A reused one still has
-its tables for a task that has the same (see `Slot`).
+An episode starts with the pristine tables: a statement that can only read them runs on any idle reader. With
+the first statement that might do more, the episode gets a slot with tables of its own, which it keeps; an
+episode whose task asks for a change gets the slot at once, while the model is still writing. Slots are
+reused, unless their agent ran anything but plain reads and writes (SET, BEGIN, LOCK TABLES, a user variable,
+...): it may have changed its session or its account's password, so such a slot is discarded. A reused slot
+keeps its tables for a task with the same ones (see `Slot`).
 
-Of a source that tasks share, the slot gets only the tables that its statements touch, when they do (see
-`sources.py`); what touches none of them reads the pristine ones on. As soon as a statement does anything but
-read or change rows, the slot gets all.
+From a source that tasks share, the slot gets only the tables that its statements touch, at the time they do
+(see `sources.py`); reads that touch none of these still use the pristine ones. The first statement that does
+anything but read or change rows gets the slot all tables.
 
-Whether a statement only reads is decided on its text, and in doubt it returns False. The server enforces it:
-the readers' account cannot change anything, and a statement that it is denied runs again in a slot, whose
-account has no rights elsewhere.
+A statement's text decides whether it only reads; in doubt, it does not. The server enforces this: the
+readers' account cannot change anything, and a statement denied to it runs again in a slot, whose account has
+no rights elsewhere.
 
-Statements run with autocommit, as in MySQL's own client; an agent that writes BEGIN has its transaction. The
-state is read on a session that no agent has used, so that nothing which one did to its own (a limit on rows,
-a temporary table in front of a real one) changes what is found. What it has not committed is read, too.
+Statements run with autocommit, as in MySQL's own client; an agent that writes BEGIN gets a transaction. The
+state is read on a session that no agent has used, so that nothing an agent did to its session (a limit on
+rows, a temporary table that hides a real one) affects it. The state includes uncommitted changes.
 """
 
 from __future__ import annotations
@@ -61,11 +61,13 @@ _OWN_CLOCK = re.compile(r"\bSET\b.*\b(?:timestamp|rand_seed[12])\b", re.IGNORECA
 _DIAGNOSTICS = re.compile(
     r"\b(?:ROW_COUNT|FOUND_ROWS|WARNINGS|ERRORS|DIAGNOSTICS|warning_count|error_count)\b", re.IGNORECASE
 )
-"""Words that read the previous statement's diagnostics, which a SET would clear."""
+"""Words that read the previous statement's diagnostics, which a SET before them would clear."""
 
 
 class Moments:
-    """The moments of an episode's statements in a slot: SQL that sets the clock and the random numbers.
+    """Clock and random seeds of an episode's statements in a slot, fixed so that they can be repeated.
+
+    A moment is the SQL that sets both.
 
     Args:
         ahead: seconds by which the server's clock is ahead of ours.
@@ -76,20 +78,20 @@ class Moments:
         self._ahead = ahead
         types = [column.type for table in task.tables for column in table.columns]
         self._hidden = any(dialect.varies(each) or "TIMESTAMP" in each.upper() for each in types)
-        """Whether any statement may read the clock, or draw, in what the agent or the task has made."""
+        """Whether any statement may use the clock or random numbers, through what the task or agent made."""
         self._agents = False
-        """The agent has set the clock itself."""
+        """Whether the agent itself has set the clock or the seeds."""
 
     def fix(self, session: Session, sql: str, kind: Kind, again: str | None) -> str | None:
-        """Fix the statement's moment, if it may matter.
+        """Fix the statement's moment if its result may depend on it; return the moment, or `None`.
 
         Args:
-            again: the moment of the same statement, executed before.
+            again: the moment of the earlier execution that is repeated.
         """
         self._agents = self._agents or (kind == "other" and _OWN_CLOCK.search(sql) is not None)
         varies = self._dialect.varies(sql)
         needed = (varies or self._hidden) and not self._agents and not _DIAGNOSTICS.search(sql)
-        self._hidden = self._hidden or needed  # or a later one would find the clock where it was set
+        self._hidden = self._hidden or needed  # otherwise later statements would see the clock stopped here
         self._hidden = self._hidden or (varies and kind not in ("reads", "plain"))
         if not needed:
             return None
@@ -101,24 +103,24 @@ class Moments:
         except DBAPIError as error:
             if not is_from_server(error.orig):
                 raise
-            return None  # as after SET PASSWORD on an expired account; the statement itself will say so
+            return None  # for example an expired password; the statement itself will report it
         return moment
 
 
 STATE_SECONDS = 20
-"""Seconds reading one table of the state may take."""
+"""Seconds that reading one table of the state may take."""
 
 UNMEASURED_SECONDS = 0.2
 UNMEASURED_ROWS = 10_000
-"""Seconds of statements, or rows of one statement, after which the server is asked for the size of an agent's
-tables. Before that, not much can have been written."""
+"""Seconds of statements, and rows changed by one statement, from which the size of an agent's tables is
+measured. Below both, not much can have been written."""
 
 SPILL_SECONDS = 1.0
-"""A reader that took so long for a statement is given up: MySQL keeps what temporary tables took on the disk
+"""Seconds of one statement above which its reader is closed: MySQL keeps the disk space of temporary tables
 until the connection ends."""
 
 MAX_TEMPORARY_BYTES = 512 * 1024 * 1024
-"""Size up to which a MariaDB server's temporary tables may grow, those of all episodes together."""
+"""Size, in bytes, to which all temporary tables of a MariaDB server together may grow."""
 
 _MAKES_TEMPORARY = re.compile(r"\b(?:TEMPORARY|PREPARE|IMMEDIATE)\b", re.IGNORECASE)
 _FULL = failure(TABLE_FULL, "The table is full", limit="size")
@@ -129,13 +131,13 @@ _OF_COLUMNS = re.compile(
 )
 _DENIED = failure(1227, "Access denied; you need a privilege that you do not have")
 _DENIED_TO_READERS = frozenset({1044, 1142, 1143, 1227, 1370})
-"""Errors that only the readers' account may get: one with a database of its own is allowed these things
-there."""
+"""Error numbers after which a read is run again in a slot, whose account may have the denied right in its own
+database."""
 _UNKNOWN_DATABASE = 1049
 
 
 class ServerSandbox(Sandbox):
-    """A task's tables: the pristine ones, until the rollout has its own in a slot."""
+    """Sandbox with the pristine tables, until the rollout gets its own tables in a slot."""
 
     def __init__(self, tenancy: Tenancy, task: Task) -> None:
         self._tenancy = tenancy
@@ -143,15 +145,15 @@ class ServerSandbox(Sandbox):
         self._pristine: PristineDatabase | None = None
         self._slot: Slot | None = None
         self._copied: set[str] = set()
-        """The source's tables and views that the slot has."""
+        """Names of the source's tables and views that were copied into the slot."""
         self._unmeasured_seconds = 0.0
         self._moments = Moments(tenancy.dialect, task, tenancy.ahead)
         self._has_temporary = False
         self._own_names = {each.name.lower(): each.name for each in task.tables if tenancy.lowers_names}
-        """The task's names of its tables by the server's, if these are others."""
+        """Lower-case name -> the task's name of a table, if the server lowers names."""
         self.brought_down = False
         if task.source is not None or (tenancy.readers is not None and task.is_question):
-            self.reached = False  # the tables may have been there
+            self.reached = False  # the tables may have existed already
             with tenancy.making(task):
                 self._pristine = tenancy.pristine.take(task)
         else:
@@ -175,7 +177,7 @@ class ServerSandbox(Sandbox):
             return refused
         self.reached = True
         result = self._execute(sql, limits, again)
-        # the error may be about something that the server lost, or that another run removed while it was down
+        # the error may concern something that the server lost or another run removed while it was down
         if result.error and not result.limit and not self._tenancy.held():
             raise EnvironmentFault(f"The server was restarted: {result.error}")
         return result
@@ -187,10 +189,10 @@ class ServerSandbox(Sandbox):
         slot = self._own()
         shared = self._shared
         state = self._observed(shared.database, "READ COMMITTED", self._copied) if shared is not None else {}
-        if slot.stateless:  # what is not committed there is of a killed statement, and still being undone
+        if slot.stateless:  # uncommitted changes there are a killed statement's, which is still being undone
             self._check_usable(slot)
             return {**state, **self._observed(slot.name, "READ COMMITTED")}
-        with self._session(slot) as session:  # kept so long: without it, what is not committed would be gone
+        with self._session(slot) as session:  # kept open: otherwise uncommitted changes would be gone
             self._unlock(session)
             return {**state, **self._observed(slot.name, "READ UNCOMMITTED")}
 
@@ -235,7 +237,7 @@ class ServerSandbox(Sandbox):
         with self._session(slot) as session:
             slot.plain = slot.plain and kind in ("reads", "plain")
             slot.stateless = slot.stateless and kind != "other"
-            # a SELECT changes something where the agent has made a function that does so
+            # after other statements a SELECT may change something, such as by a function that the agent made
             self.changed = not (reads and slot.stateless)
             self._tenancy.users[session.number] = self
             moment = self._moments.fix(session, sql, kind, again)
@@ -245,7 +247,7 @@ class ServerSandbox(Sandbox):
             if not reads:
                 slot.has_changed(result)
             if session.broken:
-                slot.plain = False  # the statement may still run, and hold the tables
+                slot.plain = False  # the statement may still run and lock the tables
             if self.changed and result.undone and not slot.stateless:
                 slot.interrupted = True
             elif self.changed and not session.broken:
@@ -263,12 +265,12 @@ class ServerSandbox(Sandbox):
         return result
 
     def _temporary_bytes(self, sql: str, reads: bool) -> int:
-        """Size of all temporary tables, where the episode may have made some and this statement may do so."""
+        """Return the size of all temporary tables; 0 if this episode cannot have made or changed any."""
         self._has_temporary = self._has_temporary or _MAKES_TEMPORARY.search(sql) is not None
         return self._tenancy.temporary_bytes() if self._has_temporary and not reads else 0
 
     def _has_outgrown(self, slot: Slot, session: Session, result: QueryResult) -> bool:
-        """Return whether the tables exceed their size, which the server is asked only now and then."""
+        """Return whether the tables exceed `MAX_TABLE_BYTES`, which is measured only now and then."""
         self._unmeasured_seconds += result.seconds
         if self._unmeasured_seconds < UNMEASURED_SECONDS and (result.affected or 0) < UNMEASURED_ROWS:
             return False
@@ -280,16 +282,16 @@ class ServerSandbox(Sandbox):
 
     @property
     def _shared(self) -> Loaded | None:
-        """The source, while the slot does not have all of its tables."""
+        """Return the source while the slot lacks some of its tables, else `None`."""
         loaded = self._pristine.loaded if self._pristine is not None else None
         return loaded if loaded is not None and not loaded.names <= self._copied else None
 
     def _touches_no_copy(self, sql: str) -> bool:
-        """Return whether a statement that reads finds the same in the pristine tables as in the slot."""
+        """Return whether a read gives the same on the pristine tables as in the slot."""
         return (shared := self._shared) is not None and not shared.named_in(sql) & self._copied
 
     def _copy_for(self, sql: str, kind: Kind, reads: bool) -> None:
-        """Copy what a statement needs in the slot: that which it names, or else all."""
+        """Copy the tables that a statement needs into the slot: those that it touches, or else all."""
         if (shared := self._shared) is None:
             return
         needed = shared.names
@@ -303,25 +305,25 @@ class ServerSandbox(Sandbox):
                 self._tenancy.loader.copy(shared, missing, slot.name)
             self._copied |= missing
 
-    # --- what every statement needs -------------------------------------------------------------------------
+    # --- the slot and its session ---------------------------------------------------------------------------
 
     def _own(self) -> Slot:
         if self._slot is None:
             task = self._task
-            # `loader` copies the tables of a source
+            # a source's tables are copied later, by `loader`
             wanted = (task.tables_key, task.tables) if task.source is None else (b"", ())
             with self._tenancy.making(task):
                 self._slot = self._tenancy.slots.take(*wanted)
         return self._slot
 
     def _unlock(self, session: Session) -> None:
-        """Give up the locks on tables that an agent holds, which would keep everybody out."""
+        """Release an agent's table locks, which would block the session that reads the state."""
         for sql in ("UNLOCK TABLES", "COMMIT AND NO CHAIN NO RELEASE", "UNLOCK TABLES"):
             try:
                 session.connection.exec_driver_sql(sql)
                 if sql == "UNLOCK TABLES":
                     return
-            except DBAPIError as error:  # MySQL: after CREATE TABLE ... START TRANSACTION only the end of it
+            except DBAPIError as error:  # MySQL allows only COMMIT after CREATE TABLE ... START TRANSACTION
                 if self._tenancy.server_failed(error):
                     raise
 
@@ -354,7 +356,7 @@ class ServerSandbox(Sandbox):
                 f"SHOW FULL TABLES FROM `{name}`", execution_options={"stream_results": True}
             ).fetchall()
             for table, kind in tables:
-                if isinstance(table, bytes):  # no text, so no task's
+                if isinstance(table, bytes):  # not valid text, so not a table of the task
                     state[repr(table)] = TableState((), [])
                 elif kind == "BASE TABLE" and table not in but and not session.broken:
                     held = self._read(session, f"`{name}`.{quote(table)}")
@@ -367,14 +369,14 @@ class ServerSandbox(Sandbox):
         return state
 
     def _read(self, session: Session, source: str) -> TableState | None:
-        """Return a table; `None` if it cannot be read, as the agent has made it."""
+        """Return a table's state; `None` if the agent has made it unreadable."""
         start = time.monotonic()
         try:
             return session.table(self._tenancy.dialect.select_all(source, STATE_SECONDS))
         except DBAPIError as error:
             if error_code(error) == TOO_LARGE:
                 session.broken = BROKE_AT_A_LARGE_ROW
-            # a computed column fails, or takes long, as the agent wrote it
+            # otherwise a computed column that the agent wrote fails or is slow
             elif self._tenancy.server_failed(error) and self._tenancy.failing(start):
                 raise
             elif not is_from_server(error.orig):
@@ -386,5 +388,5 @@ class ServerSandbox(Sandbox):
 
 
 def _only_rows(sql: str, kind: Kind) -> bool:
-    """Return whether a statement reads or changes rows of tables, and nothing else of them."""
+    """Return whether a statement does nothing but read or change rows of tables."""
     return kind in ("reads", "plain") and bool(_OF_ROWS.match(sql)) and "_schema" not in sql.lower()

@@ -1,4 +1,4 @@
-"""One connection to a MySQL-family server on which agents' statements run, each within the limits."""
+"""A connection to a MySQL-family server that runs agents' statements within their limits."""
 
 from __future__ import annotations
 
@@ -54,77 +54,77 @@ from trl_dbbench.errors import DatabaseError, EnvironmentFault
 logger = logging.getLogger("trl_dbbench.database")
 
 GRACE_SECONDS = 10
-"""Seconds after its time limit a statement may hold its connection before that counts as a fault of the
-server."""
+"""Seconds beyond its time limit that a statement may take before the connection counts as lost, which is a
+fault of the server."""
 
 CATCH_UP = 3
-"""Multiple of a statement's time limit for which a server may be slow after a standstill, while it works off
-what has gathered. A statement that is slow then is run again, at most `base.MAX_STANDSTILLS` times."""
+"""Multiple of a statement's time limit for which a server may be slow after a standstill, while it works
+through its backlog. A statement that is slow then is run again, at most `base.MAX_STANDSTILLS` times."""
 
 TOO_MUCH_MEMORY = "The connection's memory limit was exceeded"
-"""Message for the agent; the server's own gives numbers of bytes, which differ each time."""
+"""Message for the agent; the server's own contains numbers of bytes, which differ each time."""
 
 BROKE_AT_A_LARGE_ROW = "it hung up on a row that is too large"
 UNREADABLE = "its answer cannot be read"
 
 
 class Host:
-    """A server as its sessions and slots know it. `Tenancy` sets the attributes."""
+    """Server as seen by its sessions and slots. `Tenancy` sets the attributes."""
 
     url: URL
     dialect: ServerDialect
     own_server: bool
-    """True if this run started it, so that nobody else uses it."""
+    """Whether this run started the server, so that nothing else uses it."""
     has_accounts: bool
-    """True if agents have accounts of their own."""
+    """Whether agents have their own accounts."""
     limits: Limits
     statements: int
     """Number of statements that may run at once."""
     owner: str
     keeper_number: int
-    """The run's lock, and the number of the connection that must hold it."""
+    """Connection that must hold the run's lock, which is named `owner`."""
     admin: Engine
     killer: Engine
-    """For statements of our own, and to kill those of others."""
+    """Engines for our own statements (`admin`) and for killing agents' statements (`killer`)."""
     watchdog: Watchdog
     pulse: Pulse
 
     def session(self, account: Account | None) -> Session:
-        """A session for agents' statements, or for ours where they ran; waited for if the server has none."""
+        """Open a session, as an agent's account or as ours; wait if the server has no connection left."""
         try:
             return Session(self, account)
         except DBAPIError as error:
             raise as_fault(error, down=True) from None
 
     def url_of(self, account: Account | None) -> URL:
-        """The server's URL with this account; `None` stands for its own."""
+        """Return the server's URL with this account; with `None`, the URL's own account."""
         if account is None:
             return self.url
         return self.url.set(username=account.name, password=account.password)
 
     def holds_lock(self, connection: Connection) -> bool:
-        """Return whether the server holds the run's lock, asked on this connection."""
+        """Return whether the run's lock is still held, as queried on this connection."""
         return ownership.holder(connection, self.owner) == self.keeper_number
 
 
 class Session:
-    """An engine with one connection.
+    """Engine with a single connection.
 
     Args:
-        account: runs the statements; `None` stands for the account of the server's URL.
+        account: account that runs the statements; `None` for the account of the server's URL.
 
     Raises:
         DBAPIError: the connection cannot be opened.
-        EnvironmentFault: the server was restarted, and what the run had there is gone.
+        EnvironmentFault: the server was restarted, and everything that the run had there is gone.
     """
 
     def __init__(self, host: Host, account: Account | None) -> None:
         self.broken: str | None = None
-        """The reason that it must not be used any more."""
+        """Reason for which the session must not be used any more, or `None`."""
         self.database = ""
-        """A name that differs in every run; the agent reads and writes `SHOWN_DATABASE` instead."""
+        """Real database name, which differs in every run; the agent sees `SHOWN_DATABASE` instead."""
         self.reader: object = None
-        """Whose statement ran here last, where several share it (`Readers`)."""
+        """User of a shared session (`Readers`) whose statement ran last."""
         self._host = host
         self._limits = host.limits
         self._names = Names(host.owner)
@@ -141,15 +141,16 @@ class Session:
             raise
 
     def use(self, database: str) -> None:
-        """Make it the session's own database, in which unqualified names are looked up."""
+        """Make `database` the session's database, in which unqualified names are looked up."""
         self.connection.exec_driver_sql(f"USE `{database}`")
         self.database = database
 
     def renew(self, database: str = "", account: Account | None = None) -> None:
-        """End all that statements have left in the session, for the next episode.
+        """End everything that statements have left in the session, for the next episode.
 
         Args:
-            database: as for `use`. account: whose session it becomes; its own account's if left out.
+            database: as for `use`.
+            account: account to which the session is switched; by default it keeps its own.
 
         Raises:
             EnvironmentFault: the connection is lost, or the server was restarted.
@@ -163,12 +164,13 @@ class Session:
             else:
                 self._driver.reset()
                 self._driver.set_up()
-                if database:  # MariaDB stays in it, but forgets its character set
+                if database:  # after a reset, MariaDB keeps the database but forgets its character set
                     self.use(database)
-            self._check()  # FOUND_ROWS() outlives a reset; this makes it what it is in a new session
+            self._check()  # FOUND_ROWS() survives a reset; this query sets it to a new session's value
 
     def clear(self) -> None:
-        """End what statements have left in the session, so that nobody waits for it; `renew` must follow."""
+        """End what statements have left in the session, so that none of it blocks others; `renew` must
+        follow."""
         with self._or_broken():
             self._driver.reset()
 
@@ -181,12 +183,12 @@ class Session:
             raise EnvironmentFault(f"The session cannot be used again: {error}") from None
 
     def execute(self, sql: str, limits: Limits | None = None) -> QueryResult:
-        """Run one statement, whatever its text is.
+        """Run one statement with any text.
 
         A statement that hits a limit may leave the session `broken`.
 
         Args:
-            limits: on rows and text, in place of the session's own.
+            limits: limits on rows and text, in place of the session's.
 
         Raises:
             EnvironmentFault: the database failed; the session cannot be used again.
@@ -204,20 +206,20 @@ class Session:
         except EnvironmentFault:
             raise
         except Exception as error:
-            # a mistake of ours or of PyMySQL's; the rest of the answer is still unread
+            # a bug of ours or of PyMySQL's; the rest of the answer is still unread
             logger.warning("the answer to %.200r cannot be read", sql, exc_info=True)
             self.broken = UNREADABLE
             text = f"Unknown error: {type(error).__name__}"
             result = failure(1105, text, limit="server", seconds=time.monotonic() - start)
         if watch.fired and not watch.heard:
-            # the server may hear it later, and stop another statement
+            # the server may execute the kill later, and stop another statement
             raise self._stood_still()
         if watch.hung_up:
             self.broken = "its statement could not be stopped in time"
         elif watch.fired and not self.broken:
             self._absorb_kill(start)
-        # SLEEP() and the like do not fail when they are stopped, but return a value; what returns no rows has
-        # been done
+        # SLEEP() and similar functions return a value when they are killed, instead of failing; a statement
+        # without a result set has completed
         stopped = result.rows is not None and (watch.fired or result.seconds >= self._limits.seconds)
         if not stopped and result.limit != "time":
             return result
@@ -226,14 +228,14 @@ class Session:
         return timed_out(self._limits, time.monotonic() - start)
 
     def table(self, sql: str) -> TableState:
-        """Return what a query of our own gives."""
+        """Return the result of our own query as a table's state."""
         result = self.connection.exec_driver_sql(sql, execution_options={"stream_results": True})
         state = table_state(tuple(result.keys()), result)
         result.close()
         return state
 
     def roll_back_prepared(self) -> bool:
-        """Roll back an XA transaction that was prepared here. Returns whether the connection still works."""
+        """Roll back an XA transaction that was prepared here; return whether the connection still works."""
         if self.broken is None:
             ownership.roll_back_prepared(self.connection, self._host.dialect, only_own=True)
         return self.broken is None and not self.connection.invalidated
@@ -243,11 +245,12 @@ class Session:
         self._engine.dispose()
 
     def _time_left(self, start: float) -> float:
-        """Seconds for which a statement may still run: the server's standstills are not counted."""
+        """Return the seconds for which a statement may still run, not counting the server's standstills."""
         return start + self._limits.seconds + self._host.pulse.stood_still(start) - time.monotonic()
 
     def _stood_still(self) -> EnvironmentFault:
-        """A statement was stopped that may not be slow itself. The session must not be used again."""
+        """Return the fault for a stopped statement that may not itself be slow; mark the session as
+        broken."""
         self.broken = "The server stood still during a statement"
         stopped = timed_out(self._limits)
         return EnvironmentFault(
@@ -255,7 +258,7 @@ class Session:
         )
 
     def _fail(self, error: DBAPIError, start: float) -> EnvironmentFault:
-        """The fault that this error means. The session must not be used again."""
+        """Return an error as an EnvironmentFault; mark the session as broken."""
         self.broken = error_text(error)
         fault = as_fault(error)
         fault.still = self._host.pulse.stood_still(start) > 0
@@ -274,7 +277,7 @@ class Session:
             if limit:
                 self._drop_rest(result, start)
         finally:
-            # an error in a further result concerns nobody; a lost connection is found out later
+            # errors in further results do not matter; a lost connection is noticed later
             with contextlib.suppress(Exception):
                 result.close()
                 self._driver.drop_rest()
@@ -294,7 +297,7 @@ class Session:
         except DBAPIError as error:
             if named == sql or error_code(error) != SYNTAX_ERROR:
                 raise
-            # for the error to quote what the agent wrote
+            # send the agent's own text, so that the error quotes it
             return self.connection.exec_driver_sql(sql, execution_options=options)
 
     @property
@@ -304,7 +307,7 @@ class Session:
         return driver
 
     def _drop_rest(self, result: Any, start: float) -> None:
-        """Stop a statement whose remaining rows nobody wants; those on their way are read and dropped."""
+        """Stop a statement whose remaining rows are not needed; rows already sent are read and discarded."""
         self._kill()
         with contextlib.suppress(Exception):
             self._driver.drop_rest()
@@ -316,7 +319,7 @@ class Session:
             self.broken = BROKE_AT_A_LARGE_ROW
 
     def _kill(self, what: str = "QUERY") -> bool:
-        """Stop the running statement, or the connection. Returns whether the server has accepted it."""
+        """Kill the running statement, or the connection; return whether the server accepted the kill."""
         for engine in self._killers():
             try:
                 with engine.connect() as connection:
@@ -344,7 +347,8 @@ class Session:
         return True
 
     def _absorb_kill(self, start: float) -> None:
-        """Let a kill that came after its statement's end hit this one instead of the agent's next."""
+        """Run our own statements until a kill that came too late hits one of them, not the agent's next
+        one."""
         for _ in range(3):
             try:
                 self.connection.exec_driver_sql("DO 0")
@@ -354,7 +358,7 @@ class Session:
                     raise self._fail(error, start) from None
 
     def _refused(self, error: DBAPIError, start: float) -> QueryResult:
-        """The result of a statement that failed; a doubtful one if the server may be to blame."""
+        """Return the result of a statement that failed, marked as doubtful if the server may be to blame."""
         code, text, seconds = error_code(error), error_text(error), time.monotonic() - start
         if not is_from_server(error.orig):
             if code != TOO_LARGE:
@@ -374,24 +378,24 @@ T = TypeVar("T")
 
 
 class Readers:
-    """A pool of sessions, opened by `connect`, for statements that only read. Thread-safe."""
+    """Pool of sessions, opened by `connect`, for statements that only read. Thread-safe."""
 
     def __init__(self, connect: Callable[[], Session], connections: int) -> None:
         self._connect = connect
         self._places = threading.BoundedSemaphore(connections)
         self._idle: list[Session] = []
-        """The one that has been idle longest comes first."""
+        """Idle sessions, longest idle first."""
         self._lock = threading.Lock()
         self._closed = False
 
     def read(
         self, action: Callable[[Session], T], *, database: str | None = None, reader: object = None
     ) -> T:
-        """Return what `action` reads.
+        """Return the result of `action`, called with a session of the pool.
 
         Args:
-            database: the one in which unqualified names are looked up.
-            reader: whose statement it is; it finds nothing in the session that others have left there.
+            database: the database in which unqualified names are looked up.
+            reader: the user that the statement belongs to; a session that another one used is reset first.
         """
         with self._places:
             try:
@@ -421,7 +425,7 @@ class Readers:
             elif database is not None and session.database != database:
                 session.use(database)
             yield session
-        except BaseException as error:  # in the middle of an answer, perhaps
+        except BaseException as error:  # possibly in the middle of an answer
             if session is not None:
                 session.broken = session.broken or repr(error)
             if isinstance(error, SQLAlchemyError):
@@ -439,7 +443,7 @@ class Readers:
         session.disconnect()
 
     def _choose(self, database: str | None, reader: object) -> Session | None:
-        """An idle session: the reader's own, or else one in the database, or else any."""
+        """Return an idle session: preferably the reader's last one, else one in the database, else any."""
         with self._lock:
             if not self._idle:
                 return None

@@ -1,15 +1,16 @@
-"""Slots: each is an account, a database of the same name, and a connection as long as there is room for one.
+"""Slots: each is an account, a database of the same name and, as long as there is room, a connection.
 
-A server lends fewer connections than a run may have episodes, so an episode is sure of its connection only
-while a statement runs. When they run out, the slot that has been idle longest loses its own to another
-(`Session.renew`). An agent's session (transaction, variables, temporary tables) ends with that; if the agent
-has used it, the slot's tables are lost as well and must be made again. Slots whose agents have not used their
-sessions share fewer connections than a server lends: each takes memory on both sides, and a descriptor here.
+A server may allow fewer connections than a run has episodes, so an episode is sure of its connection only
+while a statement runs. When connections run out, the slot that has been idle longest loses its connection to
+another (`Session.renew`). This ends its agent's session (transaction, variables, temporary tables); if the
+agent has used these, the slot's tables are lost as well and must be made again. Slots whose agents have not
+used their sessions share fewer connections than the server allows, as each takes memory on both sides and a
+file descriptor here.
 
-A slot that is given back keeps its tables for the next episode that has the same (see `Slot`). Others take
-the slot that was given back last, and make their tables there. Only for tables that were dropped so and are
-asked for again, there are more slots than episodes at once: up to `MAX_SLOTS`, after which such tables take
-the place of those that have been idle longest.
+A slot that is given back keeps its tables for the next episode with the same tables (see `Slot`). Other
+episodes take the slot that was given back last and replace its tables. If tables replaced in this way are
+needed again, they get a slot of their own, so that there are more slots than concurrent episodes, up to
+`MAX_SLOTS`; after that, they replace the tables that have been idle longest.
 """
 
 from __future__ import annotations
@@ -38,25 +39,26 @@ from trl_dbbench.utils.sql import quote
 
 MAX_ROWS = 1_000
 MAX_SECONDS = 0.2
-"""Rows and seconds up to which tables are kept: rows that they have and that an episode changed, and time
-it took."""
+"""Most rows that kept tables may have, most rows that an episode may have changed in them, and most seconds
+that its changes may have taken."""
 
 LOCK_SECONDS = 5
-"""Seconds a table is waited for that somebody else holds."""
+"""Seconds to wait for a table that another transaction holds."""
 
 _PLAIN_WORDS = {
     *("NOT", "NULL", "DEFAULT", "PRIMARY", "UNIQUE", "KEY"),
     *("UNSIGNED", "SIGNED", "ZEROFILL", "PRECISION", "VARYING"),
 }
-"""Words of a column's type, beside its name, with which the column is fully described by its rows."""
+"""Words that may follow the name of a column's type if rows alone are to describe the column's content."""
 
 _IN_QUOTES_OR_PARENTHESES = re.compile(r"'[^']*'|\([^()']*(?:'[^']*'[^()']*)*\)")
 
 
 def is_of_rows(tables: tuple[Table, ...]) -> bool:
-    """Return whether all that an episode can change in the tables is seen in their rows, and these are few.
+    """Return whether the tables have few rows, and an episode can change nothing but these rows.
 
-    Not so where the server counts on (AUTO_INCREMENT) or keeps old rows (MariaDB's WITH SYSTEM VERSIONING).
+    It can change more if the server keeps a counter (AUTO_INCREMENT) or old rows (MariaDB's WITH SYSTEM
+    VERSIONING).
     """
     types = {column.type.upper() for table in tables for column in table.columns}
     few = sum(len(table.rows) for table in tables) <= MAX_ROWS
@@ -69,10 +71,11 @@ def _is_plain(type: str) -> bool:
 
 
 class Slot:
-    """An account, a database, perhaps a connection, and what is known of the agent that has them.
+    """Account, database and perhaps connection, with what is known about the agent that uses them.
 
-    `plain`: all its statements leave nothing behind but rows in the tables. `stateless`: none of them left
-    anything in the session. `full`: its tables have grown as large as they may.
+    - `plain`: the agent's statements left nothing behind but rows in the tables;
+    - `stateless`: they left nothing in the session;
+    - `full`: the tables have reached their size limit.
     """
 
     def __init__(self, name: str, account: Account | None) -> None:
@@ -84,36 +87,37 @@ class Slot:
         self.full = False
         self.busy = False
         self.used = 0.0
-        """When its session ran a statement last, by `time.monotonic`."""
+        """Time of the session's last statement, by `time.monotonic`."""
         self.tables: tuple[Table, ...] | None = None
-        """`None` if the database may not exist, or may hold anything."""
+        """Tables in the database; `None` if it may not exist or may hold anything."""
         self.key: TablesKey | None = None
-        """The key of the tables, if they can be kept."""
+        """Key of the tables if they can be kept, else `None`."""
         self.kept = False
-        """An earlier episode has had the tables as they are."""
+        """Whether an earlier episode has used these tables, which were not rebuilt since."""
         self.changed: set[str] = set()
-        """Names of the tables whose rows may be others than the task's."""
+        """Names of the tables whose rows may differ from the task's."""
         self.failed = False
-        """The server failed during a statement: nobody knows what the statement did."""
+        """Whether the server failed during a statement, so that the statement's effect is unknown."""
         self.interrupted = False
-        """A statement was stopped at a limit, perhaps in a transaction: nobody knows what it left."""
+        """Whether a statement was stopped at a limit, perhaps in a transaction, so that its effect is
+        unknown."""
         self._cut_off = False
         self._rows_changed = 0
         self._seconds = 0.0
 
     @property
     def lost(self) -> Loss | None:
-        """Whose doing it is that the agent's changes are gone, or cannot be told from others."""
+        """Return who caused the agent's changes to be gone or unknown; `None` if they are intact."""
         if self.failed:
             return "environment"
-        session = self.session  # which may become another slot's at any time
+        session = self.session  # another thread may move it to another slot at any time
         broken = session is not None and session.broken is not None
         # a connection that became another slot's does not end the agent's episode
         return "agent" if self._cut_off or self.interrupted or (broken and not self.stateless) else None
 
     @property
     def can_keep(self) -> bool:
-        """Return whether the next episode with these tables may have them."""
+        """Return whether the tables may be kept for the next episode with the same tables."""
         return self.key is not None and self._rows_changed <= MAX_ROWS and self._seconds <= MAX_SECONDS
 
     def hang_up(self) -> None:
@@ -123,20 +127,20 @@ class Slot:
             self.session = None
 
     def changes(self, sql: str) -> None:
-        """Note that a statement which may change rows is about to run."""
+        """Note that a statement that may change rows is about to run."""
         text = sql.lower()
         names = {table.name for table in self.tables or ()}
-        # in doubt, a table is named
+        # in doubt, a table counts as named
         named = {name for name in names if name.lower() in text or "`" in name or not name.isascii()}
         self.changed |= named or names
 
     def has_changed(self, result: QueryResult) -> None:
-        """Note what came of it."""
+        """Note the result of a statement that may have changed rows."""
         self._rows_changed += max(result.affected or 0, 0)
         self._seconds += result.seconds
 
     def make(self, maker: Connection, key: TablesKey, tables: tuple[Table, ...]) -> None:
-        """Make the tables, and before the first ones the database."""
+        """Make the tables, in place of earlier ones or in a new database."""
         if self.tables is None:
             maker.exec_driver_sql(f"CREATE DATABASE `{self.name}` CHARACTER SET utf8mb4")
         else:
@@ -148,7 +152,7 @@ class Slot:
         self.key = key if is_of_rows(tables) else None
 
     def restore(self, maker: Connection) -> None:
-        """Give the tables that an earlier episode has changed their rows again."""
+        """Restore the rows of tables that an earlier episode has changed."""
         for table in self.tables or ():
             if table.name not in self.changed:
                 continue
@@ -158,10 +162,10 @@ class Slot:
         self.kept = True
 
     def make_anew(self, maker: Connection) -> None:
-        """Make new tables with the same rows of those that an earlier episode had."""
+        """Rebuild tables that an earlier episode has used, with their current rows."""
         maker.exec_driver_sql(f"SET SESSION lock_wait_timeout = {LOCK_SECONDS}")
         for table in self.tables or ():
-            if table.name in self.changed:  # by this episode
+            if table.name in self.changed:  # this episode has changed it, so its rows must be kept
                 maker.exec_driver_sql(f"ALTER TABLE `{self.name}`.{quote(table.name)} FORCE")
             else:
                 maker.exec_driver_sql(f"DROP TABLE `{self.name}`.{quote(table.name)}")
@@ -169,7 +173,7 @@ class Slot:
         self.kept = False
 
     def empty(self, maker: Connection) -> None:
-        """Drop the tables, after an episode that cannot have made any others."""
+        """Drop the tables, after an episode that cannot have made other ones."""
         if self.tables:
             names = ", ".join(f"`{self.name}`.{quote(table.name)}" for table in self.tables)
             self.tables = None
@@ -185,24 +189,24 @@ class Slot:
 REMOVING_THREADS = 4
 
 MAX_SLOTS = 256
-"""Slots kept for their tables. Each takes about 100 kB on the server's disk."""
+"""Most slots kept for their tables. Each takes about 100 kB on the server's disk."""
 
 MAX_DROPPED = 4096
-"""Keys of dropped tables that are remembered, the latest ones."""
+"""Most keys of dropped tables that are remembered; the latest are kept."""
 
 CONNECTIONS_PER_STATEMENT = 4
-"""Connections that episodes share without need for a certain one, for each statement that may run at once."""
+"""Connections, per statement that may run at once, shared by episodes that do not need a particular one."""
 
 
 class Slots:
-    """The slots of a run on one server. Thread-safe.
+    """Slots of a run on one server. Thread-safe.
 
-    A server that fails, or cannot make what it should, raises DBAPIError or EnvironmentFault.
+    If the server fails, or cannot make a slot or its tables, methods raise DBAPIError or EnvironmentFault.
 
     Args:
-        makers: make the tables in the slots.
-        names: of slots to be made.
-        connections: how many slots may have a connection at a time.
+        makers: engine for making the tables in the slots.
+        names: names for new slots.
+        connections: number of slots that may have a connection at the same time.
     """
 
     def __init__(self, host: Host, makers: Engine, names: Iterator[str], connections: int) -> None:
@@ -214,17 +218,17 @@ class Slots:
         self._connected = 0
         self._all: set[Slot] = set()
         self._idle: list[Slot] = []
-        """The one that has been idle longest comes first. None of them has a session."""
+        """Idle slots, longest idle first. None of them has a session."""
         self._dropped: dict[TablesKey, None] = {}
-        """Keys of tables that other tasks' tables replaced, in that order."""
+        """Keys of tables that another task's tables replaced, oldest first."""
         self._sessions: list[Session] = []
-        """Idle sessions, each of the account that used it last, no two of the same."""
+        """Idle sessions, each still logged in to the account that used it last; no two share an account."""
         self._free = threading.Condition()
         self._removing = ThreadPoolExecutor(REMOVING_THREADS, thread_name_prefix="dbbench-removing")
         self._closed = False
 
     def take(self, key: TablesKey, tables: tuple[Table, ...]) -> Slot:
-        """A slot with these tables, which `key` stands for."""
+        """Return a slot with these tables, which `key` identifies."""
         if (slot := self._take_idle(key)) is not None:
             try:
                 return self._with_tables(slot, key, tables)
@@ -238,7 +242,7 @@ class Slots:
             raise
 
     def show(self, slot: Slot) -> None:
-        """Prepare the slot's tables for a statement that may show more of them than rows and columns."""
+        """Rebuild reused tables before a statement that may show more of them than rows and columns."""
         slot.key = None
         if slot.kept:
             with self._makers.connect() as maker:
@@ -246,7 +250,7 @@ class Slots:
 
     @contextmanager
     def using(self, slot: Slot) -> Iterator[Session]:
-        """The slot's session, for one statement."""
+        """Lend the slot's session for one statement."""
         with self._free:
             slot.busy = True
         try:
@@ -262,7 +266,7 @@ class Slots:
                 self._free.notify()
 
     def give_back(self, slot: Slot) -> None:
-        """Lend the slot to the next episode, unless this one may have left something in it."""
+        """Keep the slot for the next episode, unless this one may have left something in it."""
         with self._free:
             session = slot.session
             broken = session is not None and session.broken is not None
@@ -278,7 +282,7 @@ class Slots:
             if not slot.can_keep:
                 with self._makers.connect() as maker:
                     slot.empty(maker)
-        except Exception:  # the next statement finds out whether the server failed
+        except Exception:  # the next statement will notice if the server failed
             self._remove(slot)
             return
         with self._free:
@@ -286,7 +290,7 @@ class Slots:
                 self._idle.append(slot)
 
     def close(self) -> None:
-        """End all connections. What the slots hold on the server is left for the caller to remove."""
+        """End all connections. The slots' databases and accounts are left for the caller to remove."""
         with self._free:
             self._closed = True
             slots = list(self._all)
@@ -295,7 +299,7 @@ class Slots:
             sessions = list(self._sessions)
             self._sessions.clear()
             self._free.notify_all()
-        answers = True  # a server that does not is not asked again and again
+        answers = True  # once the server does not answer, it is not asked again
         for slot in slots:
             answers = answers and self._roll_back_prepared(slot)
             slot.hang_up()
@@ -316,7 +320,10 @@ class Slots:
         return slot
 
     def _take_idle(self, key: TablesKey) -> Slot | None:
-        """An idle slot with the tables, or an empty one, or another's; `None` if a new one is worth it."""
+        """Return an idle slot, preferably with the tables, else empty, else with other tables.
+
+        Return `None` if a new slot should be made.
+        """
         with self._free:
             for wanted in (key, None):
                 for place in reversed(range(len(self._idle))):
@@ -325,8 +332,8 @@ class Slots:
             come_again = key in self._dropped
             if not self._idle or (come_again and len(self._all) < MAX_SLOTS):
                 return None
-            # tables that may never come again take the place of the latest: the server has it at hand, and
-            # those that were kept long stay
+            # tables that may never be needed again replace the latest ones: the server has these cached, and
+            # tables kept for long stay
             slot = self._idle.pop(0 if come_again else -1)
             if slot.key is not None:
                 self._dropped.pop(slot.key, None)
@@ -341,11 +348,11 @@ class Slots:
                 slot.restore(maker)
             else:
                 slot.make(maker, key, tables)
-        with self.using(slot):  # its connection is opened while the model is writing
+        with self.using(slot):  # opens its connection already while the model is writing
             return slot
 
     def _session_of(self, slot: Slot) -> Session:
-        """A session of the slot's account, in its database, as new."""
+        """Return a clean session of the slot's account in its database."""
         session = self._spare_session(slot)
         try:
             if session is not None:
@@ -366,10 +373,11 @@ class Slots:
             raise
 
     def _spare_session(self, taker: Slot) -> Session | None:
-        """A session for another slot; `None` if one more can be opened, which is counted already.
+        """Return a session that `taker` can take over; `None` if it may open a new one, which is then
+        counted.
 
-        One that is still of the taker's account comes first: its agent would see it beside its own, and could
-        end it.
+        An idle session of the taker's own account comes first: otherwise its agent would see that session
+        beside its own and could kill it.
         """
         with self._free:
             while not self._sessions and self._connected >= self._shared_connections:
@@ -395,7 +403,7 @@ class Slots:
             return None
 
     def _put_back(self, session: Session) -> None:
-        """Keep a session for the next slot that needs one, after ending what an agent left in it."""
+        """Keep a session for the next slot that needs one, after clearing what an agent left in it."""
         with contextlib.suppress(EnvironmentFault):
             session.clear()
         with self._free:
@@ -416,14 +424,15 @@ class Slots:
             self._free.notify()
 
     def _roll_back_prepared(self, slot: Slot) -> bool:
-        """Roll back what would outlive the slot's connection. Returns whether that still works."""
-        # on a server of our own `_drop` does it, which need not know whose a transaction is
+        """Roll back a transaction that would outlive the slot's connection; return whether that still
+        works."""
+        # on a server that we started, `_drop` does it, which need not know who prepared a transaction
         if self._host.own_server or slot.session is None or slot.stateless:
             return True
         return slot.session.roll_back_prepared()
 
     def _remove(self, slot: Slot) -> None:
-        """Remove the slot, its database and its account. If that fails, the end of the run tries again."""
+        """Remove the slot, its database and its account; on failure, the end of the run tries again."""
         with self._free:
             self._all.discard(slot)
             if self._closed:
@@ -435,7 +444,7 @@ class Slots:
             self._removing.submit(self._drop, slot.name)
 
     def _drop(self, name: str) -> None:
-        # while the agent's connection is still ending, nobody else can roll back what it has prepared
+        # while the agent's connection is still closing, no other one can roll back what it has prepared
         for _ in range(2 if self._host.own_server else 1):
             with contextlib.suppress(SQLAlchemyError), self._host.admin.connect() as admin:
                 if self._host.own_server:
