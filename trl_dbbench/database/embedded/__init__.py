@@ -1,1 +1,1 @@
-"""Databases in this process: native SQLite, and MySQL's dialect on SQLite (`mysqlite`)."""
+"""Databases embedded in this process: native SQLite, and MySQL's dialect on SQLite (`mysqlite`)."""

@@ -1,4 +1,4 @@
-"""The parts that both kinds of sandboxes in this process share: results, faults and their end."""
+"""Base class of both kinds of embedded sandboxes: closing, results and faults."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from trl_dbbench.database.sandbox import Limits, QueryResult, Sandbox
 from trl_dbbench.errors import DatabaseError, EnvironmentFault
 
 MAX_MESSAGE_CHARACTERS = 512
-"""Characters of an error that the agent is shown, as in MySQL."""
+"""Most characters of an error that the agent is shown, as in MySQL."""
 
 
 class EmbeddedSandbox(Sandbox):
-    """A sandbox with a connection in this process."""
+    """Sandbox whose database runs in this process."""
 
     _connection: Any
-    """A connection of `sqlite3` or of `mysqlite`."""
+    """Connection of `sqlite3` or `mysqlite`."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -33,11 +33,11 @@ class EmbeddedSandbox(Sandbox):
 
     @staticmethod
     def _fail(error: BaseException) -> EnvironmentFault:
-        """Return the fault that this error means."""
+        """Return an error as an EnvironmentFault."""
         return EnvironmentFault(f"SQLite failed: {error!r}")
 
     @staticmethod
     def _shown(result: QueryResult, start: float) -> QueryResult:
-        """Return a result as the agent is shown it: its error cut, with the seconds since `start`."""
+        """Return a result as shown to the agent: with a shortened error and the seconds since `start`."""
         error = result.error and result.error[:MAX_MESSAGE_CHARACTERS]
         return replace(result, error=error, seconds=time.monotonic() - start)

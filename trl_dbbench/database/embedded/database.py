@@ -1,7 +1,7 @@
-"""SQLite in this process: nothing to install.
+"""SQLite embedded in this process, which needs no installation.
 
-Tasks in SQLite's dialect are run as they are. For tasks in MySQL's, the dialect is translated, and every
-sandbox is a database of its own in memory. docs/mysqlite.md says what it answers and what it refuses.
+Tasks in SQLite's dialect run natively. For tasks in MySQL's dialect, statements are translated, and every
+sandbox is its own database in memory. docs/mysqlite.md lists what it answers and what it refuses.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from trl_dbbench.tasks import Task
 logger = logging.getLogger(__name__)
 
 MAX_NAMED_LETTERS = 20
-"""Letters listed in a warning."""
+"""Most letters listed in a warning."""
 
 
 class SQLiteDatabase(Database):
-    """Databases in memory, and the files of tasks; there is no server."""
+    """Database without a server: sandboxes are databases in memory, or read the files of tasks."""
 
-    statements_at_once = 4  # they compute in this process, where more threads would only hinder one another
+    statements_at_once = 4  # statements compute in this process, where more threads would slow each other
     dialect = SQLITE
     task_dialects = frozenset({"mysql", "sqlite"})
 

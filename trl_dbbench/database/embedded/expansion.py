@@ -1,7 +1,7 @@
-"""Bounds the size of a statement of SQLite's own dialect with its views and CTEs written out.
+"""Bound on the size of a native SQLite statement after its views and CTEs are expanded.
 
-SQLite writes out each of them wherever it is read, before it asks the authorizer for anything and without
-looking at the time. A chain of views each of which reads the previous one twice grows exponentially.
+SQLite expands a view or CTE wherever it is read, before it calls the authorizer and without checking the time
+limit. A chain of views in which each reads the previous one twice grows exponentially.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import lru_cache
 from trl_dbbench.mysqlite.kinds import words
 
 MAX_WORDS = 50_000
-"""Words of a statement, written out. SQLite takes some 20 ms for them."""
+"""Most words of an expanded statement; SQLite takes about 20 ms to expand that many."""
 
 _VIEWS = (
     "SELECT name, sql FROM main.sqlite_master WHERE type = 'view' "
@@ -31,7 +31,7 @@ _TOKEN = re.compile(
 _OF_ALL_VIEWS = frozenset(
     {"alter", "table_list", "pragma_table_list", "pragma_table_info", "pragma_table_xinfo"}
 )
-"""Words with which SQLite writes out all views."""
+"""Words at which SQLite expands all views."""
 
 _ENDS_TABLES = words(
     "select where group order having limit union except intersect set values window returning"
@@ -45,19 +45,20 @@ Views = tuple[tuple[str, str], ...]
 
 @dataclass
 class _Part:
-    """A view, a CTE, or the statement itself: how many words it has, and what it reads."""
+    """View, CTE or statement: its number of words, and the names that it reads."""
 
     words: int = 0
     reads: list[str] = field(default_factory=list)
 
 
 def views_of(connection: sqlite3.Connection) -> Views:
-    """Return the names and the texts of all views."""
+    """Return the name and SQL of each view."""
     return tuple(connection.execute(_VIEWS).fetchall())
 
 
 def words_written_out(sql: str, views: Views) -> int:
-    """Return how many words a statement has with its views and CTEs written out; in doubt, more."""
+    """Return the number of words in a statement after its views and CTEs are expanded, or an upper
+    estimate."""
     tokens = _tokens(sql)
     statement, parts = _read(tokens)
     for name, text in views:
@@ -78,14 +79,14 @@ def _sizes(parts: dict[str, _Part]) -> dict[str, int]:
     above: set[str] = set()
     for name in parts:
         waiting = [name]
-        while waiting:  # not by recursion: a chain may be longer than Python's stack
+        while waiting:  # no recursion: a chain may be longer than Python's stack allows
             last = waiting[-1]
             if last in sizes:
                 waiting.pop()
                 continue
             others = [each for each in parts[last].reads if each in parts and each != last]
             missing = [each for each in others if each not in sizes]
-            if missing and last in above:  # they read one another, which SQLite refuses, or seem to
+            if missing and last in above:  # a cycle, which SQLite refuses, or an apparent one
                 sizes.update(dict.fromkeys(missing, MAX_WORDS + 1))
             elif missing:
                 above.add(last)
@@ -97,7 +98,7 @@ def _sizes(parts: dict[str, _Part]) -> dict[str, int]:
 
 @lru_cache(maxsize=1024)
 def _tokens(sql: str) -> tuple[str, ...]:
-    """Return words and signs in lower case, names without their quotes."""
+    """Return the words and signs of a statement in lower case, with names unquoted."""
     tokens = []
     for found in _TOKEN.finditer(sql):
         if (kind := found.lastgroup) is not None:
@@ -106,18 +107,18 @@ def _tokens(sql: str) -> tuple[str, ...]:
                 mark = found[0][0]
                 text = text.replace(2 * mark, mark)
             quoted = kind not in ("word", "sign")
-            # a quoted bracket is none
+            # a quoted sign, such as a bracket, is a name
             tokens.append(f"'{text}" if quoted and text in _SIGNS else text)
     return tuple(tokens)
 
 
 def _read(tokens: tuple[str, ...]) -> tuple[_Part, dict[str, _Part]]:
-    """Return the statement, without its CTEs, and these by their names."""
+    """Return the statement without its CTEs, and the CTEs by name."""
     statement, ctes = _Part(), dict[str, _Part]()
     part, tables, on = statement, False, False
     outer: list[tuple[int, _Part, bool, bool]] = []
     begins: dict[int, int] = {}
-    """Places of opening brackets, by those of the closing ones."""
+    """Index of a closing bracket -> index of its opening one."""
     for place, token in enumerate(tokens):
         part.words += 1
         before = tokens[place - 1] if place else ""
@@ -142,7 +143,10 @@ def _read(tokens: tuple[str, ...]) -> tuple[_Part, dict[str, _Part]]:
 
 
 def _defined(tokens: tuple[str, ...], begin: int, begins: dict[int, int]) -> str | None:
-    """Return the name before `AS (` or `(columns) AS NOT MATERIALIZED (`, where a bracket begins."""
+    """Return the name of the CTE that the bracket at `begin` opens, or `None`.
+
+    The name stands before `AS (`, or before `(columns) AS NOT MATERIALIZED (`.
+    """
     place = begin - 1
     while place > 0 and tokens[place] in ("not", "materialized"):
         place -= 1

@@ -1,12 +1,12 @@
-"""Whose failure it is when a statement ends in no answer of SQLite's.
+"""Decision on who is to blame if SQLite gives no proper answer to a statement.
 
 ```
-memory or room for files is short, also for a probe of ours -> the environment's: EnvironmentFault
-                                   and a probe has enough   -> a limit that the statement hit
-anything else that nobody foresaw                           -> a mistake of ours: the statement is refused
+memory or file space is short, and also for our probe   -> the environment: EnvironmentFault
+                               but not for our probe    -> the statement, which hit a limit
+any other unforeseen failure                            -> a bug of ours: the statement is refused
 ```
 
-An agent can write what meets a mistake, so a mistake is no way out of an episode.
+An agent can write statements that trigger a bug, so a bug must not end an episode.
 """
 
 from __future__ import annotations
@@ -22,33 +22,36 @@ from trl_dbbench.mysqlite.guard import BROKEN, SHORTAGES, primary_code
 logger = logging.getLogger("trl_dbbench.database")
 
 REFUSED = "This statement cannot be executed here"
-"""Error that the agent reads where the emulation made a mistake."""
+"""Error that the agent reads if its statement met a bug of ours."""
 
 PROBE_BYTES = 4 * 1024 * 1024
-"""Bytes that a probe asks for, of memory and of room for temporary files."""
+"""Bytes of memory and of temporary file space that a probe asks for."""
 
 CHECK_SECONDS = 5.0
-"""Seconds for which a file is examined that seems to be broken."""
+"""Seconds that checking an apparently corrupt file may take."""
 
 _met: set[tuple[str, ...]] = set()
 
 
 def is_shortage(error: BaseException | None) -> bool:
-    """Return whether memory or room for files was short. Our own limits are reported so, too."""
+    """Return whether memory or file space was short. Exceeding our own limits is reported the same way."""
     return isinstance(error, MemoryError) or primary_code(error) in SHORTAGES
 
 
 def is_broken(error: BaseException | None) -> bool:
-    """Return whether SQLite found the database broken, which no statement does to it, but for virtual tables:
-    they break where a statement writes to the tables that they are made of."""
+    """Return whether SQLite found the database corrupt.
+
+    No statement can corrupt it, except for virtual tables, which do not count here: they break if a statement
+    writes to their shadow tables.
+    """
     virtual = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CORRUPT_VTAB
     return primary_code(error) in BROKEN and not virtual
 
 
 def all_are_short() -> bool:
-    """Return whether a probe lacks memory or room for temporary files as well."""
+    """Return whether a probe is also short of memory or temporary file space."""
     try:
-        with closing(sqlite3.connect("")) as probe:  # in a temporary file, as soon as its cache is full
+        with closing(sqlite3.connect("")) as probe:  # moves to a temporary file once its cache is full
             probe.execute("PRAGMA cache_size = 1")
             probe.execute("CREATE TABLE probe (bytes)")
             probe.execute("INSERT INTO probe VALUES (?)", (bytes(PROBE_BYTES),))
@@ -58,7 +61,7 @@ def all_are_short() -> bool:
 
 
 def is_file_broken(uri: str) -> bool:
-    """Return whether a probe finds the file broken as well, as far as it gets in `CHECK_SECONDS`."""
+    """Return whether a probe also finds the file corrupt, as far as it gets in `CHECK_SECONDS`."""
     end = time.monotonic() + CHECK_SECONDS
     try:
         with closing(sqlite3.connect(uri, uri=True)) as probe:
@@ -69,7 +72,7 @@ def is_file_broken(uri: str) -> bool:
 
 
 def report(error: BaseException, whose: str, sql: str) -> None:
-    """Log a mistake with its traceback, the first time that it is met at its place in the code."""
+    """Log a bug with its traceback, the first time that it occurs at its place in the code."""
     frames = traceback.extract_tb(error.__traceback__)
     place = (type(error).__name__, getattr(error, "sqlite_errorname", ""), *map(str, frames[-1:]))
     if place not in _met:

@@ -1,11 +1,11 @@
-"""A task's database in SQLite's own dialect, for one rollout.
+"""Sandbox for a task in SQLite's own dialect.
 
 ```
-a file: read by all its rollouts -> a statement would write -> a private copy, on which the session goes on
+a file: shared by all its rollouts -> a statement would write -> a private copy, where the session continues
 tables: a database in memory
 ```
 
-Opening a file takes a millisecond, whatever its size, and nothing is ever written to it or beside it.
+Opening a file of any size takes a millisecond, and nothing is ever written to it or beside it.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ BYTES_OF_A_CHARACTER = 4
 
 _TABLES = "SELECT name, sql FROM main.sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*'"
 _SHADOWS = "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'shadow'"
-"""Tables that indexes (FTS, R-Tree) are made of: how these hold the same rows depends on the statements that
-wrote them."""
+"""Query for the shadow tables of indexes (FTS, R-Tree). Their content for the same rows depends on the
+statements that wrote these."""
 
 _NOTHING = re.compile(r"(?:[\s;\ufeff]|--[^\n]*|/\*(?:.*?\*/|.*))*+", re.DOTALL)
 _COMPUTED = 2
-"""Number in `table_xinfo` for a column that is computed whenever it is read."""
+"""Number in `table_xinfo` for a column that is computed when it is read."""
 
 _RAISED = "user-defined function raised exception"
 
 
 class NativeSandbox(EmbeddedSandbox):
-    """A connection of SQLite, to the task's file or to a database of its own.
+    """Sandbox on native SQLite: the task's file, or its tables in memory.
 
     Raises:
         TaskError: the file cannot be read, or the tables cannot be made as the task describes them.
@@ -71,7 +71,7 @@ class NativeSandbox(EmbeddedSandbox):
         self._uri = None if task.source is None else task.source.file.uri
         self._shared = self._uri is not None
         self._done: list[str] = []
-        """Statements that left something in the session."""
+        """Statements that left something in the session, to repeat on a private copy."""
         self._kept_bytes: int | None = None
         try:
             self._use(_made(task.tables) if self._uri is None else _connect(self._uri))
@@ -102,7 +102,7 @@ class NativeSandbox(EmbeddedSandbox):
         try:
             with self._guard.reading():
                 tables = self._connection.execute(_TABLES).fetchall()
-                # asked for only where there may be some: it writes out all views
+                # queried only if there may be some, because the query expands all views
                 virtual = any(sql.startswith("CREATE VIRTUAL") for _, sql in tables)
                 shadows = set(self._connection.execute(_SHADOWS) if virtual else ())
         except (sqlite3.Error, MemoryError) as error:
@@ -111,7 +111,7 @@ class NativeSandbox(EmbeddedSandbox):
         return {name: table for name in names if (table := self._table_state(name)) is not None}
 
     def _use(self, connection: sqlite3.Connection) -> None:
-        """Make this the connection, and watch over it from now on."""
+        """Use this connection from now on, under a guard."""
         try:
             connection.text_factory = self._decoded
             connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchall()  # reads the schema
@@ -128,12 +128,12 @@ class NativeSandbox(EmbeddedSandbox):
     # --- one statement ------------------------------------------------------------------------------------
 
     def _execute(self, sql: str, limits: Limits) -> QueryResult | None:
-        """Return the result, or `None` if the statement would write to the file that others read, too."""
+        """Return the result, or `None` if the statement would write to the shared file."""
         transaction = self._connection.in_transaction
         self._kept_bytes = None
         try:
             self._check_expansion(sql)
-            # one character more than may be shown, to see that there is more
+            # one character more than may be shown, to detect that there is more
             self._kept_bytes = BYTES_OF_A_CHARACTER * (limits.characters + 1)
             with self._guard.statement(self._limits.seconds):
                 result = self._run(sql, limits)
@@ -156,7 +156,7 @@ class NativeSandbox(EmbeddedSandbox):
         return result
 
     def _check_expansion(self, sql: str) -> None:
-        """Raise StatementError for a statement that is too large with its views and CTEs written out."""
+        """Raise StatementError for a statement that is too large after its views and CTEs are expanded."""
         with self._guard.reading():
             views = views_of(self._connection)
         if words_written_out(sql, views) > MAX_WORDS:
@@ -203,9 +203,10 @@ class NativeSandbox(EmbeddedSandbox):
             self.changed |= before != (connection.total_changes, connection.in_transaction)
 
     def _refused(self, error: sqlite3.Error, sql: str, *, ended: bool) -> QueryResult:
-        """
+        """Return the result of a statement that failed.
+
         Args:
-            ended: the agent's transaction has ended with the statement.
+            ended: the statement has ended the agent's transaction.
         """
         guard, undone = self._guard, "; the transaction was rolled back" if ended else ""
         if guard.timed_out:
@@ -220,19 +221,19 @@ class NativeSandbox(EmbeddedSandbox):
             self.changed = True  # the tables are made again
             return self._mistaken(error, sql)
         text = str(error)
-        if text == _RAISED:  # none of ours did: it was not called
+        if text == _RAISED:  # none of our functions raised: sqlite3 could not decode the arguments
             text = "a function was given a text that is not valid UTF-8"
         return _failure(_code(error), text + undone)
 
     def _short(self, error: sqlite3.Error | MemoryError, undone: str = "") -> QueryResult:
-        """Return the result of a statement that was short of memory or of room; raise if everybody is."""
+        """Return the result of a statement that was short of memory or space; raise if a probe is, too."""
         if all_are_short():
             raise self._fail(error) from None
         limit = None if _code(error) == sqlite3.SQLITE_FULL else "server"
         return _failure(_code(error), (str(error) or "out of memory") + undone, limit=limit)
 
     def _mistaken(self, error: Exception, sql: str) -> QueryResult:
-        """Return the result of a statement that met a mistake of ours; raise if the task's file is broken."""
+        """Return the result of a statement that met a bug of ours; raise if the task's file is corrupt."""
         if self._uri is not None and is_broken(error) and is_file_broken(self._uri):
             raise self._fail(error) from None
         report(error, NATIVE, sql)
@@ -243,17 +244,17 @@ class NativeSandbox(EmbeddedSandbox):
     # --- the private copy ---------------------------------------------------------------------------------
 
     def _copy(self) -> None:
-        """Go on with a copy of the file, in the state to which the episode has brought its session.
+        """Continue on a private copy of the file, with the state of the session.
 
-        That is of temporary tables and of transactions. What the agent wrote to come out otherwise each time
-        comes out otherwise.
+        That state consists of temporary tables and transactions. Statements that left something in it are
+        executed again, so those that use random numbers or the clock give new values.
 
         Raises:
-            EnvironmentFault: there is no room for it.
+            EnvironmentFault: there is no space for the copy.
         """
         shared = self._connection
         try:
-            private = _connect("")  # in memory, and what is too large for that in a file without a name
+            private = _connect("")  # in memory, or in an unnamed temporary file if it is too large
             try:
                 shared.backup(private)
             except BaseException:
@@ -270,12 +271,12 @@ class NativeSandbox(EmbeddedSandbox):
         self.changed = False
 
     def _table_state(self, name: str) -> TableState | None:
-        """Return the table, `None` if it cannot be read.
+        """Return the table's state; `None` if it cannot be read.
 
-        That is one which is virtual, and of a module that is not here or in tables that were overwritten, or
-        one with columns that are computed, beyond the limits of a statement.
+        A virtual table cannot be read if its module is missing or its shadow tables were overwritten, and a
+        table with computed columns if they exceed the limits of a statement.
         """
-        # of main: not the temporary table that may hide it
+        # from main, as a temporary table may hide it
         query = f"SELECT * FROM main.{quote(name)}"
         length = self._connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH)
         try:
@@ -310,7 +311,7 @@ def _connect(name: str) -> sqlite3.Connection:
 
 
 def _made(tables: tuple[Table, ...]) -> sqlite3.Connection:
-    """Return a database in memory with these tables."""
+    """Return a connection to a database in memory with these tables."""
     connection = _connect(":memory:")
     try:
         for table in tables:
@@ -344,7 +345,7 @@ def _fill(connection: sqlite3.Connection, table: Table) -> None:
 
 
 def _code(error: BaseException) -> int:
-    """Return SQLite's number of an error; Python's own have none."""
+    """Return SQLite's number of an error, or SQLITE_ERROR for Python's own errors, which have none."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
 
 
@@ -353,7 +354,7 @@ def _failure(code: int, text: str, *, limit: str | None = None) -> QueryResult:
 
 
 def _refusal(sql: str) -> QueryResult | None:
-    """Return the result of a text that SQLite is not given, or `None` if it is."""
+    """Return the result of a text that must not be passed to SQLite, or `None` if it can be."""
     if len(sql) > MAX_STATEMENT_CHARACTERS:
         return _failure(sqlite3.SQLITE_TOOBIG, f"the statement is too long ({len(sql)} characters)")
     try:

@@ -1,9 +1,9 @@
-"""Keeps an agent's statement of SQLite's own dialect inside its database: see `guard`.
+"""Guard that keeps an agent's native SQLite statement inside its database and limits; see `mysqlite.guard`.
 
-A statement runs first with SQLite's own functions, and texts that are short: what LIKE, GLOB, INSTR and
-REPLACE take grows with the product of two lengths, and nothing interrupts a call. One that meets a larger
-text, of the file or of its own making, runs again with larger texts, fewer calls, and functions whose time is
-bounded.
+A statement first runs with SQLite's own functions and a low limit on the length of texts: the time of LIKE,
+GLOB, INSTR and REPLACE grows with the product of two lengths, and a call cannot be interrupted. A statement
+that meets a longer text, from the file or of its own making, runs again with a higher limit on lengths, fewer
+calls, and functions whose time is bounded.
 """
 
 from __future__ import annotations
@@ -19,44 +19,44 @@ from trl_dbbench.mysqlite.guard import FORBIDDEN, FORBIDDEN_FUNCTIONS, MAX_COLUM
 from trl_dbbench.mysqlite.values import MAX_PATTERN_CHARACTERS, Value
 
 MAX_LARGE_BYTES = 1024 * 1024
-"""Bytes of a text, a blob or a row, where a statement meets large ones."""
+"""Largest text, blob or row, in bytes, in a run of a statement that meets large ones."""
 
 _STRIPS: dict[str, Callable[[str, str], str]] = {"trim": str.strip, "ltrim": str.lstrip, "rtrim": str.rstrip}
-"""Python's methods that give the same for texts, in less time."""
+"""Python's methods that give the same results for texts in less time."""
 
 TRIMS = dict.fromkeys(_STRIPS, (2,))
 SEARCHES = {"like": (2, 3), "glob": (2,), "instr": (2,), "replace": (3,)}
 FORMATS = {"printf": (-1,), "format": (-1,)}
-"""Functions, with the numbers of arguments that they are offered for."""
+"""Functions that `OwnFunctions` replaces, with the numbers of arguments to replace them for (-1: any)."""
 
 _MAX_PRODUCT = 2**28
 _MAX_COMPARED = {"instr": 2**33, "replace": 2**33}
-"""Bounds on the product of the lengths of a call's first two texts, in bytes; such a call takes about half a
-second."""
+"""Largest products of the lengths, in bytes, of a call's first two texts; a call at the bound takes about
+half a second."""
 
-# to repeat a character, SQLite counts to the end of a number that may be 2 billion
+# `%.<number>c` repeats a character: SQLite counts up to the number, which may be 2 billion
 _REPEATED = re.compile(r"%[^%.a-zA-Z]*+\.([^%a-zA-Z]*+)l*+c")
 
 MAX_SMALL_BYTES = 32 * 1024
-"""Bytes of a text, a blob or a row, in the first run. A search in one takes up to 20 ms."""
+"""Largest text, blob or row, in bytes, in the first run. A search in one takes up to 20 ms."""
 
 MAX_PATTERN_BYTES = 256
-"""Bytes of a pattern of LIKE or GLOB, in the first run."""
+"""Longest pattern of LIKE or GLOB, in bytes, for SQLite's own functions."""
 
 MAX_SEARCHES = 40
-"""Calls of `SEARCHES` that one statement may have, while they are SQLite's own."""
+"""Most calls of `SEARCHES` in one statement."""
 
 MAX_ARGUMENTS = 100
 MAX_LARGE_CALLS = 30
 MAX_LARGE_ARGUMENTS = 16
-"""Calls of functions, and arguments of each, in a statement that meets large texts: reading 1 MB of JSON
-takes 20 ms."""
+"""Most function calls, and most arguments of each, in a statement that meets large texts: reading 1 MB of
+JSON takes 20 ms."""
 
 MAX_GROWTH_BYTES = 8 * 1024 * 1024
-"""Bytes that the database may grow by, and that temporary tables may hold."""
+"""Most bytes by which the database may grow, and most bytes that temporary tables may hold."""
 
 MAX_SORTED_BYTES = 256 * 1024 * 1024
-"""Bytes that a statement may write to temporary files, however large its database is."""
+"""Most bytes that a statement may write to temporary files in proportion to the size of its database."""
 
 CACHE_KILOBYTES = 2_000
 
@@ -68,20 +68,21 @@ READING_PRAGMAS = frozenset(
 )
 
 _ASKED_BY_INDEXES = frozenset({"data_version", "page_size"})
-"""Read by an index of texts when it is opened, within the statement of the agent that names it first."""
+"""PRAGMAs that a full-text index reads when it is opened, inside the agent's first statement that names
+it."""
 
 _TOO_SLOW = frozenset({"json_patch"})
-"""Functions whose time grows with the square of a text's length, and that no task needs."""
+"""Functions that no task needs and whose time grows with the square of a text's length."""
 
 _RAW_TABLES = frozenset({"sqlite_dbpage"})
-"""Through which the file's pages could be written."""
+"""Tables through which the file's pages could be overwritten."""
 
 
 class OwnFunctions:
-    """SQLite's own functions of texts, in a time that is bounded: nothing interrupts a call of one.
+    """SQLite's text functions with bounded time, as a call of the original cannot be interrupted.
 
-    They are called in a database apart, unless the lengths of their texts say that it would take seconds. A
-    text that is not UTF-8 cannot be handed to them.
+    They call the original on a separate connection, and refuse texts so long that the call would take
+    seconds. They cannot take text that is not UTF-8.
     """
 
     def named(self, name: str) -> Callable[..., Any]:
@@ -123,7 +124,7 @@ def _counts_far(digits: str) -> bool:
 
 
 class NativeGuard(Watch):
-    """Watches over SQLite's own dialect, in a database that holds the tables already."""
+    """Guard of a native SQLite database that holds its tables already."""
 
     steps = 200
     longest_result = MAX_LARGE_BYTES
@@ -135,15 +136,15 @@ class NativeGuard(Watch):
     def __init__(self, connection: sqlite3.Connection, widest: int) -> None:
         """
         Args:
-            widest: columns of the widest table.
+            widest: number of columns of the widest table.
         """
         super().__init__(connection)
         self.search_denied = False
-        """The statement must not search in large texts before `replace_searches`."""
+        """Whether the statement searches large texts, which is denied before `replace_searches`."""
         self._replaced = False
         self._large = False
         self.alters = False
-        """The statement is ALTER TABLE."""
+        """Whether the statement is an ALTER TABLE."""
         self._calls = 0
         self._searches = 0
         (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
@@ -160,7 +161,7 @@ class NativeGuard(Watch):
         self.expect(large=False)
 
     def expect(self, *, large: bool) -> None:
-        """Set the limits for a run of a statement, which may meet large texts or not."""
+        """Set the limits for the next run of a statement, which may meet large texts if `large`."""
         self.failure, self.search_denied = None, False
         self._large, self._parts, self._calls, self._searches, self.alters = large, 0, 0, 0, False
         limits = {
@@ -172,7 +173,7 @@ class NativeGuard(Watch):
             self._connection.setlimit(limit, value)
 
     def replace_searches(self) -> None:
-        """Put ours in the place of SQLite's. Nothing brings SQLite's back on the same connection."""
+        """Replace SQLite's `SEARCHES` with ours. This cannot be reversed on the same connection."""
         self._replaced = True
         self._offer(SEARCHES)
 
@@ -184,7 +185,7 @@ class NativeGuard(Watch):
 
     def _allows(self, action: int, first: str, second: str) -> bool:
         if action == sqlite3.SQLITE_PRAGMA:
-            # SQLite itself checks a table to which a column with a condition is added
+            # SQLite itself runs quick_check on a table to which a column with a CHECK is added
             reads = first.lower() in READING_PRAGMAS or (first in _ASKED_BY_INDEXES and not second)
             return reads or (self.alters and first == "quick_check")
         if action == sqlite3.SQLITE_FUNCTION:

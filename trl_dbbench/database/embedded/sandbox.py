@@ -1,4 +1,4 @@
-"""A task's tables in MySQL's dialect, in this process, for one rollout: `mysqlite` as a sandbox."""
+"""Sandbox for a task in MySQL's dialect, embedded in this process through `mysqlite`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ EMULATION = "The emulation of MySQL"
 
 
 class SQLiteSandbox(EmbeddedSandbox):
-    """A database in memory with a task's tables. Raises TaskError for tables that cannot be made."""
+    """Sandbox on a database in memory with a task's tables.
+
+    Raises:
+        TaskError: the tables cannot be made as the task describes them.
+    """
 
     _connection: mysqlite.Connection
 
@@ -62,7 +66,7 @@ class SQLiteSandbox(EmbeddedSandbox):
             found = self._connection.execute(sql, lambda rows: clip(rows, limits))
         except StatementError as error:
             if self._connection.rolled_back:
-                self.lost = "agent"  # the tables are made again, and the statements before this one repeated
+                self.lost = "agent"  # the tables are made again, and earlier statements repeated
             return self._refused(error)
         except Exception as error:
             report(error, EMULATION, sql)
@@ -72,7 +76,7 @@ class SQLiteSandbox(EmbeddedSandbox):
         return QueryResult(found.rows, limit=found.limit, affected=found.affected, columns=found.columns)
 
     def _refused(self, error: StatementError) -> QueryResult:
-        """Return the result of a statement that was refused; raise if a probe is short of memory, too."""
+        """Return the result of a statement that was refused; raise if a probe is short of memory, as well."""
         if error.code == mysqlite.TIME_LIMIT:
             return timed_out(self._limits)
         cause = error.__cause__
@@ -84,7 +88,7 @@ class SQLiteSandbox(EmbeddedSandbox):
         return failure(error.code, error.text, limit=None if full else "server")
 
     def _table_state(self, name: str) -> TableState | None:
-        """Return the table, `None` if it cannot be read."""
+        """Return the table's state; `None` if it cannot be read."""
         try:
             return TableState(*self._connection.table(name, MAX_STATE_ROWS))
         except Exception as error:
@@ -95,8 +99,8 @@ class SQLiteSandbox(EmbeddedSandbox):
 
 
 def _checked(table: Table) -> mysqlite.Table:
-    """Return the table as `mysqlite` takes it."""
+    """Return the table in the form that `mysqlite` takes."""
     check_rows(table)
-    columns_of(table)  # raises for a type that is none
+    columns_of(table)  # raises for an invalid type
     columns = [mysqlite.Column(column.name, column.type) for column in table.columns]
     return mysqlite.Table(table.name, columns, table.rows)

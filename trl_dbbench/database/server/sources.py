@@ -1,8 +1,8 @@
-"""Databases that tasks share, on a server: loaded once, then read by all, and copied table by table.
+"""Source databases that tasks share, on a server: loaded once, read by all, and copied table by table.
 
-An episode that changes something gets the tables that its statement names, with those that foreign keys make
-it touch: the tables that refer to them, as rows there may go with theirs, and those that are referred to, as
-rows must be there. All others stay where everybody reads them.
+An episode that changes something gets copies of the tables that its statement names and of those that foreign
+keys involve: tables that refer to them, as changes may cascade there, and tables that they refer to, as the
+referenced rows must exist. All other tables are read in the shared database.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from trl_dbbench.utils.sql import quote
 logger = logging.getLogger("trl_dbbench.database")
 
 LOADERS = 4
-"""Connections that load and copy; who finds them taken waits."""
+"""Most connections that load and copy at the same time; further loads and copies wait."""
 
 LOAD_SECONDS = 600
-"""Seconds one statement of those may take."""
+"""Seconds that one statement of a load or copy may take."""
 
 SHOWN_NOTES = 20
-"""Differences of a loaded database from its source that are logged."""
+"""Most differences between a loaded database and its source that are logged."""
 
 _SESSION = (
-    # strict, so that nothing is cut or rounded to fit; dates of zeros are left as they are
+    # strict, so that no value is truncated or rounded to fit; zero dates are kept
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES'",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 )
-# no FULLTEXT: InnoDB adds one at a time only
+# without FULLTEXT keys: InnoDB adds only one per statement
 _KEY = re.compile(r"  (?:UNIQUE )?KEY `")
 _REFERENCE = re.compile(r"  CONSTRAINT `[^`]*` FOREIGN KEY")
 _UNKNOWN_COLLATION = frozenset({1115, 1273})
@@ -58,15 +58,15 @@ _COLLATION = re.compile(r"\sCOLLATE[ =]+'?\w+'?", re.IGNORECASE)
 class _Table:
     create: str
     add: str
-    """Keys and references as ALTER TABLE takes them: made of rows that are there, they cost half the time."""
+    """Keys and foreign keys for ALTER TABLE: adding them after the rows takes half the time."""
     columns: str
-    """Columns that are copied; generated columns are computed."""
+    """Columns to copy, without generated ones, which the server computes."""
     parents: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A pristine database. If it is a source's, its tables, and its views with the SQL that makes them."""
+    """Pristine database; for a source, also its tables, and its views with the SQL that creates them."""
 
     database: str
     bytes: int = 0
@@ -78,8 +78,8 @@ class Loaded:
         return {*self.tables, *self.views}
 
     def named_in(self, sql: str) -> set[str]:
-        """The tables and views whose names stand in a statement, whatever they mean there, and what those
-        views read."""
+        """Return the tables and views whose names occur anywhere in a statement, and those that these views
+        read."""
         found: set[str] = set()
         left = names_in(sql, self.names)
         while left:
@@ -89,7 +89,7 @@ class Loaded:
         return found
 
     def touched_by(self, named: Iterable[str]) -> set[str]:
-        """The tables that a change of these may read or change by foreign keys, and these."""
+        """Return the named tables and those that changing them may read or change through foreign keys."""
         changed: set[str] = set()
         left = set(named)
         while left:
@@ -100,7 +100,11 @@ class Loaded:
 
 
 class SourceLoader:
-    """Loads sources into databases of a server, whose bytes `size` gives, and copies tables. Thread-safe."""
+    """Loader of sources into databases of a server, which also copies their tables. Thread-safe.
+
+    Args:
+        size: returns the size of a database in bytes.
+    """
 
     def __init__(self, url: URL, dialect: ServerDialect, size: Callable[[str], int]) -> None:
         self._engine = make_engine(url, LOAD_SECONDS, connections=LOADERS, patient=True)
@@ -108,11 +112,11 @@ class SourceLoader:
         self._size = size
 
     def load(self, source: Source, database: str) -> Loaded:
-        """Make the tables of the source in an empty database.
+        """Load the source into an empty database.
 
         Raises:
             DBAPIError: the server failed.
-            TaskError: the source cannot be read, or the server refuses what is in it.
+            TaskError: the source cannot be read, or the server refuses its content.
         """
         notes: list[str] = []
         what = f"the database '{source.path}' cannot be loaded"
@@ -127,12 +131,12 @@ class SourceLoader:
                         self._execute(connection, step, source, notes)
                 found = _contents(connection, database)
             finally:
-                connection.invalidate()  # the next one has a session of its own
+                connection.invalidate()  # the next load starts with a fresh session
         _tell(source, notes)
         return Loaded(database, self._size(database), *found)
 
     def copy(self, loaded: Loaded, names: set[str], target: str) -> None:
-        """Copy tables and views into another database."""
+        """Copy the named tables and views into another database."""
         with self._engine.connect() as connection:
             try:
                 _prepare(connection, target)
@@ -220,10 +224,11 @@ def _contents(connection: Connection, database: str) -> tuple[dict[str, _Table],
 
 
 def _without_keys(made: str, referred: bool) -> tuple[str, str]:
-    """Return what SHOW CREATE TABLE gives, a line for each column and each key, as CREATE and as ALTER TABLE.
+    """Split the output of SHOW CREATE TABLE into a CREATE TABLE without keys and their clauses for ALTER
+    TABLE.
 
     Args:
-        referred: whether another table refers to this one: it is not made without the key that is meant.
+        referred: another table refers to this one, which then needs its keys from the start.
     """
     counted = re.search(r"^  (`(?:[^`]|``)+`) .*AUTO_INCREMENT", made, re.MULTILINE)
     if counted and f"\n  PRIMARY KEY ({counted[1]}" not in made:

@@ -1,6 +1,6 @@
-"""A server that a run owns, and waiting for one to come up. `docker.py` and `local.py` start them.
+"""Server that a run owns, its options, and waiting for it to come up. `docker.py` and `local.py` start one.
 
-They end with the process that started them, however it ends.
+It ends with the process that started it, no matter how that process ends.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from trl_dbbench.database.server.connections import BoundedConnection
 from trl_dbbench.errors import DatabaseError
 
 START_SECONDS = 120
-"""Seconds a server may take to let us in, or a command that prepares it to end."""
+"""Seconds that a server may take to accept our login, or a command that prepares it to finish."""
 
 SHOWN_CHARACTERS = 500
-"""Characters of a program's output that an error quotes."""
+"""Most characters of a program's output that an error quotes."""
 
 LOG_CHARACTERS = 100_000
-"""Characters of a server's log that are searched for what ended it."""
+"""Characters at the end of a server's log that are searched for the reason it ended."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A running server: its URL, and `where` it runs in words.
+    """Running server, with its URL and a description of `where` it runs.
 
-    `stop` may be called repeatedly. `kill` ends it at once, as a failure would. `restart` replaces a server
-    that has ended with an empty one at the same URL, and raises DatabaseError if that fails. `log` gives the
-    last lines that it has written.
+    `stop` may be called repeatedly. `kill` ends the server at once, as a failure would. `restart` replaces a
+    server that has ended with an empty one at the same URL, and raises DatabaseError if that fails. `log`
+    returns the end of the server's log.
     """
 
     url: str
@@ -44,7 +44,7 @@ class Server:
 
 
 def wait_for(check: Callable[[], None], **where: Any) -> None:
-    """Return when the server lets us in; `check` raises when waiting has become pointless."""
+    """Wait until the server accepts our login; `check` raises if waiting has become pointless."""
     end = time.monotonic() + START_SECONDS
     while True:
         check()
@@ -64,8 +64,9 @@ ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": "131072",
     "TCMALLOC_AGGRESSIVE_DECOMMIT": "true",
 }
-"""A server gives back what one statement took. glibc, which MariaDB allocates with, would raise both
-thresholds with what is freed; tcmalloc, which comes with MySQL 9, would keep what is freed."""
+"""Environment variables that make a server return a statement's memory to the system. glibc, with which
+MariaDB allocates, would raise both thresholds as large blocks are freed; tcmalloc, which comes with MySQL 9,
+would keep freed memory."""
 
 FAST = (
     "--performance-schema=OFF",
@@ -75,17 +76,17 @@ FAST = (
     "--innodb-buffer-pool-size=64M",
     "--max-connections=1000",
     "--event-scheduler=OFF",
-    "--max-prepared-stmt-count=1048576",  # of all sessions together: an agent can prepare thousands
+    "--max-prepared-stmt-count=1048576",  # for all sessions together: an agent can prepare thousands
 )
 
 MAX_PACKET_BYTES = 320 * 1024
-"""The longest text that a function makes and that a cell can have; enough for the longest statement that is
-sent. A statement can make thousands of such texts, and searching one for another takes time by the square of
-their lengths."""
+"""Longest text, in bytes, that a function can make or a cell can hold; enough for the longest statement that
+we send. A statement can make thousands of such texts, and searching one for another takes time that grows
+with the square of their length."""
 
 BOUNDED = (
     f"--max-allowed-packet={MAX_PACKET_BYTES}",
-    # memory of one session; MySQL's connection_memory_limit counts neither variables nor JSON
+    # memory of a session; MySQL's connection_memory_limit counts neither variables nor JSON
     "--max-heap-table-size=16M",
     "--maximum-max-heap-table-size=16M",
     "--tmp-table-size=16M",
@@ -94,7 +95,7 @@ BOUNDED = (
     "--maximum-join-buffer-size=4M",
     "--maximum-read-buffer-size=1M",
     "--maximum-read-rnd-buffer-size=1M",
-    # files: only InnoDB's, which the size of an agent's tables is asked of
+    # files: only InnoDB's, by which the size of an agent's tables is measured
     "--loose-disabled-storage-engines=MyISAM,MRG_MyISAM,MEMORY,CSV,ARCHIVE,BLACKHOLE,FEDERATED,EXAMPLE",
     "--loose-temptable-max-ram=64M",
     "--loose-temptable-max-mmap=0",
@@ -102,14 +103,16 @@ BOUNDED = (
 )
 
 BOUNDED_MYSQL = ("--innodb-temp-data-file-path=ibtmp1:12M:autoextend:max:76M",)
-"""MySQL only: bounds the log that undoes changes of temporary tables. Statements that need more fail."""
+"""Options for MySQL only: bound of the undo log of temporary tables. Statements that need more fail."""
 
 BOUNDED_MARIADB = (
-    # All temporary tables are in this file, which does not shrink before version 11.3. If it may not grow,
-    # a statement that cannot be undone ends the server, so sandboxes look at its size (`temporary_grew`).
+    # All temporary tables are in this file, which does not shrink before version 11.3. If its size were
+    # bounded,
+    # a statement that cannot be undone would end the server, so sandboxes check it
+    # (`Tenancy.temporary_bytes`).
     "--innodb-temp-data-file-path=ibtmp1:12M:autoextend",
     "--enforce-storage-engine=InnoDB",
-    "--aria-pagecache-buffer-size=8M",  # of its own temporary tables, 128M by default and never given back
+    "--aria-pagecache-buffer-size=8M",  # for internal temporary tables; 128M by default, never returned
     "--max-session-mem-used=64M",
     "--maximum-max-session-mem-used=64M",
     "--tmp-disk-table-size=256M",
@@ -119,4 +122,4 @@ BOUNDED_MARIADB = (
     "--innodb-undo-tablespaces=2",
     "--innodb-undo-log-truncate=ON",
 )
-"""MariaDB only. Only `max-tmp-*-space-usage` (from 11.5 on) bounds the files of sorts."""
+"""Options for MariaDB only. Only `max-tmp-*-space-usage` (from 11.5 on) bounds the files that sorts write."""

@@ -1,8 +1,8 @@
-"""Tables of a server that is there already, as the tables of tasks.
+"""Tables of an existing server, read as the tables of tasks.
 
-They are only read: SHOW CREATE TABLE says what their columns are, and a sample of their rows is taken. A
-task's table has columns with a type, and rows. What else a table has (foreign keys, keys of several columns,
-triggers, columns of bytes) it cannot hold; each such thing is a line of `notes`.
+The server is only read: SHOW CREATE TABLE describes the columns, and a sample of the rows is taken. A task's
+table holds typed columns and rows, but nothing else (foreign keys, keys of several columns, triggers, columns
+of bytes); everything left out gets a line in `notes`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from trl_dbbench.utils.sql import quote
 
 
 class ReadAs(NamedTuple):
-    """A lossless way to read a column: SQL for `{}`, its name, and a function from the value to a cell."""
+    """Lossless way to read a column: SQL with `{}` for its name, and a function from its value to a cell."""
 
     sql: str
     cell: Callable[[Any], Cell]
 
 
 def read_as(declared: Declared) -> ReadAs:
-    """Return how a column of this type is read: times by their text, FLOAT with all of its 32 bits."""
+    """Return how to read a column of this type: dates and times as text, FLOAT with all of its 32 bits."""
     if declared.word == "float":
         return ReadAs("({} + 0e0)", lambda value: None if value is None else shortest_float(value))
     if declared.kind in ("date", "time") or declared.word in ("uuid", "inet4", "inet6"):
@@ -53,22 +53,23 @@ def read_as(declared: Declared) -> ReadAs:
 
 
 def _cell(value: Any) -> Cell:
-    """A cell as a task holds it: what has no form in JSON as the text that MySQL reads."""
+    """Return a cell as tasks hold it: values without a JSON type become text that MySQL can read."""
     if isinstance(value, Decimal):
         return f"{value:f}"
     return value.decode() if isinstance(value, bytes) else value
 
 
 DEFAULT_SAMPLE = 50
-"""Rows of a table. Every task holds the rows of its table, and every episode that changes them makes them."""
+"""Most rows sampled per table. Every task stores its table's rows, and every episode that changes them
+inserts them again."""
 
 READ_SECONDS = 600
-"""Seconds in which one table is read; its sample is drawn from all of its rows."""
+"""Seconds that reading one table may take; its sample is drawn from all of its rows."""
 
 
 @dataclass
 class ServerTables:
-    """Tables, and what of the originals they do not hold."""
+    """Tables, with notes on what they do not hold of the originals."""
 
     tables: list[Table]
     notes: list[str]
@@ -76,7 +77,7 @@ class ServerTables:
 
 @dataclass(frozen=True)
 class _Reference(Reference):
-    """A foreign key, and the table that has it."""
+    """Foreign key, with the table that has it."""
 
     table: str = ""
 
@@ -92,15 +93,16 @@ def read_tables(
 
     Args:
         url: `mysql+pymysql://user:password@host:port/`, which may name the database.
-        database: where the tables are, if the URL does not say it.
-        names: only these tables; all of the database if left out, views not.
-        sample: most rows of a table, drawn at random; rows that they refer to by foreign keys are
-            added.
-        seed: of the draw.
+        database: database of the tables, if the URL does not name it.
+        names: tables to read; by default all tables of the database, without views.
+        sample: most rows of a table, drawn at random; rows that other sampled rows refer to by foreign keys
+            are always included.
+        seed: seed of the random draw.
 
     Raises:
-        ConfigError: if a name is not there, or `sample` is below 1.
-        DatabaseError: if the server cannot be reached or refuses to be read. No text holds the password.
+        ConfigError: if a name does not exist, or `sample` is below 1.
+        DatabaseError: if the server cannot be reached or refuses to be read. No message contains the
+        password.
     """
     if sample < 1:
         raise ConfigError(f"the sample is {sample} rows; it must be at least 1.")
@@ -128,7 +130,7 @@ def _database(connection: Connection, name: str | None) -> str:
 
 
 class _Reader:
-    """Reads one database."""
+    """Reader of one database."""
 
     def __init__(self, connection: Connection, database: str, sample: int, seed: int):
         self._connection = connection
@@ -166,7 +168,7 @@ class _Reader:
                 reason = error_text(error) if isinstance(error, DBAPIError) else "its texts are no UTF-8"
                 if isinstance(error, DBAPIError) and error_code(error) == TOO_LARGE:
                     reason = f"it has rows of more than {MAX_ROW_BYTES:,} bytes"
-                    self._connection.invalidate()  # it hung up; the next statement connects again
+                    self._connection.invalidate()  # it has hung up; the next statement reconnects
                     self._connection.rollback()
                 self.notes.append(f"{name}: left out, it cannot be read ({reason})")
         chosen = [name for name in chosen if name in rows]
@@ -192,7 +194,7 @@ class _Reader:
         return [column for _, column in held]
 
     def _references(self, columns: Mapping[str, Sequence[Column]]) -> Iterator[_Reference]:
-        """The foreign keys between the tables that are read, whose columns are all held."""
+        """Yield the foreign keys between tables being read of which all columns are held."""
         names = {table: {column.name for column in held} for table, held in columns.items()}
         for table in columns:
             for each in self._made[table].references:
@@ -204,10 +206,11 @@ class _Reader:
                 self.notes.append(said)
 
     def _not_held(self, tables: Sequence[str], kinds: Mapping[str, str] | None) -> Iterator[str]:
-        """Return what tasks do not hold beside tables.
+        """Yield notes on triggers, views and other objects that tasks cannot hold.
 
         Args:
-            kinds: of all tables and the like, by their names; `None` if only some tables were asked for.
+            kinds: the kind of each table, view or sequence by name; `None` if only some tables were
+            requested.
         """
         for table, name in self._catalog("EVENT_OBJECT_TABLE, TRIGGER_NAME", "TRIGGER"):
             if table in tables:
@@ -238,7 +241,7 @@ class _Reader:
         references: Sequence[_Reference],
         taken: Mapping[str, Sequence[Mapping[str, Cell]]],
     ) -> list[dict[str, Cell]]:
-        """Return rows that earlier rows refer to, then rows drawn at random, in the order of the key."""
+        """Return the rows that rows in `taken` refer to, and rows drawn at random, in primary-key order."""
         names = [column.name for column in columns]
         key = tuple(name for name in self._made[table].primary if name in names)
         named: dict[Any, dict[str, Cell]] = {}
@@ -255,7 +258,7 @@ class _Reader:
     def _named_by(
         self, table: str, names: Sequence[str], columns: Sequence[str], values: Sequence[tuple]
     ) -> dict[Any, dict[str, Cell]]:
-        """The rows in which these columns have one of these values; by their cells, which then occur once."""
+        """Return the distinct rows in which these columns have one of these values, keyed by their cells."""
         if not values:
             return {}
         places = ", ".join(f"({', '.join(['%s'] * len(columns))})" for _ in values)
@@ -269,7 +272,7 @@ class _Reader:
     def _drawn(
         self, table: str, names: Sequence[str], key: Sequence[str], number: int
     ) -> list[dict[str, Cell]]:
-        """The rows with the least checksums: a sample that depends on nothing but the rows and the seed."""
+        """Return the rows with the smallest hashes: a sample that depends only on the rows and the seed."""
         chosen = ", ".join(map(quote, key or names))
         order = f"SHA2(CONCAT_WS(',', {self._seed}, {chosen}), 256), {chosen}"
         rows = self._connection.exec_driver_sql(
@@ -302,7 +305,7 @@ class _Reader:
 
 
 def _referring_first(names: Sequence[str], references: Sequence[_Reference]) -> list[str]:
-    """The tables in an order in which those that refer to a table stand before it; circles stay."""
+    """Return the tables ordered so that a table comes after those that refer to it, except in cycles."""
     order: list[str] = []
     while left := [name for name in names if name not in order]:
         held = {each.target for each in references if each.table in left and each.table != each.target}

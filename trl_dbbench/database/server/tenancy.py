@@ -1,11 +1,11 @@
-"""A run's lock, accounts, databases and connections on a server, until one of the two ends.
+"""A run's lock, accounts, databases and connections on a server, until the run or the server ends.
 
 ```
 the run   dbb_<run>_r<rank>
-  ├── pristine databases   ..._t<n>: one per task, or per source that tasks share, which nobody changes
+  ├── pristine databases   ..._t<n>: one per distinct tables of tasks, or per shared source; never changed
   │     └── readers        connections of one account that may only SELECT there
   ├── slots                ..._s<n>: an account, a database of the same name, a connection while there is room
-  └── observers            connections of ours that read what state an agent has left
+  └── observers            connections of ours that read the state that an agent has left
 ```
 """
 
@@ -53,7 +53,7 @@ from trl_dbbench.errors import DatabaseError, TaskError
 from trl_dbbench.tasks import Task
 
 LAST_WORDS = 2_000
-"""Characters before a fatal signal in which a server says why it ends."""
+"""Characters of the log before a fatal signal in which a server says why it ends."""
 
 _SIGNAL = re.compile(r"got signal \d+")
 _FAILED = re.compile(r"^\S+ +(?:\S+ )?([1-9]\d*) \[ERROR\] (?:\[FATAL\]|.*Assertion failure)", re.MULTILINE)
@@ -61,10 +61,10 @@ _CONNECTION = re.compile(r"^Connection ID \(thread ID\): (\d+)\nStatus: ", re.MU
 
 
 def crashed(log: str) -> set[int]:
-    """Return the connections whose statements met a failed assertion or a fatal signal, by a server's log.
+    """Return the connections whose statements caused a failed assertion or a fatal signal, read from the log.
 
-    The log quotes the statement after the signal and before its connection, so an agent cannot write these
-    lines. Nobody is to blame for a full disk.
+    The log quotes the statement after the signal and before its connection, so an agent cannot forge these
+    lines. A full disk is blamed on no statement.
     """
     signals = [found.start() for found in _SIGNAL.finditer(log)]
     if not signals:
@@ -79,37 +79,39 @@ def crashed(log: str) -> set[int]:
 logger = logging.getLogger("trl_dbbench.database")
 
 ADMIN_CONNECTIONS = 8
-"""For the run's lock, and for making and removing tables and accounts."""
+"""Most connections for the run's lock, and for making and removing tables and accounts."""
 
 MAKER_CONNECTIONS = 4
-"""For making the tables of slots, and for giving them their rows again."""
+"""Most connections for making the tables of slots and restoring their rows."""
 
 KILL_CONNECTIONS = 4
 
 OBSERVERS = 4
-"""Connections that read states; each takes a few milliseconds."""
+"""Most connections that read states; reading one takes a few milliseconds."""
 
 SPARE_READERS = 2
-"""Readers beyond one for each statement that may run, and connections that slots leave for them."""
+"""Readers in addition to one per statement that may run at once. Slots leave connections free for them."""
 
 MIN_CONNECTIONS = 3
-"""Connections for statements that a rank counts on, however few the server seems to lend."""
+"""Fewest connections for statements that a rank plans with, even if the server seems to allow fewer."""
 
 FEW_CONNECTIONS = 24
-"""Below this many connections for statements there is a warning."""
+"""Connections for statements on a rank below which a warning is logged."""
 
 
 class Tenancy(Host):
-    """A run's place on a server, from the moment it is made until `close` or `leave`.
+    """A run's resources on a server, from construction until `close` or `leave`.
 
     Args:
-        owner: `dbb_<run>_r<rank>`. numbers: for the names to come; no other tenancy of the run has used them.
-            Threads draw from it concurrently. ranks: the number of processes that share the server.
-            require_accounts: refuse a server on which slots cannot have accounts of their own.
+        owner: `dbb_<run>_r<rank>`.
+        numbers: numbers for new names, which no other tenancy of the run has used. Threads draw from it
+            concurrently.
+        ranks: the number of processes that share the server.
+        require_accounts: refuse a server on which slots cannot have their own accounts.
 
     Raises:
         DBAPIError: the server cannot be reached.
-        DatabaseError: its account does not have the necessary rights.
+        DatabaseError: the URL's account does not have the necessary rights.
     """
 
     def __init__(
@@ -136,11 +138,11 @@ class Tenancy(Host):
         quick = partial(make_engine, url, KILL_SECONDS, connect_timeout=KILL_SECONDS)
         self.killer = quick(connections=KILL_CONNECTIONS)
         self._killed: dict[int, float] = {}
-        """Connection numbers -> when their statements were first seen killed but still running."""
+        """Connection number -> time at which its statement was first seen killed but still running."""
         self.users: WeakValueDictionary[int, Sandbox] = WeakValueDictionary()
-        """Connection numbers -> the sandboxes whose statements ran there last."""
+        """Connection number -> the sandbox whose statement ran there last."""
         self.pulse = Pulse(quick(connections=1))
-        # not a generator, which several threads cannot draw from at once
+        # not a generator, as several threads cannot draw from one concurrently
         names = map(f"{owner}_s{{:07d}}".format, numbers)
         try:
             self._keeper = self.admin.connect()
@@ -148,7 +150,7 @@ class Tenancy(Host):
             self.ahead = float(self._keeper.exec_driver_sql("SELECT @@timestamp").scalar() or 0) - time.time()
             """Seconds by which the server's clock is ahead of ours."""
             self.lowers_names = self._keeper.exec_driver_sql("SELECT @@lower_case_table_names").scalar() == 1
-            """Whether the server stores the names of tables in lower case."""
+            """Whether the server stores table names in lower case."""
             connections = self._connections(self._keeper, ranks)
             self.statements = max(1, min(Database.statements_at_once, connections // 3))
             with self.admin.connect() as admin:
@@ -168,17 +170,16 @@ class Tenancy(Host):
         self.slots = Slots(self, makers, names, max(1, connections - self.statements - SPARE_READERS))
 
     def failing(self, since: float) -> str | None:
-        """Return what is wrong with the server, as our own statements have found since a moment; see
-        `Probe`."""
+        """Return the reason for which our own statements failed since `since`, or `None`; see `Probe`."""
         if self.over:
             return "The server was restarted"
         return self._probe.failing(since)
 
     def held(self, engine: Engine | None = None) -> bool:
-        """Return whether the server answers, and still holds what this tenancy made.
+        """Return whether the server answers and still holds what this tenancy made.
 
         Args:
-            engine: opens the connection on which it is asked; `admin` if left out.
+            engine: engine for the connection to check on; by default `admin`.
         """
         try:
             with (engine or self.admin).connect() as connection:
@@ -187,7 +188,7 @@ class Tenancy(Host):
             return False
 
     def answers(self) -> bool:
-        """As `held`, for a server that may be lost: it is asked anew, with `CONNECT_SECONDS` of patience."""
+        """Return `held` for a server that may be lost, on a new connection that waits `CONNECT_SECONDS`."""
         engine = make_engine(self.url, CONNECT_SECONDS, connections=1)
         try:
             return self.held(engine)
@@ -196,7 +197,8 @@ class Tenancy(Host):
 
     @contextmanager
     def making(self, task: Task) -> Iterator[None]:
-        """A block that makes tables; its errors say whose fault it is that they cannot be made."""
+        """Turn an error of a block that makes tables into an EnvironmentFault if the server failed, else a
+        TaskError."""
         try:
             yield
         except SQLAlchemyError as error:
@@ -205,12 +207,12 @@ class Tenancy(Host):
             raise TaskError(f"Task {task.id!r}: its tables cannot be made: {error_text(error)}") from None
 
     def server_failed(self, error: SQLAlchemyError) -> bool:
-        """Return whether an error that a statement of our own met is a failure of the server."""
+        """Return whether an error of one of our own statements is a failure of the server."""
         code = error_code(error)
         return is_environment_fault(code, error_text(error)) or code in TIME_LIMITS or not self.held()
 
     def size(self, database: str, connection: int) -> int:
-        """Bytes on disk of a database's tables and of a connection's temporary ones; 0 if they are hidden."""
+        """Return the bytes on disk of a database's tables and a connection's temporary ones; 0 if unknown."""
         names = {"files": database.replace("_", r"\_") + "/%", "database": database, "connection": connection}
         with contextlib.suppress(SQLAlchemyError), self.admin.connect() as admin:
             *settings, size = self.dialect.database_size
@@ -220,38 +222,41 @@ class Tenancy(Host):
         return 0
 
     def temporary_bytes(self) -> int:
-        """Size of the file that all temporary tables are in, which grows if nothing in it is free; or 0."""
+        """Return the size, in bytes, of the file that holds all temporary tables; 0 if there is none.
+
+        The file grows only if it has no free space left inside.
+        """
         with contextlib.suppress(SQLAlchemyError), self.admin.connect() as admin:
             if self.dialect.temporary_size is not None:
                 return int(admin.exec_driver_sql(self.dialect.temporary_size).scalar() or 0)
         return 0
 
     def runaways(self, seconds: float) -> list[int]:
-        """The connections whose statements run that long after the time at which they were killed."""
+        """Return the connections whose statements still run `seconds` after they were killed."""
         now = time.monotonic()
-        # a standstill makes those look old that were stopped just now
+        # after a standstill, statements killed just now would look old
         if self.pulse.stood_still(now - 2 * (self.limits.seconds + seconds)):
             return []
         with contextlib.suppress(SQLAlchemyError, DatabaseError), self.admin.connect() as admin:
-            # not by the server's own seconds, which go by the session's clock
+            # not by the seconds that the server reports, which depend on the session's clock
             self._killed = {number: self._killed.get(number, now) for number in ownership.killed(admin)}
             return [number for number, since in self._killed.items() if now - since > seconds]
         return []
 
     def lay_blame(self, connections: Iterable[int]) -> None:
-        """Note that the statements of these connections have ended the server."""
+        """Mark the sandboxes whose statements ran on these connections as having ended the server."""
         for number in connections:
             if (sandbox := self.users.get(number)) is not None:
                 sandbox.brought_down = True
 
     def leave(self) -> None:
-        """End all connections. What is on the server stays there; `close` removes it first."""
+        """End all connections. Databases and accounts stay on the server; `close` removes them first."""
         self.over = True
         self._close_sessions()
         self._dispose()
 
     def close(self) -> None:
-        """Remove everything that the run has made on the server, and leaves."""
+        """Remove everything that the run has made on the server, then leave it."""
         self._close_sessions()
         try:
             with self.admin.connect() as admin:
@@ -274,7 +279,8 @@ class Tenancy(Host):
         self.slots.close()
 
     def _probing(self, admin: Connection, name: str) -> Engine:
-        """An engine for the probe, with a database and, if possible, an account such as agents have."""
+        """Return an engine for the probe, with its own database and, if possible, an account like an
+        agent's."""
         admin.exec_driver_sql(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
         url = self.url_of(ownership.create_account(admin, name) if self.has_accounts else None)
         setting = self.dialect.set_time_limit(PROBE_SECONDS)
@@ -283,7 +289,7 @@ class Tenancy(Host):
 
     def _connections(self, keeper: Connection, ranks: int) -> int:
         """Return how many connections this rank may have for statements."""
-        # the second is our account's own limit, or that of every account; 0 for none
+        # the second is our account's own limit, or the default for all accounts; 0 means no limit
         lent, lent_to_us = keeper.exec_driver_sql("SELECT @@max_connections, @@max_user_connections").one()
         _, others = keeper.exec_driver_sql("SHOW STATUS LIKE 'Threads_connected'").one()
         free, limit = int(lent) - int(others), f"max_connections = {lent}"
@@ -306,7 +312,7 @@ class Tenancy(Host):
         return max(share, MIN_CONNECTIONS)
 
     def _prepare(self, admin: Connection, names: Iterator[str], require_accounts: bool) -> Account | None:
-        """Find out what the given account may do, and removes what killed runs have left.
+        """Check the rights of the given account, and remove what killed runs have left.
 
         Returns:
             The readers' account; `None` if none can be made.
@@ -327,7 +333,7 @@ class Tenancy(Host):
                 problem,
             )
         self.has_accounts = problem is None
-        # our own account may write in this mode, agents' may not
+        # in this mode, our own account may write but agents' accounts may not
         read_only = text_of(admin.exec_driver_sql("SELECT @@read_only").scalar())
         if self.has_accounts and read_only not in ("", "OFF"):
             raise DatabaseError(
@@ -354,7 +360,7 @@ class Tenancy(Host):
             ) from None
 
     def _try_account(self, admin: Connection, name: str) -> str | None:
-        """Return why accounts for slots cannot be made, or `None`."""
+        """Return the reason for which accounts for slots cannot be made, or `None`."""
         problem = None
         try:
             Session(self, ownership.create_account(admin, name)).disconnect()
@@ -368,7 +374,7 @@ class Tenancy(Host):
 
     def _try_reader(self, admin: Connection, name: str) -> Account | None:
         try:
-            if ownership.names_are_literal(admin):  # each pristine database would need a GRANT of its own
+            if ownership.names_are_literal(admin):  # each pristine database would need its own GRANT
                 return None
             return ownership.create_reader(admin, name, self.owner)
         except DBAPIError as error:

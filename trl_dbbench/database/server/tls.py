@@ -1,7 +1,7 @@
-"""TLS as a database's URL asks for it.
+"""TLS settings from a database URL.
 
-PyMySQL alone would not do. SQLAlchemy hands it some options in a dictionary and others as arguments, which
-then replace the dictionary. And any text is true to it, `false` as well.
+PyMySQL's own handling does not suffice: SQLAlchemy passes it some options in a dictionary and others as
+arguments, which then replace the dictionary, and PyMySQL takes any text as true, even `false`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from trl_dbbench.errors import DatabaseError
 FLAGS = ("ssl_check_hostname", "ssl_disabled", "ssl_verify_cert", "ssl_verify_identity")
 FILES = ("ssl_ca", "ssl_capath", "ssl_cert", "ssl_key")
 OPTIONS = frozenset({*FLAGS, *FILES, "ssl_cipher", "ssl_key_password"})
-"""Options of a URL."""
+"""TLS options that a database URL may have."""
 
 _WORDS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 
 
 def tls_arguments(query: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of PyMySQL for the options of a URL; none where it has none of TLS.
+    """Return PyMySQL's arguments for the TLS options of a URL; empty if it has none.
 
     Raises:
-        DatabaseError: an option has a wrong value.
+        DatabaseError: an option has an invalid value.
     """
     given = tuple((name, value) for name, value in query.items() if name in OPTIONS)
     return _arguments(given) if given else {}
@@ -46,7 +46,7 @@ def _arguments(given: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     checked = flags.get("ssl_verify_cert", named) or bool(identity)
     try:
         context = ssl.create_default_context(cafile=options.get("ssl_ca"), capath=options.get("ssl_capath"))
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # certificates that MySQL makes itself do not pass it
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # MySQL's self-made certificates do not pass it
         context.check_hostname = checked and identity is not False
         context.verify_mode = ssl.CERT_REQUIRED if checked else ssl.CERT_NONE
         if "ssl_cert" in options:

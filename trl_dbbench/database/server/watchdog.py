@@ -1,4 +1,4 @@
-"""Stops what takes too long: one thread for all the statements of a database."""
+"""Watchdog that stops statements that run too long, with one thread for all statements of a database."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 LOOK_SECONDS = 0.05
-"""Seconds between looks at the statements that run."""
+"""Seconds between checks of the running statements."""
 
 HANG_UP_SECONDS = 0.4
-"""Seconds to wait for a killed statement to end. Undoing a large change takes about as long as making it
-did, and nobody waits for that."""
+"""Seconds to wait for a killed statement to end before its connection is closed. Undoing a large change takes
+about as long as making it did, so we do not wait for that."""
 
 
 class Watchdog:
-    """
+    """Thread that kills statements over their time limit.
+
     ```python
     with watchdog(Watch(left, kill, hang_up)) as watch:
         ...
@@ -24,7 +25,7 @@ class Watchdog:
     watch.hung_up  # whether that did not help, and hang_up was called
     ```
 
-    `left` gives the seconds for which the block may still run; it is asked again and again.
+    `left` returns the seconds for which the block may still run; it is called repeatedly.
     """
 
     def __init__(self) -> None:
@@ -51,16 +52,16 @@ class Watchdog:
                 late = {watch for watch in self._watches if watch.left() <= 0}
                 self._watches -= late
             for watch in late:
-                # a kill waits for the server; in a thread of its own it does not delay the others
+                # a kill waits for the server; in its own thread it does not delay the others
                 try:
                     threading.Thread(target=watch.fire, daemon=True).start()
-                except RuntimeError:  # the process may start no more
+                except RuntimeError:  # the process cannot start more threads
                     watch.fire()
 
 
 @dataclass(eq=False)
 class Watch:
-    """Whether one statement is still running. Its kill never comes after the block has ended."""
+    """Watch over one statement. Its kill is never sent after the block has ended."""
 
     left: Callable[[], float]
     kill: Callable[..., bool]
@@ -90,4 +91,4 @@ class Watch:
                 return
             self.hung_up = True
             self.hang_up()
-        self.kill("CONNECTION")  # an agent's code can handle the error of a kill and go on
+        self.kill("CONNECTION")  # an agent's code can handle the error of a KILL QUERY and continue
