@@ -176,8 +176,7 @@ class Database(Closing):
 class RetryingSandbox(Sandbox):
     """Sandbox that recovers from server failures, as returned by `Database.sandbox`.
 
-    Its methods raise what that one documents, and `ServerCrash` if one of its statements has ended the
-    server.
+    It raises what `Database.sandbox` documents, and `ServerCrash` if one of its statements ended the server.
     """
 
     def __init__(self, database: Database, task: Task) -> None:
@@ -224,7 +223,10 @@ class RetryingSandbox(Sandbox):
         self._drop()
 
     def _settled(self, sandbox: Sandbox, execute: Callable[[Sandbox], QueryResult]) -> QueryResult:
-        """Return a statement's result; raise EnvironmentFault if it is due to a failure of the server."""
+        """Return a statement's result, after trying a doubtful one again on fresh sandboxes.
+
+        Raise EnvironmentFault if the server itself has failed.
+        """
         start = time.monotonic()
         result = execute(sandbox)
         if not result.doubtful and result.limit != "time":

@@ -109,8 +109,7 @@ def is_memory_limit(code: int, text: str) -> bool:
 
 
 def message(code: int, text: str, state: str | None = None) -> str:
-    """Return an error as MySQL's connector prints it: `1064 (42000): You have an error in your SQL syntax;
-    ...`.
+    """Return an error as MySQL's connector prints it: `1064 (42000): You have an error in your SQL ...`.
 
     Args:
         state: the SQLSTATE that the server sent; by default the one that MySQL sends.

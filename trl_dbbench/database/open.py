@@ -72,9 +72,8 @@ def open_database(
         limits: limits of each statement.
         patience: seconds to wait for a server that does not answer. A server that this process has started is
             restarted when it ends.
-        require_accounts: refuse a server on which agents' statements would run under the given account
-        because
-            it may not create others. SQLite has no accounts and needs none.
+        require_accounts: refuse a server on which agents' statements would run under the given account,
+            as it may not create others. SQLite has no accounts and needs none.
 
     Raises:
         DatabaseError: the database cannot be used; raised on all ranks if it happens on one.
@@ -96,8 +95,7 @@ def database_for(tasks: Iterable[Task], spec: Spec = "auto") -> Spec:
 
 
 def databases_of(spec: Spec) -> list[str]:
-    """Return the databases that a spec names: a single one, or the URL, `"docker"` or `"local"` of each
-    server.
+    """Return the databases that a spec names: a single one, or each server's URL, `"docker"` or `"local"`.
 
     Raises:
         DatabaseError: the spec names no database, one server twice, or several of which one is not a server.
@@ -192,8 +190,7 @@ def _open(named: Sequence[str], docker_image: str, options: dict[str, Any]) -> I
 
 
 def _advice(named: Sequence[str], hosts: Sequence[str], rank: int) -> str:
-    """Return advice for a rank that cannot reach a server that the main process started on another
-    machine."""
+    """Return advice for a rank that cannot reach the server started by the main process elsewhere."""
     started = next((each for each in named if each in ("docker", "local")), None)
     if started is None or hosts[rank] == hosts[0]:
         return ""

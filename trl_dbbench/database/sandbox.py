@@ -114,8 +114,7 @@ class Sandbox(Closing):
     changed: bool = True
     """Whether the last statement may have changed anything: the tables, or its session."""
     reached: bool = True
-    """Whether the database itself was contacted. Reusing tables that existed already does not end an
-    outage."""
+    """Whether the database itself was contacted. Reusing existing tables does not end an outage."""
     brought_down: bool = False
     """Whether a statement of this sandbox has ended the server."""
     retries: int = 0

@@ -33,8 +33,8 @@ from trl_dbbench.tasks import Task
 logger = logging.getLogger("trl_dbbench.database")
 
 NEAR = 0.1
-"""Share of the mean load up to which two loads count as nearly equal. A difference of one sandbox does,
-too."""
+"""Largest difference between nearly equal loads, as a share of the mean load. Loads that differ by one
+sandbox are nearly equal, too."""
 
 REST_SECONDS = 5.0
 """Seconds for which a server that failed to make a sandbox gets no others, if other servers are available."""

@@ -108,8 +108,7 @@ def only_statement(sql: str, dialect: str = "mysql") -> exp.Expr | None:
 
 
 def normal_form(sql: str) -> str:
-    """Return a statement with layout and keyword case unified, without ASC, output names and a lone table's
-    alias.
+    """Return a statement in uniform layout and case, without ASC, output names and a lone table's alias.
 
     Statements with equal normal forms do the same. Text that cannot be parsed only loses its layout.
     """

@@ -57,8 +57,7 @@ def views_of(connection: sqlite3.Connection) -> Views:
 
 
 def words_written_out(sql: str, views: Views) -> int:
-    """Return the number of words in a statement after its views and CTEs are expanded, or an upper
-    estimate."""
+    """Return the number of words in a statement after its views and CTEs are expanded; in doubt, more."""
     tokens = _tokens(sql)
     statement, parts = _read(tokens)
     for name, text in views:

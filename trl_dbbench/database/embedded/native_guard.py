@@ -31,8 +31,8 @@ FORMATS = {"printf": (-1,), "format": (-1,)}
 
 _MAX_PRODUCT = 2**28
 _MAX_COMPARED = {"instr": 2**33, "replace": 2**33}
-"""Largest products of the lengths, in bytes, of a call's first two texts; a call at the bound takes about
-half a second."""
+"""Largest products of the lengths, in bytes, of a call's first two texts; a call at the bound takes
+about half a second."""
 
 # `%.<number>c` repeats a character: SQLite counts up to the number, which may be 2 billion
 _REPEATED = re.compile(r"%[^%.a-zA-Z]*+\.([^%a-zA-Z]*+)l*+c")
@@ -68,8 +68,7 @@ READING_PRAGMAS = frozenset(
 )
 
 _ASKED_BY_INDEXES = frozenset({"data_version", "page_size"})
-"""PRAGMAs that a full-text index reads when it is opened, inside the agent's first statement that names
-it."""
+"""PRAGMAs that a full-text index reads on opening, during the agent's first statement that names it."""
 
 _TOO_SLOW = frozenset({"json_patch"})
 """Functions that no task needs and whose time grows with the square of a text's length."""

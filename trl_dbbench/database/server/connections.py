@@ -329,8 +329,7 @@ def make_engine(
     init_command: str | None = None,
     **arguments: Any,
 ) -> Engine:
-    """Return an engine with autocommit that sends statements verbatim: `%` and `:name` have no special
-    meaning.
+    """Return an engine with autocommit that sends statements verbatim: `%` and `:name` are plain text.
 
     Our own statements mean the same under any server settings: a row that does not fit its columns is an
     error, and a 0 stays 0 in an AUTO_INCREMENT column.
@@ -416,8 +415,7 @@ def _connect(*args: Any, **kwargs: Any) -> BoundedConnection:
 
 
 def hang_up(connection: SQLConnection | None) -> None:
-    """End a connection at once; `close` alone would first read the rest of an interrupted statement's
-    result."""
+    """End a connection at once; `close` alone would first read the rest of an interrupted result."""
     with contextlib.suppress(SQLAlchemyError):
         if connection is not None:
             connection.invalidate()

@@ -1,5 +1,4 @@
-"""A MySQL or MariaDB server as a database. If we started the server, it is watched and restarted when it
-ends.
+"""A MySQL or MariaDB server as a database; one that we started is watched, and restarted when it ends.
 
 A run's accounts, databases and connections on the server make up its `Tenancy`. After a restart of the
 server, `recover` begins a new one, and sandboxes of the old one fail.

@@ -56,8 +56,7 @@ class Names:
 def sent(sql: str, database: str) -> str:
     """Return the agent's statement as it is sent to the server, with `database` as the real name.
 
-    - `dbbench` becomes the real name where it names a database, also in strings that a catalog is queried
-      for.
+    - `dbbench` becomes the real name where it names a database, also in strings in queries of a catalog.
     - DATABASE(), USER() and similar functions return the shown names, except in queries of a catalog.
     """
     if not _TO_REWRITE.search(sql):

@@ -25,8 +25,7 @@ from trl_dbbench.errors import EnvironmentFault
 logger = logging.getLogger("trl_dbbench.database")
 
 DROP_SECONDS = 5
-"""Seconds that dropping a database waits for a statement or transaction that still holds one of its
-tables."""
+"""Seconds that dropping a database waits for a statement or transaction that holds one of its tables."""
 
 CLOSE_SECONDS = 10
 SWEEP_SECONDS = 2
@@ -157,8 +156,7 @@ def roll_back_prepared(connection: Connection, dialect: ServerDialect, *, only_o
     """Roll back prepared XA transactions, which outlive their connections and lock their tables forever.
 
     Args:
-        only_own: roll back only those that this connection prepared. The server does not list who prepared
-        one,
+        only_own: roll back only those that this connection prepared. The server does not say whose one is,
             so a BEGIN precedes each rollback: it fails in a session that has prepared a transaction, and in
             any other it prevents the rollback of somebody else's. By default all of the server's are rolled
             back; on a server that we started, they are all agents'.

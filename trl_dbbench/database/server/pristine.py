@@ -25,8 +25,7 @@ MAX_DATABASES = 256
 """Most databases kept; above it, unused ones are dropped. Making one again takes a few milliseconds."""
 
 MAX_SOURCE_BYTES = 4 * 1024**3
-"""Most bytes of sources kept; above it, unused ones are dropped. Loading one again takes seconds or
-minutes."""
+"""Most bytes of sources kept; above it, unused ones are dropped. Loading one takes seconds or minutes."""
 
 
 @dataclass
@@ -138,8 +137,7 @@ def fill(connection: Connection, table: Table, database: str) -> None:
 
 
 def fill_rows(connection: Connection, table: Table, database: str) -> None:
-    """Insert a table's rows into the empty table; raise TaskError for a row larger than the server
-    accepts."""
+    """Insert rows into an empty table; raise TaskError for a row larger than the server accepts."""
     if table.rows:
         names = ", ".join(quote(column.name) for column in table.columns)
         target = f"`{database}`.{quote(table.name)} ({names})".replace("%", "%%")

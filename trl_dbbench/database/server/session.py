@@ -82,7 +82,7 @@ class Host:
     """Number of statements that may run at once."""
     owner: str
     keeper_number: int
-    """Connection that must hold the run's lock, which is named `owner`."""
+    """Number of the connection that must hold the run's lock, which is named `owner`."""
     admin: Engine
     killer: Engine
     """Engines for our own statements (`admin`) and for killing agents' statements (`killer`)."""
@@ -169,8 +169,7 @@ class Session:
             self._check()  # FOUND_ROWS() survives a reset; this query sets it to a new session's value
 
     def clear(self) -> None:
-        """End what statements have left in the session, so that none of it blocks others; `renew` must
-        follow."""
+        """End what statements left in the session, so that it blocks nobody; `renew` must follow."""
         with self._or_broken():
             self._driver.reset()
 
@@ -249,8 +248,7 @@ class Session:
         return start + self._limits.seconds + self._host.pulse.stood_still(start) - time.monotonic()
 
     def _stood_still(self) -> EnvironmentFault:
-        """Return the fault for a stopped statement that may not itself be slow; mark the session as
-        broken."""
+        """Return the fault for a stopped statement that may not be slow itself; mark the session broken."""
         self.broken = "The server stood still during a statement"
         stopped = timed_out(self._limits)
         return EnvironmentFault(
@@ -347,8 +345,7 @@ class Session:
         return True
 
     def _absorb_kill(self, start: float) -> None:
-        """Run our own statements until a kill that came too late hits one of them, not the agent's next
-        one."""
+        """Let a kill that came too late hit a statement of ours instead of the agent's next one."""
         for _ in range(3):
             try:
                 self.connection.exec_driver_sql("DO 0")

@@ -99,8 +99,7 @@ class Slot:
         self.failed = False
         """Whether the server failed during a statement, so that the statement's effect is unknown."""
         self.interrupted = False
-        """Whether a statement was stopped at a limit, perhaps in a transaction, so that its effect is
-        unknown."""
+        """Whether a statement, perhaps in a transaction, was stopped at a limit: its effect is unknown."""
         self._cut_off = False
         self._rows_changed = 0
         self._seconds = 0.0
@@ -373,8 +372,7 @@ class Slots:
             raise
 
     def _spare_session(self, taker: Slot) -> Session | None:
-        """Return a session that `taker` can take over; `None` if it may open a new one, which is then
-        counted.
+        """Return a session for `taker` to take over; `None` if it may open a new one, already counted.
 
         An idle session of the taker's own account comes first: otherwise its agent would see that session
         beside its own and could kill it.
@@ -424,8 +422,7 @@ class Slots:
             self._free.notify()
 
     def _roll_back_prepared(self, slot: Slot) -> bool:
-        """Roll back a transaction that would outlive the slot's connection; return whether that still
-        works."""
+        """Roll back what would outlive the slot's connection; return whether the connection still works."""
         # on a server that we started, `_drop` does it, which need not know who prepared a transaction
         if self._host.own_server or slot.session is None or slot.stateless:
             return True

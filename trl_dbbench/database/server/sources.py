@@ -78,8 +78,7 @@ class Loaded:
         return {*self.tables, *self.views}
 
     def named_in(self, sql: str) -> set[str]:
-        """Return the tables and views whose names occur anywhere in a statement, and those that these views
-        read."""
+        """Return the tables and views whose names occur in a statement, and those that these views read."""
         found: set[str] = set()
         left = names_in(sql, self.names)
         while left:
@@ -224,8 +223,7 @@ def _contents(connection: Connection, database: str) -> tuple[dict[str, _Table],
 
 
 def _without_keys(made: str, referred: bool) -> tuple[str, str]:
-    """Split the output of SHOW CREATE TABLE into a CREATE TABLE without keys and their clauses for ALTER
-    TABLE.
+    """Split what SHOW CREATE TABLE gives into CREATE TABLE without keys, and their ALTER TABLE clauses.
 
     Args:
         referred: another table refers to this one, which then needs its keys from the start.

@@ -106,8 +106,7 @@ BOUNDED_MYSQL = ("--innodb-temp-data-file-path=ibtmp1:12M:autoextend:max:76M",)
 """Options for MySQL only: bound of the undo log of temporary tables. Statements that need more fail."""
 
 BOUNDED_MARIADB = (
-    # All temporary tables are in this file, which does not shrink before version 11.3. If its size were
-    # bounded,
+    # All temporary tables are in this file, which does not shrink before version 11.3. If it were bounded,
     # a statement that cannot be undone would end the server, so sandboxes check it
     # (`Tenancy.temporary_bytes`).
     "--innodb-temp-data-file-path=ibtmp1:12M:autoextend",

@@ -101,8 +101,7 @@ def read_tables(
 
     Raises:
         ConfigError: if a name does not exist, or `sample` is below 1.
-        DatabaseError: if the server cannot be reached or refuses to be read. No message contains the
-        password.
+        DatabaseError: if the server cannot be reached or refuses to be read. Messages omit the password.
     """
     if sample < 1:
         raise ConfigError(f"the sample is {sample} rows; it must be at least 1.")
@@ -209,8 +208,7 @@ class _Reader:
         """Yield notes on triggers, views and other objects that tasks cannot hold.
 
         Args:
-            kinds: the kind of each table, view or sequence by name; `None` if only some tables were
-            requested.
+            kinds: the kind of each table, view or sequence by name; `None` if only some were requested.
         """
         for table, name in self._catalog("EVENT_OBJECT_TABLE, TRIGGER_NAME", "TRIGGER"):
             if table in tables:

@@ -197,8 +197,7 @@ class Tenancy(Host):
 
     @contextmanager
     def making(self, task: Task) -> Iterator[None]:
-        """Turn an error of a block that makes tables into an EnvironmentFault if the server failed, else a
-        TaskError."""
+        """Turn an error of a block that makes tables into EnvironmentFault or TaskError, by who caused it."""
         try:
             yield
         except SQLAlchemyError as error:
@@ -279,8 +278,7 @@ class Tenancy(Host):
         self.slots.close()
 
     def _probing(self, admin: Connection, name: str) -> Engine:
-        """Return an engine for the probe, with its own database and, if possible, an account like an
-        agent's."""
+        """Return the probe's engine, with its own database and, if possible, an account like an agent's."""
         admin.exec_driver_sql(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
         url = self.url_of(ownership.create_account(admin, name) if self.has_accounts else None)
         setting = self.dialect.set_time_limit(PROBE_SECONDS)
