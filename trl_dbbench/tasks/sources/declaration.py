@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise, takewhile
 
+from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.column_types import SYNONYMS, Declared, task_column
+from trl_dbbench.tasks.sources.base import Sample
 from trl_dbbench.tasks.sources.dump_text import Word, joined, shown_name, unescaped
-from trl_dbbench.tasks.table import Column
+from trl_dbbench.tasks.table import Cell, Column, Table
 
 MAX_CHECK_CHARACTERS = 60
 """Characters of a condition in a note."""
@@ -99,29 +101,21 @@ class Declaration:
         kind, of = word.split()[0].lower(), "several columns" if len(names) > 1 else "a part or an expression"
         self.notes.append(f"its {kind} key {key_name}of {of} ({', '.join(names)}) is not held")
 
-    def lost_references(self, table: str) -> list[str]:
-        """A note for each foreign key."""
-        return [
-            f"{table}: its foreign key ({', '.join(each.columns)}) to {each.target} is not held"
-            for each in self.references
-        ]
-
     def task_columns(
-        self, table: str, notes: list[str], lacking: Callable[[str], str | None] = lambda name: None
+        self, table: str, notes: list[str], lacking: Callable[[Declared], str | None] = lambda declared: None
     ) -> list[tuple[Declared, Column]]:
         """The columns that a task's table can have.
 
         Args:
             notes: gets a line for each thing that it does not hold.
-            lacking: why there are no cells of the column of a name; `None` if there are.
+            lacking: why there are no cells of a column; `None` if there are.
         """
         kept = []
         for declared in self.columns.values():
             declared = replace(declared, key=self.keys.get(declared.name, ""))
-            if (reason := lacking(declared.name)) is not None:
-                notes.append(f"{table}.{declared.name}: left out, {reason}")
-                continue
             column, found = task_column(declared)
+            if column is not None and (reason := lacking(declared)) is not None:
+                column, found = None, [f"left out, {reason}"]
             notes += [f"{table}.{declared.name}: {note}" for note in found]
             if column is not None:
                 kept.append((declared, column))
@@ -129,6 +123,33 @@ class Declaration:
         if not kept:
             notes.append(f"{table}: left out, none of its columns can be held")
         return kept
+
+    def task_table(
+        self, name: str, rows: Sample, cells: Callable[[Declared], list[Cell]], notes: list[str]
+    ) -> Table | None:
+        """The table with its sampled rows as tasks have it, `None` if they cannot.
+
+        Args:
+            cells: gives those of a column in all sampled rows; TaskError says why there are none.
+            notes: gets a line for each thing that it does not hold.
+        """
+        held: dict[str, list[Cell]] = {}
+
+        def lacking(declared: Declared) -> str | None:
+            try:
+                held[declared.name] = cells(declared)
+            except TaskError as error:
+                return str(error)
+            return None
+
+        columns = self.task_columns(name, notes, lacking)
+        for each in self.references:
+            notes.append(f"{name}: its foreign key ({', '.join(each.columns)}) to {each.target} is not held")
+        if not columns:
+            return None
+        if rows.seen > len(rows.kept):
+            notes.append(f"{name}: {len(rows.kept)} of its {rows.seen:,} rows are taken (--sample)")
+        return Table(name, tuple(column for _, column in columns), tuple(zip(*held.values(), strict=True)))
 
     def _add_column(self, line: Sequence[Word], upper: Sequence[str]) -> None:
         if "VARYING" in upper[2:3]:  # CHARACTER VARYING(9)

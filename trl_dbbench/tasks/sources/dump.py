@@ -111,8 +111,7 @@ class Dump:
         return not self.only or table in self.only
 
     def steps(self) -> Iterator[Step | str]:
-        seen = Contents(lambda name: Sample(0))
-        zone = False
+        seen = Contents(lambda name: Sample(0), self._has)
         with self.errors():
             yield Step(SESSION)
             for statement in self.statements():
@@ -120,30 +119,8 @@ class Dump:
                     into = seen.made.get(shown_name(statement.table))
                     create = None if into is None else into.create
                     yield sql.rows_put(statement, create.columns if isinstance(create, Create) else ())
-                    continue
-                words, kind = statement, kind_of(statement)
-                name = seen.target(words, kind)
-                if kind in ("table", "alter") and not self._has(name):
-                    continue
-                gone = seen.dropped(words) if kind == "drop" else []
-                twice = kind == "table" and name in seen.made and sql.if_not_there(words)
-                seen.see(words)
-                if twice:
-                    yield f"{name}: a second CREATE TABLE IF NOT EXISTS is skipped"
-                elif kind == "table":
-                    yield from (f"{name}: {lost}" for lost in not_made(words))
-                    yield Step(seen.made[name].sql)
-                elif kind == "alter":
-                    made_as = Word("quoted", quote(name), words[2].spaced)
-                    yield Step(joined([*words[:2], made_as, *words[3:]]))
-                elif kind == "empty" and self._has(name):
-                    yield Step(f"DELETE FROM {quote(name)}")
-                elif kind == "drop" and words[1].upper == "TABLE":  # views are made at the end
-                    for name in filter(self._has, gone):
-                        yield Step(f"DROP TABLE IF EXISTS {quote(name)}")
-                elif kind == "zone" and not zone:
-                    zone = True
-                    yield Step("SET SESSION time_zone = '+00:00'")
+                else:
+                    yield from seen.see(statement)
             # the first of a name only stood in for it
             yield from view_steps(*seen.of_views(self._has)).values()
             for kind, count in Counter(kind for kind, _ in seen.code).items():
@@ -264,9 +241,12 @@ class Contents:
 
     Args:
         sample: gives for a table the sample that its rows are added to.
+        has: tables that are made and altered; CREATE and ALTER TABLE of others are skipped.
     """
 
-    def __init__(self, sample: Callable[[str], Sample]) -> None:
+    def __init__(
+        self, sample: Callable[[str], Sample], has: Callable[[str], bool] = lambda name: True
+    ) -> None:
         self.made: dict[str, Made] = {}
         """Tables, and views whose columns are known."""
         self.views: dict[str, str] = {}
@@ -276,46 +256,62 @@ class Contents:
         self.homeless: dict[str, None] = {}
         """Tables that there are rows of, and no CREATE TABLE."""
         self._sample = sample
+        self._has = has
         self._dropped: dict[str, Made] = {}
 
-    def target(self, words: Sequence[Word], kind: str) -> str:
-        """The name that a statement makes, or of the table that it alters or empties, as that is made."""
-        name = named(words)
-        return name if kind not in ("alter", "empty") else same_name(self.made, name) or name
-
-    def dropped(self, words: Sequence[Word]) -> list[str]:
-        """The names that a DROP drops; with IF EXISTS, `Emp` may be another table than `emp`."""
-        exact = words[2].upper == "IF"
-        return [name if exact else same_name(self.made, name) or name for name in sql.names(words)]
-
-    def see(self, statement: Rows | list[Word]) -> None:
+    def see(self, statement: Rows | list[Word]) -> list[Step | str]:
+        """Note what a statement makes; return what does it on a server, but for rows, and views, which come
+        last."""
         if isinstance(statement, Rows):
-            name = shown_name(statement.table)
-            if (into := same_name(self.made, name)) is not None:
-                _add_rows(self.made[into], statement)
-            else:
-                self.homeless[name] = None
-            return
-        words, kind = statement, kind_of(statement)
-        name = self.target(words, kind)
-        if kind == "table" and not (name in self.made and sql.if_not_there(words)):
+            self._see_rows(statement)
+            return []
+        words, kind, name = statement, kind_of(statement), named(statement)
+        if kind in ("alter", "empty"):
+            name = same_name(self.made, name) or name
+        if kind in ("table", "alter", "empty") and not self._has(name):
+            return []
+        if kind == "table":
+            if name in self.made and sql.if_not_there(words):
+                return [f"{name}: a second CREATE TABLE IF NOT EXISTS is skipped"]
             create = sql.table_made(words)
             first = re.search(r"AUTO_INCREMENT=(\d+)", create.options)
             last = int(first[1]) - 1 if first else 0
             self.made[name] = Made(create, declaration(words), self._sample(name), last)
-        elif kind == "drop":
-            for gone in self.dropped(words):
-                self.views.pop(gone, None)
-                if (old := self.made.pop(gone, None)) is not None:
-                    self._dropped[gone] = old
-        elif kind == "alter" and name in self.made:
-            self.made[name].alter(words)
-        elif kind == "empty" and name in self.made:
-            self.made[name].rows = self._sample(name)
-        elif kind == "view":
+            return [*(f"{name}: {lost}" for lost in not_made(words)), Step(create.sql)]
+        if kind == "alter":
+            if name in self.made:
+                self.made[name].alter(words)
+            return [Step(joined([*words[:2], Word("quoted", quote(name), words[2].spaced), *words[3:]]))]
+        if kind == "empty":
+            if name in self.made:
+                self.made[name].rows = self._sample(name)
+            return [Step(f"DELETE FROM {quote(name)}")]
+        if kind == "drop":
+            gone = self._drop(words)
+            drops = words[1].upper == "TABLE"
+            return [Step(f"DROP TABLE IF EXISTS {quote(each)}") for each in gone if drops and self._has(each)]
+        if kind == "view":
             self._see_view(*sql.view_made(words))
         elif kind.isupper():
             self.code.append((kind, sql.code_made(words, kind.removeprefix("CREATE "))))
+        return [Step("SET SESSION time_zone = '+00:00'")] if kind == "zone" else []
+
+    def _see_rows(self, rows: Rows) -> None:
+        name = shown_name(rows.table)
+        if (into := same_name(self.made, name)) is not None:
+            _add_rows(self.made[into], rows)
+        else:
+            self.homeless[name] = None
+
+    def _drop(self, words: Sequence[Word]) -> list[str]:
+        """Forget what a DROP names, and return the names; with IF EXISTS, `Emp` may be another than `emp`."""
+        exact = words[2].upper == "IF"
+        gone = [name if exact else same_name(self.made, name) or name for name in sql.names(words)]
+        for name in gone:
+            self.views.pop(name, None)
+            if (old := self.made.pop(name, None)) is not None:
+                self._dropped[name] = old
+        return gone
 
     def _see_view(self, name: str, columns: list[str], create: str) -> None:
         self.views[name] = create
@@ -369,50 +365,31 @@ def _same_key(made: Made, row: dict[str, str], other: dict[str, str]) -> bool:
     )
 
 
-def task_table(name: str, made: Made, notes: list[str]) -> Table | None:
-    """The table as tasks have it, `None` if they cannot; `notes` gets a line for each thing that it lacks."""
-    if made.unfit is not None:
-        notes.append(f"{name}: left out, {made.unfit}")
-        return None
-    held = made.declared.task_columns(name, notes, partial(_lacking, made))
-    notes += made.declared.lost_references(name)
-    if not held:
-        return None
-    if made.rows.seen > len(made.rows.kept):
-        notes.append(f"{name}: {len(made.rows.kept)} of its {made.rows.seen:,} rows are taken (--sample)")
-    kept = made.rows.in_order()
-    return Table(
-        name,
-        tuple(column for _, column in held),
-        tuple(tuple(_cell(row.get(declared.name), declared) for declared, _ in held) for row in kept),
-    )
-
-
-def _lacking(made: Made, name: str) -> str | None:
-    """Return why the cells of a column are not in the dump; `None` if they are."""
-    declared = made.declared.columns[name]
-    if declared.kind == "bytes":
-        return None
-    cells = [row.get(declared.name, "DEFAULT") for _, row in made.rows.kept]
-    if any(cell.upper() == "DEFAULT" for cell in cells):
+def _cells(rows: Sequence[dict[str, str]], declared: Declared) -> list[Cell]:
+    """The cells of a column; TaskError says why the dump has none."""
+    written = [row.get(declared.name, "DEFAULT") for row in rows]
+    if any(cell.upper() == "DEFAULT" for cell in written):
         if declared.generated:
-            return "it is generated, and the dump has no values of it"
+            raise TaskError("it is generated, and the dump has no values of it")
         if declared.computed:
-            return f"the dump leaves values of it to its default {declared.default}"
-    for cell in cells:
+            raise TaskError(f"the dump leaves values of it to its default {declared.default}")
+    held = []
+    for cell in written:
         try:
-            _cell(cell, declared)
+            held.append(_cell(cell, declared))
         except UnicodeDecodeError:
-            return "its texts are no UTF-8. Write the dump with --default-character-set=utf8mb4"
+            raise TaskError(
+                "its texts are no UTF-8. Write the dump with --default-character-set=utf8mb4"
+            ) from None
         except ValueError:
-            return f"its value {cell[:40]} is not of its type {declared.type}"
-    return None
+            raise TaskError(f"its value {cell[:40]} is not of its type {declared.type}") from None
+    return held
 
 
-def _cell(written: str | None, declared: Declared) -> Cell:
+def _cell(written: str, declared: Declared) -> Cell:
     """A cell of a task out of one that is written in SQL."""
-    upper = (written or "DEFAULT").upper()
-    if written is None or upper == "DEFAULT":
+    upper = written.upper()
+    if upper == "DEFAULT":
         return None if declared.default is None else _typed(declared.default, declared)
     if upper in ("NULL", "TRUE", "FALSE"):
         return {"NULL": None, "TRUE": 1, "FALSE": 0}[upper]
@@ -457,8 +434,12 @@ def dump_tables(
                     made.unfit = str(error)
     tables, notes = list[Table](), list[str]()
     for name, made in contents.made.items():
-        if isinstance(made.create, Create) and (only is None or name in only):
-            tables += filter(None, [task_table(name, made, notes)])
+        if not isinstance(made.create, Create) or (only is not None and name not in only):
+            continue
+        if made.unfit is not None:
+            notes.append(f"{name}: left out, {made.unfit}")
+        elif table := made.declared.task_table(name, made.rows, partial(_cells, made.rows.in_order()), notes):
+            tables.append(table)
     notes += [
         f"{name}: left out, the dump has rows of it and no CREATE TABLE"
         for name in contents.homeless

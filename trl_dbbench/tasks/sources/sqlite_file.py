@@ -6,12 +6,13 @@ import random
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote as url_quote
 
 from trl_dbbench.errors import TaskError
+from trl_dbbench.tasks.column_types import Declared
 from trl_dbbench.tasks.sources.base import (
     DESCRIPTIONS_FOLDER,
     EXAMPLE_ROWS,
@@ -233,24 +234,10 @@ def sqlite_tables(
             for rows in rows_of(connection, made):
                 for row in rows:
                     drawn.add(row)
-            kept = drawn.in_order()
-            cells = {
-                column.name: _decoded(kept, place)
-                for place, column in enumerate(made.columns)
-                if column.type != "LONGBLOB"  # which no task has
-            }
-            lacking = {name: "its texts are no UTF-8" for name, held in cells.items() if held is None}
-            infinite = (column.name for column in made.columns if column.values.infinite)
-            lacking |= dict.fromkeys(infinite, "it holds an infinite number")
             declared = declaration(words_of(made.create(whole=True)))
-            notes += declared.lost_references(made.name)
-            columns = [column for _, column in declared.task_columns(made.name, notes, lacking.get)]
-            if not columns:
-                continue
-            if drawn.seen > len(kept):
-                notes.append(f"{made.name}: {sample} of its {drawn.seen:,} rows are taken (--sample)")
-            held = [cells[column.name] or [] for column in columns]
-            tables.append(Table(made.name, tuple(columns), tuple(zip(*held, strict=True))))
+            table = declared.task_table(made.name, drawn, partial(_cells, made, drawn.in_order()), notes)
+            if table is not None:
+                tables.append(table)
     notes += [
         f"{table}: its trigger {name} is not held"
         for table, name in triggers
@@ -276,9 +263,12 @@ def _says_all(note: str) -> bool:
     return " by its values" in note or "of plain values" in note
 
 
-def _decoded(rows: Iterable[Sequence[Any]], place: int) -> list[Any] | None:
-    """The cells of a column, `None` if one of its texts has another encoding."""
+def _cells(made: Definition, rows: Iterable[Sequence[Any]], declared: Declared) -> list[Any]:
+    """The cells of a column, whose texts are bytes; TaskError for those that no task has."""
+    place = [column.name for column in made.columns].index(declared.name)
+    if made.columns[place].values.infinite:
+        raise TaskError("it holds an infinite number")
     try:
         return [row[place].decode() if isinstance(row[place], bytes) else row[place] for row in rows]
     except UnicodeDecodeError:
-        return None
+        raise TaskError("its texts are no UTF-8") from None
