@@ -516,7 +516,7 @@ def _moments(texts: Sequence[str]) -> Reading | None:
 
 
 def _days_and_months(texts: Sequence[str]) -> Reading | None:
-    """Days such as `31.12.2024`, `2024/12/31`, and `12/31/2024` where the numbers say which is the month."""
+    """`31.12.2024`, `2024/12/31`, and `12/31/2024` where the numbers say which is the month."""
     forms = {(" " in text, _YEAR_FIRST.match(text) is not None) for text in texts}
     orders = [months for months in (False, True) if _are(partial(day_of, month_first=months), texts)]
     if not orders or len(forms) > 1:
@@ -564,13 +564,10 @@ MAX_DURATION = datetime.timedelta(hours=838, minutes=59, seconds=59)
 
 
 def timed(type_: str, texts: Sequence[str]) -> Reading:
-    """The reading of a column that is declared with a time of day.
+    """The reading of a column declared with a time of day, such as `DATETIME(3) NOT NULL`.
 
-    A type that says nothing of fractions gets as many digits as they have. What the type would cut or move to
-    another time zone is none of it.
-
-    Args:
-        type_: as it is declared, such as `DATETIME(3) NOT NULL`.
+    Without a number of digits, the type gets as many as the fractions of seconds have. A cell that the type
+    would cut, or move to another time zone, is not of it.
     """
     word, said, more = re.fullmatch(r"([A-Z]+)(?:\((\d+)\))?(.*)", type_).groups()  # type: ignore[union-attr]
     form = _DURATION if word == "TIME" else _DATED

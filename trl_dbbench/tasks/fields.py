@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from trl_dbbench.errors import TaskError
@@ -19,6 +20,13 @@ def json_object(line: str) -> dict[str, Any]:
     if not isinstance(entry, dict):
         raise TaskError(f"must be a JSON object, is {type(entry).__name__}")
     return entry
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a JSONL file; OSError, UnicodeDecodeError or TaskError if it cannot be read."""
+    # not splitlines, which also ends a line at U+2028 within a text
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return [json_object(line) for line in lines if line.strip()]
 
 
 def check_text(text: str) -> None:

@@ -148,11 +148,7 @@ class Task:
 
     @classmethod
     def from_json(cls, line: str) -> Task:
-        """Read a line that `to_json` wrote or a user did by hand.
-
-        Raises:
-            TaskError: if it is not a task, saying why.
-        """
+        """Read a line that `to_json` wrote or a user did by hand; TaskError says why it is not a task."""
         return cls.from_entry(json_object(line))
 
     def to_entry(self) -> dict[str, Any]:
@@ -161,9 +157,7 @@ class Task:
         entry: dict[str, Any] = {
             "id": self.id,
             "question": self.question,
-            "tables": [
-                table_entry(table, name="name", columns="columns", rows="rows") for table in self.tables
-            ],
+            "tables": [*map(table_entry, self.tables)],
             "operation": self.operation,
             "skills": self.skills,
             "grader": self.grader,
@@ -178,7 +172,7 @@ class Task:
             entry["suite"] = [each.to_entry() for each in self.suite]
         # left out where they say nothing: a task's digest is made of this text
         if self.gold.results:
-            entry["results"] = [*map(result_entry, self.gold.results)]
+            entry["results"] = [*map(_result_entry, self.gold.results)]
         usual = {
             "dialect": "mysql" if self.source is None else self.source.opened.dialects[0],
             "knowledge": None,
@@ -190,11 +184,7 @@ class Task:
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any]) -> Task:
-        """Read the task that these fields of the native format describe; see `formats.own`.
-
-        Raises:
-            TaskError: if they describe none, saying why.
-        """
+        """Read a task out of fields of the native format; TaskError says why they are not a task."""
         check_known(entry, FIELDS, "field")
         grader = entry.get("grader", DEFAULT_GRADER)
         if grader is not None and grader not in (*GRADERS, *SQL_GRADERS):
@@ -250,7 +240,7 @@ def _own_table(table: Mapping[str, Any]) -> Table:
     check_known(table, ("name", "columns", "rows"), "field of a table")
     for column in optional(table, "columns", list) or ():
         check_known(as_object(column, "column"), ("name", "type"), "field of a column")
-    return read_table(table, name="name", columns="columns", rows="rows")
+    return read_table(table)
 
 
 def _gold(entry: Mapping[str, Any], grader: str | None) -> Gold:
@@ -283,8 +273,7 @@ def _result(entry: Any) -> Result:
     return Result(tuple(columns), rows, width)
 
 
-def result_entry(result: Result) -> dict[str, Any]:
-    """Return a gold result as a field of the native format."""
+def _result_entry(result: Result) -> dict[str, Any]:
     entry = {"columns": result.columns, "rows": result.rows}
     return entry | {"width": result.width} if result.width else entry
 

@@ -158,20 +158,9 @@ def _is_group(condition: exp.Expr) -> bool:
 
 def _is_flat(group: exp.Expr) -> bool:
     """Only one of AND, OR and XOR joins its conditions, and no NOT stands before a group of them."""
-    if not isinstance(group, exp.Connector):  # a NOT before a group
-        return False
-    return not any(_is_group(operand) for operand in _operands(group, type(group)))
-
-
-def _operands(node: exp.Expr, connector: type[exp.Expr]) -> Iterator[exp.Expr]:
-    """Return what `connector` joins, its own repetitions and redundant parentheses taken away."""
-    pending = [node]
-    while pending:
-        current = pending.pop().unnest()
-        if isinstance(current, connector):
-            pending += [current.args["this"], current.args["expression"]]
-        else:
-            yield current
+    return isinstance(group, exp.Connector) and all(
+        not _is_group(part) or (type(part) is type(group) and _is_flat(part)) for part in group.flatten()
+    )
 
 
 def _aggregate_aliases(select: exp.Expr | None) -> frozenset[str]:

@@ -81,7 +81,7 @@ def select_tasks(tasks: Sequence[Task], single: bool = False, min_tasks: int = 1
 
 
 def check_test_size(test_size: float) -> None:
-    """Raise ConfigError if it is no share of tasks."""
+    """Raise ConfigError unless it is a share of tasks."""
     if not 0 < test_size < 1:
         raise ConfigError(
             f"the test size is {test_size}; it must be a share above 0 and below 1, such as 0.1."

@@ -116,11 +116,7 @@ def plan_stages(
 
 
 def kind_of(stream: str | Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Return what stages are told apart by, and their names if they are given.
-
-    Raises:
-        ConfigError: if a name is unknown, or comes twice.
-    """
+    """Return what stages are told apart by, and the names that are given; ConfigError for unknown ones."""
     if isinstance(stream, str):
         if stream not in KINDS:
             raise ConfigError(unknown("stream", stream, KINDS))

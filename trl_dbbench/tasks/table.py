@@ -47,9 +47,9 @@ def content_key(tables: tuple[Table, ...]) -> bytes:
     return hashlib.blake2b(repr(tables).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def read_table(table: Mapping[str, Any], *, name: str, columns: str, rows: str) -> Table:
-    """A table out of an entry whose fields have these names."""
-    title = required(table, name, str)
+def read_table(table: Mapping[str, Any], columns: str = "columns", rows: str = "rows") -> Table:
+    """A table out of an entry that has its columns and rows in fields of these names."""
+    title = required(table, "name", str)
     read = []
     for column in required(table, columns, list):
         column = as_object(column, "column")
@@ -60,10 +60,10 @@ def read_table(table: Mapping[str, Any], *, name: str, columns: str, rows: str) 
     return Table(title, tuple(read), read_rows(required(table, rows, list), len(read), f"table '{title}'"))
 
 
-def table_entry(table: Table, *, name: str, columns: str, rows: str) -> dict[str, Any]:
+def table_entry(table: Table, columns: str = "columns", rows: str = "rows") -> dict[str, Any]:
     """The fields of an entry that `read_table` reads."""
     listed = [{"name": column.name, "type": column.type} for column in table.columns]
-    return {name: table.name, columns: listed, rows: list(map(list, table.rows))}
+    return {"name": table.name, columns: listed, rows: list(map(list, table.rows))}
 
 
 MAX_NAME_CHARACTERS = 64
@@ -113,11 +113,7 @@ def check_differ(names: Sequence[str], where: str) -> None:
 
 
 def read_rows(rows: Sequence[Any], width: int, where: str) -> tuple[tuple[Cell, ...], ...]:
-    """Rows out of an entry, each with a cell for each of `width` columns.
-
-    Args:
-        where: they stand, as an error names it.
-    """
+    """Rows out of an entry, each with `width` cells; `where` they stand begins an error."""
     lines = []
     for number, row in enumerate(rows, 1):
         if not isinstance(row, list | tuple) or len(row) != width:

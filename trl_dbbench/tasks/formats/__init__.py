@@ -27,22 +27,18 @@ from trl_dbbench.tasks.formats.verl import VerlFormat
 from trl_dbbench.tasks.model import Task
 from trl_dbbench.utils.lookup import look_up
 
-_OURS: tuple[WritableFormat, ...] = (OwnFormat(), AgentBenchFormat(), LifelongFormat(), VerlFormat())
-FORMATS = {each.name: each for each in _OURS}
-"""Can be read and written."""
-
-_OTHERS: tuple[TaskFormat, ...] = (SpiderFormat(), BirdFormat(), CriticFormat(), Spider2Format())
-READ_ONLY = {each.name: each for each in _OTHERS}
+FORMATS: dict[str, WritableFormat] = {
+    each.name: each for each in (OwnFormat(), AgentBenchFormat(), LifelongFormat(), VerlFormat())
+}
+READ_ONLY: dict[str, TaskFormat] = {
+    each.name: each for each in (SpiderFormat(), BirdFormat(), CriticFormat(), Spider2Format())
+}
 
 _ALL: dict[str, TaskFormat] = {**FORMATS, **READ_ONLY}
 
 
 def get_format(name: str) -> TaskFormat:
-    """One of `FORMATS` or `READ_ONLY`, or a user's own by the dotted path of its class.
-
-    Raises:
-        ConfigError: if there is none, or it is not a format.
-    """
+    """One of `FORMATS` or `READ_ONLY`, or a user's own by its dotted path; ConfigError for others."""
     found: Any = look_up("task format", name, _ALL)
     if name in _ALL:
         return found
@@ -70,8 +66,8 @@ def format_of(entry: Mapping[str, Any]) -> TaskFormat:
 def read_entry(format: TaskFormat, entry: Mapping[str, Any], default_id: str) -> Task:
     """The task of an entry in this format.
 
-    A task of a format that is not ours is checked and normalised (lists become tuples) by writing
-    it as a line of the native format and reading that.
+    Written as a line of the native format and read again, a task of a user's format is checked, and its lists
+    become tuples.
     """
     if type(_ALL.get(format.name)) is type(format):
         return format.read(entry, default_id)

@@ -117,7 +117,7 @@ def _read_table(table: Any) -> Table:
     table = as_object(table, "table")
     info = required(table, "table_info", dict)
     name = required(table, "table_name", str)
-    plain = read_table({**info, "name": name}, name="name", columns="columns", rows="rows")
+    plain = read_table({**info, "name": name})
     return Table(
         plain.name,
         tuple(Column(column.name) for column in plain.columns),
@@ -158,7 +158,7 @@ def _cell_text(cell: Cell) -> str:
 
 
 def _write_table(table: Table) -> dict[str, Any]:
-    info = table_entry(table, name="name", columns="columns", rows="rows")
+    info = table_entry(table)
     return {"table_name": info.pop("name"), "table_info": info}
 
 

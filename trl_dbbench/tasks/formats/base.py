@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -126,21 +126,17 @@ def folder_of(path: Path | None) -> Path:
     return (path if path.is_dir() else path.parent).absolute()
 
 
-def find_beside(path: Path | None, *names: str, lies_in: str) -> Path:
-    """The first of these files and folders of a benchmark, beside the task file or beside its folder.
-
-    Args:
-        path: the task file.
-        lies_in: where the benchmark has it, for the error.
-
-    Raises:
-        TaskError: none of them is there.
-    """
+def beside(path: Path | None, names: Iterable[str]) -> list[Path]:
+    """Where files of these names can lie: beside the task file, then beside its folder."""
     here = folder_of(path)
-    for home in (here, here.parent):
-        for name in names:
-            if (home / name).exists():
-                return home / name
+    return [home / name for home in (here, here.parent) for name in names]
+
+
+def find_beside(path: Path | None, *names: str, lies_in: str) -> Path:
+    """The first of these files and folders of a benchmark; TaskError, naming where it `lies_in`, for none."""
+    if (found := next(filter(Path.exists, beside(path, names)), None)) is not None:
+        return found
+    here = folder_of(path)
     raise TaskError(
         f"there is no '{names[0]}' in {here} nor in {here.parent}. Bring it there: it is in {lies_in}."
     )

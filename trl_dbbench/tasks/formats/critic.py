@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.tasks.fields import first_id, json_object, optional, required
+from trl_dbbench.tasks.fields import first_id, json_lines, optional, required
 from trl_dbbench.tasks.formats.base import BesideFiles, Unsupported
 from trl_dbbench.tasks.formats.text2sql import find_database, sql_task
 from trl_dbbench.tasks.model import Gold, Task
@@ -162,13 +162,12 @@ def _knowledge(entry: Mapping[str, Any], file: Path) -> list[str]:
     if not given:
         return []
     try:
-        lines = [json_object(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        by_number = {json.dumps(line.get("id")): line for line in json_lines(file)}
     except (OSError, UnicodeDecodeError, TaskError) as error:
         raise TaskError(
             f"'external_knowledge' has numbers of lines in {file}, which cannot be read: {error}. Bring the "
             "file there: without it the question cannot be understood."
         ) from None
-    by_number = {json.dumps(line.get("id")): line for line in lines}
     found = []
     for number in map(json.dumps, given):
         if number not in by_number:

@@ -51,7 +51,7 @@ class LifelongFormat:
             Task(
                 id=first_id(entry, ("id", "sample_index"), default_id),
                 question=required(entry, "instruction", str),
-                tables=(read_table(table, name="name", columns="column_info_list", rows="row_list"),),
+                tables=(read_table(table, columns="column_info_list", rows="row_list"),),
                 operation="SELECT" if md5 is None else operation_in(required(info, "sql", str)),
                 gold=Gold(
                     None if answer is None else tuple(GRADER.gold(answer)),
@@ -82,7 +82,7 @@ class LifelongFormat:
             "id": task.id,
             "instruction": task.question,
             "answer_info": info,
-            "table_info": table_entry(table, name="name", columns="column_info_list", rows="row_list"),
+            "table_info": table_entry(table, columns="column_info_list", rows="row_list"),
             "skill_list": list(task.skills),
         }
 

@@ -13,13 +13,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading.scorers import Result, read_csv
-from trl_dbbench.tasks.fields import json_object, optional, required
+from trl_dbbench.tasks.fields import json_lines, optional, required
 from trl_dbbench.tasks.formats.base import BesideFiles, Unsupported, find_beside
 from trl_dbbench.tasks.formats.text2sql import find_database, sql_task
 from trl_dbbench.tasks.model import Gold, Task
@@ -129,16 +128,9 @@ def _cell(cell: Any) -> Cell:
 
 def _marks(file: Path) -> dict[str, dict[str, Any]]:
     try:
-        return _marks_in(file, file.stat().st_mtime_ns)
+        return {required(each, "instance_id", str): each for each in json_lines(file)}
     except (OSError, ValueError, TaskError) as error:
         raise TaskError(f"{file}, which says how gold results count, cannot be read: {error}") from None
-
-
-@lru_cache(maxsize=16)
-def _marks_in(file: Path, changed: int) -> dict[str, dict[str, Any]]:
-    lines = file.read_text(encoding="utf-8").splitlines()
-    marks = [json_object(line) for line in lines if line.strip()]
-    return {required(each, "instance_id", str): each for each in marks}
 
 
 def _results(folder: Path) -> list[Path]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.formats.base import WriteContext
-from trl_dbbench.tasks.model import Task, result_entry
+from trl_dbbench.tasks.model import Task
 
 if TYPE_CHECKING:
     import pyarrow
@@ -45,6 +45,7 @@ class VerlFormat:
         return Task.from_json(line)
 
     def write(self, task: Task, context: WriteContext) -> dict[str, Any]:
+        line = task.to_json()
         return {
             "data_source": DATA_SOURCE,
             "prompt": context.messages(task),
@@ -56,9 +57,9 @@ class VerlFormat:
                 "id": task.id,
                 "operation": task.operation,
                 "skills": list(task.skills),
-                "task": task.to_json(),
+                "task": line,
                 "protocol": context.protocol,
-                "tools_kwargs": {"task": task.to_json()},
+                "tools_kwargs": {"task": line},
             },
         }
 
@@ -81,9 +82,6 @@ class VerlFormat:
 
 def _ground_truth(task: Task) -> str:
     """The gold as JSON: verl hands it to the reward function as it is, and Arrow needs one type for all."""
-    gold = task.gold
-    held: dict[str, Any] = {"answer": gold.answer, "sql": gold.sql, "state_md5": gold.state_md5}
-    if gold.results:
-        held["results"] = [*map(result_entry, gold.results)]
-    held["grader"] = task.grader
-    return json.dumps(held, ensure_ascii=False)
+    fields = ("answer", "sql", "state_md5", "results", "grader")
+    entry = task.to_entry()
+    return json.dumps({key: entry[key] for key in fields if key in entry}, ensure_ascii=False)

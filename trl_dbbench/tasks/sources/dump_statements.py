@@ -142,10 +142,9 @@ class Create:
 
 
 def table_made(words: Sequence[Word]) -> Create:
-    """CREATE TABLE with its columns, and of its options those that say how its texts and numbers are.
+    """CREATE TABLE with its columns, and its options for texts and numbers.
 
-    Raises:
-        TaskError: it names another database, has its rows from a query, or calls what reads files.
+    TaskError if it names another database, has its rows from a query, or calls what reads files.
     """
     parts = words[5:] if if_not_there(words) else words[2:]
     if parts[:1] and parts[0].kind == "string":
@@ -224,11 +223,7 @@ def unqualified(words: Sequence[Word], database: str | None, is_table: bool = Fa
 
 
 def database_named(words: Sequence[Word]) -> str | None:
-    """The database that a statement names before its table, as DataGrip writes it where no USE does.
-
-    Args:
-        words: of the statement, or of the table's name alone.
-    """
+    """The database that a statement, or a table's name alone, names as DataGrip writes it without USE."""
     before = (word for word, sign in pairwise(words[:7]) if sign.text == "." and word.kind != "sign")
     found = next((shown_name(word.text) for word in before), None)
     return None if found is None or found.lower() in SYSTEM else found

@@ -50,11 +50,7 @@ class Folder(SQLiteFile):
 
     @staticmethod
     def digest_of(path: Path) -> str:
-        """
-        Raises:
-            OSError: the folder cannot be read.
-            TaskError: there are no tables in it.
-        """
+        """Return what stands for all its files; OSError or TaskError if it cannot be read."""
         digest = hashlib.blake2b(digest_size=8)
         for file in table_files(path):
             digest.update(f"{file.name}\0{file_digest(file)}\0".encode())

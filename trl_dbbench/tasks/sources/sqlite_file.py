@@ -55,11 +55,7 @@ class SQLiteFile:
 
     @staticmethod
     def digest_of(path: Path) -> str:
-        """
-        Raises:
-            OSError: there is no such file.
-            TaskError: a program still writes to it.
-        """
+        """See `file_digest`; TaskError if a program still writes to the file."""
         found = file_digest(path)
         if _has_log(path):
             raise TaskError(
