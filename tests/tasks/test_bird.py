@@ -143,6 +143,16 @@ def test_birds_files_for_postgresql_are_not_read(tmp_path: Path, name: str) -> N
 # --- LiveSQLBench and BIRD-CRITIC -----------------------------------------------------------------
 
 
+def test_a_line_separator_within_a_text_ends_no_line(tmp_path: Path) -> None:
+    """Knowledge with U+2028 in it could not be read: it was cut there."""
+    database(tmp_path / "pets/pets_template.sqlite")
+    known = '{"id": 0, "knowledge": "Heavy", "definition": "weight\u2028> 10"}\n'
+    (tmp_path / "pets/pets_kb.jsonl").write_text(known, encoding="utf-8")
+    path = as_lines(tmp_path / "livesqlbench_data_sqlite.jsonl", CRITIC | {"external_knowledge": [0]})
+    (task,) = load_tasks(path)
+    assert task.knowledge is not None and task.knowledge.endswith("Heavy: weight\u2028> 10")
+
+
 def test_livesqlbenchs_entries(tmp_path: Path) -> None:
     file = database(tmp_path / "pets/pets_template.sqlite")
     database(tmp_path / "pets/pets.sqlite", "CREATE TABLE left_by_an_evaluation (a)")

@@ -285,3 +285,12 @@ def test_a_table_whose_name_differs_in_letters_is_another(tmp_path: Path) -> Non
         "".join(f"DROP TABLE IF EXISTS `{t}`;\nCREATE TABLE `{t}` (a int);\n" for t in ("emp", "Emp"))
     )
     assert [table.name for table in Source.of(tmp_path / "d.sql").tables()] == ["emp", "Emp"]
+
+
+@pytest.mark.parametrize("cut", ["DROP TABLE;", "DROP VIEW ;", "ALTER TABLE t ADD UNIQUE KEY k ();"])
+def test_a_statement_without_its_names_stops_nothing(tmp_path: Path, cut: str) -> None:
+    """It was an IndexError."""
+    path = tmp_path / "t.sql"
+    path.write_text(f"CREATE TABLE t (a int, b int); {cut} INSERT INTO t VALUES (1, 2), (3, 4);")
+    (table,) = import_from([str(path)]).tables
+    assert table.rows == ((1, 2), (3, 4))

@@ -81,7 +81,9 @@ class Declaration:
         elif upper[0] in ("FULLTEXT", "SPATIAL"):
             self.notes.append(f"its {upper[0]} key {_key_name(line)}is not held")
         elif "PRIMARY" in upper or "UNIQUE" in upper[:3]:
-            whole = all(len(part) == 1 or part[1].upper in ("ASC", "DESC") for part in lines_of(line))
+            whole = all(
+                part and (len(part) == 1 or part[1].upper in ("ASC", "DESC")) for part in lines_of(line)
+            )
             word = "PRIMARY KEY" if "PRIMARY" in upper else "UNIQUE"
             self.hold(self._names(line), word, _key_name(line), whole)
 

@@ -305,7 +305,7 @@ class Contents:
 
     def _drop(self, words: Sequence[Word]) -> list[str]:
         """Forget what a DROP names, and return the names; with IF EXISTS, `Emp` may be another than `emp`."""
-        exact = words[2].upper == "IF"
+        exact = [word.upper for word in words[2:3]] == ["IF"]
         gone = [name if exact else same_name(self.made, name) or name for name in sql.names(words)]
         for name in gone:
             self.views.pop(name, None)
