@@ -169,12 +169,8 @@ def kind_of_type(declared: str) -> Kind:
 
 @lru_cache(maxsize=10_000)
 def check_type(type: str, table: str, column: str) -> None:
-    """Check a column's type, which CREATE TABLE takes as it is written.
-
-    Raises:
-        TaskError: it is anything but the name of a type, an optional list in parentheses, and words such as
-            NOT NULL; or neither MySQL nor MariaDB has such a type. SQLite would take any word.
-    """
+    """Raise TaskError for a type that no server has, or that is more than a name, a list in parentheses and
+    words such as NOT NULL: CREATE TABLE takes it as it is written."""
     form = _FORM.fullmatch(type)
     if form is None:
         raise TaskError(

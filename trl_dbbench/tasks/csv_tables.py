@@ -41,13 +41,7 @@ _EXCELS_LINE = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)
 
 @dataclass(frozen=True)
 class CsvOptions:
-    """Settings for CSV files that do not tell them themselves.
-
-    Args:
-        delimiter: one character; `tab` is another name of that.
-        encoding: as Python names it.
-        types: the type of a column by its name, or by `table.column`.
-    """
+    """What is said of CSV files instead of told from them; `types` are by `column` or `table.column`."""
 
     delimiter: str | None = None
     encoding: str | None = None
@@ -85,12 +79,9 @@ FROM_FILE = CsvOptions()
 
 
 def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
-    """Read a CSV file. Empty lines do not count, nor do rows of empty cells where there are several columns,
-    nor columns without a name.
+    """Read a CSV file; TaskError says what is wrong in which line.
 
-    Raises:
-        TaskError: if it cannot be read, no column has a name or one has that of another, or a row has not as
-            many cells as the header.
+    Empty lines do not count, nor do columns without a name, nor rows of several cells that are all empty.
     """
     text, notes, guessed = _text(path, options.encoding)
     begins = 0
@@ -380,7 +371,7 @@ def _has_fractions(texts: Sequence[str], mark: str) -> bool:
     return any(form.fullmatch(text) and not _GROUPED[mark].fullmatch(text) for text in stripped)
 
 
-def kept_as_text(texts: Sequence[str], mark: str = ".") -> Reading | None:
+def kept_as_text(texts: Sequence[str], mark: str) -> Reading | None:
     """The reading of texts such as `1.234`, beside such as `567`, that may be whole numbers or fractions."""
     grouped = re.compile(rf"-?[1-9]\d{{0,2}}[{mark}]\d{{3}}", re.ASCII)
     if not all(
@@ -639,9 +630,7 @@ def read_csv_tables(
     options: CsvOptions = FROM_FILE,
     note: Callable[[str], object] = lambda text: None,
 ) -> dict[str, Table]:
-    """Tables by name, each named after its file.
-
-    docs/data.md, "CSV files", has the rules by which cells get a type.
+    """Tables by name, each named after its file; docs/data.md has the rules by which cells get a type.
 
     Args:
         note: gets a line for each thing that was found out or read otherwise than it is written.
@@ -715,9 +704,9 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
 
 
 def _title(title: str, path: Path, header: Sequence[str] = ()) -> tuple[str, str | None]:
-    """`price:DECIMAL(10,2)` is a name and a type; a colon before anything else belongs to the name.
+    """Return the name and the type of `price:DECIMAL(10,2)`.
 
-    So does that of `dc:date` beside `dc` or `dc:title` in the header.
+    A colon before no type belongs to the name, as in `dc:date` beside `dc` or `dc:title` in the header.
     """
     typed = re.fullmatch(r"(.*\S):([A-Za-z]+)((?:\(.*\))?(?: [A-Za-z_ ]+(?:utf8\w*)?)?)", title)
     if typed is None or not (typed[2].upper() in CSV_TYPES or typed[2].isupper() or "(" in typed[3]):

@@ -31,11 +31,8 @@ logger = logging.getLogger(__name__)
 class Entry(NamedTuple):
     """Fields that may be a task.
 
-    Args:
-        place: where it stands in its file, as errors name it: `"line 3"`.
-        fields: what it says.
-        packed: fields that are lists or objects may be text, in JSON's or Python's notation.
-        file: the name of its file, after those of the folders in which it lies, if a folder is read.
+    `place` is its place in errors: `"line 3"`. If `packed`, lists and objects may be text, in JSON's or
+    Python's notation. If a folder is read, `file` is the name of its file after those of inner folders.
     """
 
     place: str
@@ -91,11 +88,8 @@ def write_entries(
     """Write entries in the layout that the file's name says; an older file there is replaced in one step.
 
     Args:
-        path: ends in one of `WRITABLE`.
+        path: ends in one of `WRITABLE`; ConfigError if it cannot be written.
         schema: the types of a parquet file's columns; told from the entries if left out.
-
-    Raises:
-        ConfigError: if it cannot be written.
     """
     if path.suffix == ".parquet":
         import pyarrow as pa
@@ -115,9 +109,6 @@ def write_entries(
             file.write(json.dumps(whole, ensure_ascii=False, indent=1) + "\n")
         else:
             file.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
-
-
-# --- JSON -------------------------------------------------------------------------------------------
 
 
 def _json_entries(path: Path) -> list[Entry]:
@@ -153,9 +144,6 @@ def _lines(path: Path) -> Iterator[str]:
             yield from file
     except (OSError, UnicodeDecodeError) as error:
         raise TaskError(f"{path} cannot be read as UTF-8 text: {error}") from None
-
-
-# --- parquet ----------------------------------------------------------------------------------------
 
 
 def _parquet_entries(path: Path) -> Iterator[Entry]:

@@ -31,15 +31,10 @@ class Split:
     shares_tables: bool
 
 
-# --- skills -----------------------------------------------------------------------------------------
-
-
 def skill_counts(tasks: Iterable[Task]) -> dict[str, Counter[str]]:
-    """Return how many tasks there are of each operation and each skill, in the order of `skills.NAMED`.
+    """Return counts of tasks by `operation` and by `skill`, in the order of `skills.NAMED`.
 
-    Returns:
-        `operation` and `skill`, each a counter. A task counts for each of its skills; `(none)` counts those
-        without any.
+    A task counts for each of its skills; `(none)` counts those without any.
     """
     tasks = list(tasks)
     found = Counter(skill for task in tasks for skill in task.skills)
@@ -54,10 +49,8 @@ def select_tasks(tasks: Sequence[Task], single: bool = False, min_tasks: int = 1
 
     Args:
         single: only tasks with one skill.
-        min_tasks: least tasks of a skill, counted after `single`; skills with fewer are left out.
-
-    Raises:
-        ConfigError: if none is left, or `min_tasks` is below 1.
+        min_tasks: least tasks of a skill, counted after `single`; skills with fewer are left out. ConfigError
+            if no task is left.
     """
     if min_tasks < 1:
         raise ConfigError(f"a skill must have at least 1 task, --min is {min_tasks}.")
@@ -75,9 +68,6 @@ def select_tasks(tasks: Sequence[Task], single: bool = False, min_tasks: int = 1
             + (" or leave --single out." if single else ".")
         )
     return chosen
-
-
-# --- two halves -------------------------------------------------------------------------------------
 
 
 def check_test_size(test_size: float) -> None:
@@ -167,7 +157,9 @@ def _held_out(tasks: Sequence[Task], groups: Sequence[Sequence[int]], share: flo
     taken: Counter[str] = Counter()
     held_out: set[int] = set()
     for group in order:
-        labels = Counter(label for number in group for label in _labels(tasks[number]))
+        labels: Counter[str] = Counter()
+        for task in (tasks[number] for number in group):
+            labels.update(["any", f"operation {task.operation}", *task.skills])
         dealt += labels
         # what taking the group adds to the squared distances from the share
         cost = sum(
@@ -179,7 +171,3 @@ def _held_out(tasks: Sequence[Task], groups: Sequence[Sequence[int]], share: flo
     if len(held_out) == len(tasks):
         return held_out - set(order[0])
     return held_out or set(order[-1])
-
-
-def _labels(task: Task) -> list[str]:
-    return ["any", f"operation {task.operation}", *task.skills]

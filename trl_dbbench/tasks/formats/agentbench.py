@@ -101,9 +101,6 @@ class AgentBenchFormat:
         return entry | {"type": ["other"], "label": labels}
 
 
-# --- reading ----------------------------------------------------------------------------------------
-
-
 def _skills(entry: Mapping[str, Any], gold: Gold) -> tuple[str, ...]:
     if gold.sql is not None or "skills" in entry:
         return skills_in(entry.get("skills"), gold.sql)
@@ -134,9 +131,6 @@ def _published_md5(text: str) -> str:
     if md5 is not None and not is_md5(md5):
         raise TaskError(f"'answer_md5' must look like [('<md5>',)], is {text!r}")
     return md5 or ""
-
-
-# --- writing ----------------------------------------------------------------------------------------
 
 
 def _text_table(table: Table) -> Table:

@@ -17,16 +17,13 @@ from trl_dbbench.tasks.model import Task
 class TaskFormat(Protocol):
     """A format that can be read: one entry of a file, a dictionary, is one task.
 
-    Files themselves are read by `entries`: a line of `.jsonl`, an entry of a `.json` object or list, a row of
-    `.parquet`, `.csv` or `.tsv`.
+    A format may have
 
-    A format may have `nested`, the names of fields that hold lists or objects: where a parquet file has them
-    as text, in JSON's or Python's notation, they are parsed before the format sees the entry.
-
-    A format may have `csv`, the `CsvOptions` by which its CSV files are read.
-
-    A format whose entries name other files may have `beside(path)`, which gives the format for the entries of
-    the file at this path, or of the folder: `folder_of` says where it lies.
+    - `nested`, the names of fields that hold lists or objects: where a parquet file has them as text, in
+      JSON's or Python's notation, they are parsed before the format sees the entry;
+    - `csv`, the `CsvOptions` by which its CSV files are read;
+    - `beside(path)`, which gives the format for the entries of the file or folder at this path, where entries
+      name other files.
     """
 
     name: str
@@ -36,12 +33,9 @@ class TaskFormat(Protocol):
         ...
 
     def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
-        """The task of an entry; `default_id` names the file and the place, for entries without an id.
+        """The task of an entry, with `default_id`, which names file and place, if it has no id.
 
-        Whatever it raises is shown with the file and the place.
-
-        Raises:
-            Unsupported: if the entry is left out, and the others of the file are read.
+        What it raises is shown with file and place; after Unsupported, the others of the file are read.
         """
         ...
 

@@ -68,9 +68,6 @@ def _knowledge(path: Path | None, name: str | None) -> str | None:
         raise TaskError(f"'external_knowledge' is in {file}, which cannot be read: {error}") from None
 
 
-# --- the gold -------------------------------------------------------------------------------------
-
-
 def _gold(folder: Path, id: str) -> tuple[tuple[Result, ...], bool]:
     """Return the gold results, one of which an answer has to give, and whether the order of rows counts."""
     marks, name = _marks(folder / MARKS), re.compile(rf"{re.escape(id)}(_[a-z])?\.csv")

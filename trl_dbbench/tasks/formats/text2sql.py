@@ -93,9 +93,6 @@ class BirdFormat(BesideFiles):
         )
 
 
-# --- BIRD on MySQL: one dump with the tables of all databases ---------------------------------------
-
-
 def _part_of_dump(path: Path | None, db_id: str) -> Source:
     """The tables of one database, with what BIRD says of their columns."""
     _check_name(db_id)
@@ -138,15 +135,8 @@ def _names_in(dump: Source, db_id: str, names: tuple[str, ...]) -> tuple[str, ..
     return tuple(known[name.casefold()] for name in names if name not in missing)
 
 
-# --- for all such formats -------------------------------------------------------------------------
-
-
 def sql_task(gold: Gold, source: Source, **fields: Any) -> Task:
-    """A question that is answered with SQL, of the dialect that its database is of.
-
-    Args:
-        fields: the id, the question, the grader, and more of the task.
-    """
+    """A question that is answered with SQL of its database's dialect; `fields` are further ones of `Task`."""
     dialect = source.opened.dialects[0]
     skills = skills_in(None, gold.sql, dialect)
     # it may be one that sqlglot cannot parse: then there are no skills to go by

@@ -35,11 +35,8 @@ EXAMPLE_CHARACTERS = 60
 class Step:
     """A statement of MySQL's that helps to make the database on a server.
 
-    Args:
-        sql: with a place `%s` for each cell if there are rows.
-        rows: the statement is executed for each.
-        else_lost: what the server's database lacks if the server refuses the statement; without it, the
-            database cannot be made then.
+    It is executed for each of the `rows`, with a cell in each place `%s`. `else_lost` is what the database
+    lacks if the server refuses the statement; without it, the database cannot be made then.
     """
 
     sql: str
@@ -87,8 +84,7 @@ def view_steps(
 
     Args:
         views: CREATE VIEW in MySQL's dialect, by name. A server judges those that cannot be parsed here.
-        tables: that there will be.
-        functions: that there will not be.
+        tables, functions: names of tables that there will be, and of functions that there will not be.
     """
     there, gone = {name.casefold() for name in tables} | {"dual"}, {name.casefold() for name in functions}
     steps: dict[str, Step | str] = {}

@@ -311,10 +311,7 @@ class Definition:
     notes: list[str] = field(default_factory=list)
 
     def create(self, whole: bool = False) -> str:
-        """
-        Args:
-            whole: with keys and references that are otherwise added when the rows are there.
-        """
+        """CREATE TABLE; `whole` with keys and references, which are else added when the rows are there."""
         lines = [each.line() for each in self.columns]
         if self.primary and (whole or self._primary_is_sure()):
             lines.append(f"PRIMARY KEY ({_listed(self.primary)})")
@@ -407,8 +404,7 @@ def _fit_row(table: Definition) -> None:
 def too_wide(types: Sequence[str], keyed: Collection[int]) -> list[int]:
     """Return the places of the longest CHAR and VARCHAR columns, which a row of MySQL's holds only as TEXT.
 
-    Args:
-        keyed: the places of columns with a key, which stay.
+    Columns with a key, at the places `keyed`, stay.
     """
     whole = [4 * _characters(type) for type in types]
     in_page = [_bytes_in_page(type) for type in types]

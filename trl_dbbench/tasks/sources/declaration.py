@@ -88,12 +88,7 @@ class Declaration:
             self.hold(self._names(line), word, _key_name(line), whole)
 
     def hold(self, names: tuple[str, ...], word: str, key_name: str = "", whole: bool = True) -> None:
-        """Add a key of these columns, or note that no task holds it.
-
-        Args:
-            word: PRIMARY KEY or UNIQUE.
-            whole: it is neither of parts of texts nor of expressions.
-        """
+        """Add a PRIMARY KEY or UNIQUE key, or note that no task holds it: one not of `whole` columns."""
         if whole:
             self.unique.append(names)
             self.primary = names if word == "PRIMARY KEY" else self.primary

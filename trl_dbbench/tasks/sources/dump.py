@@ -31,7 +31,7 @@ from trl_dbbench.tasks.sources.base import (
     view_steps,
     with_rows,
 )
-from trl_dbbench.tasks.sources.declaration import Declaration, declaration, is_column, not_made, same_name
+from trl_dbbench.tasks.sources.declaration import Declaration, declaration, not_made, same_name
 from trl_dbbench.tasks.sources.dump_statements import Create, kind_of, named
 from trl_dbbench.tasks.sources.dump_text import (
     Rows,
@@ -219,21 +219,21 @@ class Made:
         return self.create if isinstance(self.create, str) else self.create.sql
 
     def alter(self, words: Sequence[Word]) -> None:
-        """Keys, columns and AUTO_INCREMENT that are declared when the rows are there, as by phpMyAdmin."""
+        """Add keys, columns and AUTO_INCREMENT declared when the rows are there, as by phpMyAdmin."""
+        if not isinstance(self.create, Create):
+            return
         for verb, line, behind in sql.altered(words):
             self.declared.add(line)
-            name = shown_name(line[0].text).casefold()
-            if isinstance(self.create, Create) and verb == "ADD":
+            if verb == "ADD":
                 self.create.lines.append(line)
-            elif isinstance(self.create, Create):
+            else:
+                place = self.declared.place_of(line)
                 self.create.lines = [
-                    line if is_column(each) and shown_name(each[0].text).casefold() == name else each
-                    for each in self.create.lines
+                    line if self.declared.place_of(each) == place else each for each in self.create.lines
                 ]
             if behind is not None:
                 self.declared.move(shown_name(line[0].text), behind)
-                if isinstance(self.create, Create):
-                    self.create.lines.sort(key=self.declared.place_of)
+                self.create.lines.sort(key=self.declared.place_of)
 
 
 class Contents:
@@ -241,7 +241,7 @@ class Contents:
 
     Args:
         sample: gives for a table the sample that its rows are added to.
-        has: tables that are made and altered; CREATE and ALTER TABLE of others are skipped.
+        has: whether a table is of interest; what makes or alters others is skipped.
     """
 
     def __init__(
@@ -413,12 +413,7 @@ def _typed(text: str, declared: Declared) -> Cell:
 def dump_tables(
     dump: Dump, sample: int, seed: int, only: Collection[str] | None = None
 ) -> tuple[list[Table], list[str]]:
-    """The tables of a dump, and what of it they do not hold.
-
-    Args:
-        sample: most rows of a table, drawn at random.
-        only: the names of tables; all if left out.
-    """
+    """The tables of a dump, as by `sqlite_tables`, and what of it they do not hold."""
     contents = Contents(lambda name: Sample(sample, random.Random(f"{seed}-{name}")))
     with dump.errors():
         for statement in dump.statements(strict=False):

@@ -208,8 +208,7 @@ _BEFORE_TABLES = ("", "FROM", "JOIN", "TABLE", "INTO", "VIEW", "EXISTS", "REFERE
 def unqualified(words: Sequence[Word], database: str | None, is_table: bool = False) -> list[Word]:
     """The words without the name of the database in use before a point, as MySQL Workbench writes it.
 
-    Args:
-        is_table: a table has the same name, which stays before the name of a column.
+    Where a table has the same name (`is_table`), that stays before the name of a column.
     """
     kept: list[Word] = []
     for word, after in zip(words, [*words[1:], None], strict=False):
@@ -283,10 +282,7 @@ def view_made(words: Sequence[Word]) -> tuple[str, list[str], str]:
 
 
 def rows_put(rows: Rows, columns: Sequence[Declared]) -> Step:
-    """
-    Args:
-        columns: of the table. MariaDB's dumps have values of the generated ones, which it does not take.
-    """
+    """The INSERT without values of generated `columns`, which MariaDB's dumps have and it does not take."""
     names, written = rows.columns, rows.rows
     if not names and any(column.generated for column in columns):
         kept = [not column.generated for column in columns]

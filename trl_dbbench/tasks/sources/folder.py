@@ -143,9 +143,6 @@ def _sqlites(type_: str) -> str:
     return re.sub(r"^(ENUM|SET)\s*\((?:'(?:[^']|'')*'|[^')])*\)", "TEXT", type_, flags=re.IGNORECASE)
 
 
-# --- parquet --------------------------------------------------------------------------------------
-
-
 def _parquet_table(
     path: Path, note: Callable[[str], object]
 ) -> tuple[tuple[Column, ...], Iterable[tuple[Any, ...]]]:
