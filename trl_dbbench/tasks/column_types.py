@@ -84,14 +84,13 @@ class ColumnType:
     """A type.
 
     `read` makes a cell of a text in a CSV file; it is `None` for types that a CSV header cannot name, and
-    for those with a time of day, which `csv_tables.timed` reads. `held`: an imported column may have it.
-    `usual`: it is suggested for a misspelled one. `becomes`: the type that holds its texts on every server.
+    for those with a time of day, which `csv_tables.timed` reads. `held`: an imported column may have it, and
+    it is suggested for a misspelled one. `becomes`: the type that holds its texts on every server.
     """
 
     kind: Kind
     read: Callable[[str], Cell] | None = None
     held: bool = True
-    usual: bool = True
     becomes: str | None = None
 
 
@@ -102,35 +101,27 @@ def _types(names: str, *described: object, **more: object) -> dict[str, ColumnTy
 _TYPES = {
     **_types("INT INTEGER TINYINT SMALLINT MEDIUMINT BIGINT", "whole", _int),
     **_types("YEAR", "whole", _year),
-    **_types("FLOAT DOUBLE", "float", _double),
-    **_types("REAL", "float", _double, usual=False),
-    **_types("BOOLEAN", "whole", _bool),
-    **_types("BOOL", "whole", _bool, usual=False),
+    **_types("FLOAT DOUBLE REAL", "float", _double),
+    **_types("BOOLEAN BOOL", "whole", _bool),
     **_types("DECIMAL NUMERIC", "exact", _decimal),
     **_types("DATE", "date", read_date),
     **_types("CHAR VARCHAR TINYTEXT TEXT MEDIUMTEXT LONGTEXT ENUM", "text", str),
     **_types("DATETIME TIMESTAMP TIME", "time"),
     **_types("SET", "text"),
     **_types("JSON", "json"),
-    **_types("DEC FIXED", "exact", usual=False),
-    **_types("UUID", "text", held=False, usual=False, becomes="char(36)"),
-    **_types("INET4", "text", held=False, usual=False, becomes="varchar(15)"),
-    **_types("INET6", "text", held=False, usual=False, becomes="varchar(45)"),
-    **_types("INT1 INT2 INT3 INT4 INT8 MIDDLEINT SERIAL", "whole", held=False, usual=False),
-    **_types("NUMBER", "exact", held=False, usual=False),
-    **_types("FLOAT4 FLOAT8", "float", held=False, usual=False),
-    **_types(
-        "CHARACTER NCHAR NATIONAL VARCHARACTER NVARCHAR VARCHAR2 LONG CLOB XMLTYPE",
-        "text",
-        held=False,
-        usual=False,
-    ),
+    **_types("DEC FIXED", "exact"),
+    **_types("UUID", "text", held=False, becomes="char(36)"),
+    **_types("INET4", "text", held=False, becomes="varchar(15)"),
+    **_types("INET6", "text", held=False, becomes="varchar(45)"),
+    **_types("INT1 INT2 INT3 INT4 INT8 MIDDLEINT SERIAL", "whole", held=False),
+    **_types("NUMBER", "exact", held=False),
+    **_types("FLOAT4 FLOAT8", "float", held=False),
+    **_types("CHARACTER NCHAR NATIONAL VARCHARACTER NVARCHAR VARCHAR2 LONG CLOB XMLTYPE", "text", held=False),
     **_types(
         "BIT BINARY VARBINARY RAW TINYBLOB BLOB MEDIUMBLOB LONGBLOB GEOMETRY POINT LINESTRING POLYGON "
         "MULTIPOINT MULTILINESTRING MULTIPOLYGON GEOMETRYCOLLECTION GEOMCOLLECTION VECTOR",
         "bytes",
         held=False,
-        usual=False,
     ),
 }
 """The types of either server, synonyms included (MySQL 9 and MariaDB 12, "Data Types")."""
@@ -145,7 +136,7 @@ SYNONYMS = {
 CSV_TYPES = tuple(name for name, each in _TYPES.items() if each.read or each.kind == "time")
 """Types that a CSV header can name."""
 
-_USUAL = [name for name, each in _TYPES.items() if each.usual]
+_HELD = [name for name, each in _TYPES.items() if each.held]
 
 _FORM = re.compile(
     r"""\s*(?P<name>[A-Za-z]\w*)(?:\s+PRECISION|\s+VARYING)?
@@ -178,7 +169,7 @@ def check_type(type: str, table: str, column: str) -> None:
             "such as TEXT, INT NOT NULL, VARCHAR(50), DECIMAL(10,2), ENUM('a','b'). Correct the task."
         )
     if form["name"].upper() not in _TYPES:
-        near = nearest(form["name"], _USUAL)
+        near = nearest(form["name"], _HELD)
         meant = f"nearest: {near}" if near else "allowed are such as TEXT, INT, VARCHAR(50), DECIMAL(10,2)."
         raise TaskError(f"Table {table!r}, column {column!r}: no server has the type {type!r}; {meant}")
 

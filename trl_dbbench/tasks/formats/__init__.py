@@ -1,13 +1,9 @@
 """The formats of task files: one registry for all that read or write tasks.
 
 `FORMATS` can be written too; docs/data.md says what each of them cannot hold. `READ_ONLY` are benchmarks of
-SQL answers; docs/tasks.md has their files. They and the native format name databases, which are looked for
-beside the task file (see `text2sql`).
-
-A format of your own is a class with a `name`, `matches` and `read`, and to be written a `suffix` and `write`
-(see `base`), named by its dotted path, such as `trl-dbbench validate tasks.jsonl --format my_formats.Spider`.
-It is made without arguments. The format `csv` is not among them, since its questions need tables and a
-database: only `convert` reads it.
+SQL answers; docs/tasks.md has their files. docs/extending.md has a format of a user's own, which is named by
+its dotted path. The format `csv` is not among them, since its questions need tables and a database: only
+`convert` reads it.
 """
 
 from __future__ import annotations

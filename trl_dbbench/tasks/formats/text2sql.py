@@ -1,13 +1,10 @@
 """Spider and BIRD: questions on SQLite files, and BIRD's on MySQL, answered with SQL.
 
-- Spider (https://yale-lily.github.io/spider): `{"db_id": ..., "question": ..., "query": ...}`.
-- BIRD (https://bird-bench.github.io) and its mini-dev:
-  `{"question_id": ..., "db_id": ..., "question": ..., "evidence": ..., "SQL": ..., "difficulty": ...}`.
-
-Both come as lists in `.json` files, with the databases in folders beside them; docs/tasks.md has their
-places, and what the agent is told. Where a folder of Spider's has several databases, as those of its test
-suites, an answer must be right on all of them. BIRD's mini-dev for MySQL has one dump of all its databases; a
-task is of the tables of its own, which `dev_tables.json` names.
+https://yale-lily.github.io/spider, https://bird-bench.github.io. Both come as lists in `.json` files, with
+the databases in folders beside them; docs/tasks.md has their fields and places, and what the agent is told.
+Where a folder of Spider's has several databases, as those of its test suites, an answer must be right on all
+of them. BIRD's mini-dev for MySQL has one dump of all its databases; a task is of the tables of its own,
+which `dev_tables.json` names.
 """
 
 from __future__ import annotations

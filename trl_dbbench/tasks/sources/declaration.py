@@ -173,7 +173,8 @@ class Declaration:
             default=default,
             computed=computed,
             auto_increment="AUTO_INCREMENT" in rest,
-            generated=_is_generated(behind),
+            # a bracket's end is outside of it; an AS within is of CAST, in a default or a check
+            generated="GENERATED" in outside or not pairs.isdisjoint({("AS", ")"), ("AS", "ROW")}),
             on_update=("ON", "UPDATE") in pairs,
         )
 
@@ -242,19 +243,6 @@ def _type_ends(line: Sequence[Word]) -> int:
     """The place behind the type of a column's line, its size in parentheses included."""
     end = next((n for n, each in enumerate(line) if each.text == ")"), 0) if line[2:3] else 0
     return end + 1 if end and line[2].text == "(" else 2
-
-
-def _is_generated(behind: Sequence[Word]) -> bool:
-    """Return whether a column is computed, by what stands behind its type.
-
-    `AS` is also part of CAST, which may stand in a default or a check.
-    """
-    depth = 0
-    for word, after in pairwise(behind):
-        if depth == 0 and (word.upper == "GENERATED" or (word.upper == "AS" and after.upper in ("(", "ROW"))):
-            return True
-        depth += (word.text == "(") - (word.text == ")")
-    return False
 
 
 def _default(behind: Sequence[Word]) -> tuple[str | None, bool]:
