@@ -35,16 +35,13 @@ def load_tasks(
     Args:
         path_or_id: a `.jsonl`, `.json` or `.parquet` file, a folder of parquet files, or
             `csyq/LifelongAgentBench` (needs the network).
-        split: the split to take of a hub repository or of parquet files named after their split;
-            `None` takes all.
+        split: of a hub repository, or of parquet files named after their split; `None` takes all.
         format: one of `tasks.formats.FORMATS` or `READ_ONLY`, the dotted path of your own, or a format
-            object. It reads the entries that it matches; the format of others, and of all if it is left out,
-            is told by the names of their fields.
+            object. It reads the entries that it matches; that of others is told by the names of their fields.
 
     Raises:
-        TaskError: if there is nothing to read, a task in it is wrong, or all are left out; the text names the
-            file and, where there is one, the line.
-        ConfigError: if there is no such format.
+        TaskError: there is nothing to read, a task is wrong, or all are left out; it names file and line.
+        ConfigError: there is no such format.
     """
     if isinstance(format, str):
         format = get_format(format)

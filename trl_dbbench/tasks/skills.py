@@ -112,10 +112,8 @@ def operation_of(sql: str, dialect: str = "mysql") -> str | None:
 def _operation(statement: exp.Expr | None) -> str | None:
     if isinstance(statement, (exp.Select, exp.SetOperation, exp.Subquery)):
         return "SELECT"
-    for kind in (exp.Insert, exp.Update, exp.Delete):
-        if isinstance(statement, kind):
-            return kind.__name__.upper()
-    return None
+    changes = isinstance(statement, (exp.Insert, exp.Update, exp.Delete))
+    return type(statement).__name__.upper() if changes else None
 
 
 def _skill_at(node: exp.Expr) -> str | None:

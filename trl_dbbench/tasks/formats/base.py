@@ -120,7 +120,7 @@ def folder_of(path: Path | None) -> Path:
     return (path if path.is_dir() else path.parent).absolute()
 
 
-def beside(path: Path | None, names: Iterable[str]) -> list[Path]:
+def places_beside(path: Path | None, names: Iterable[str]) -> list[Path]:
     """Where files of these names can lie: beside the task file, then beside its folder."""
     here = folder_of(path)
     return [home / name for home in (here, here.parent) for name in names]
@@ -128,7 +128,7 @@ def beside(path: Path | None, names: Iterable[str]) -> list[Path]:
 
 def find_beside(path: Path | None, *names: str, lies_in: str) -> Path:
     """The first of these files and folders of a benchmark; TaskError, naming where it `lies_in`, for none."""
-    if (found := next(filter(Path.exists, beside(path, names)), None)) is not None:
+    if (found := next(filter(Path.exists, places_beside(path, names)), None)) is not None:
         return found
     here = folder_of(path)
     raise TaskError(

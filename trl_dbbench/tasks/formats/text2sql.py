@@ -19,7 +19,7 @@ from typing import Any
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.fields import first_id, optional, required
-from trl_dbbench.tasks.formats.base import BesideFiles, beside, find_beside, folder_of
+from trl_dbbench.tasks.formats.base import BesideFiles, find_beside, folder_of, places_beside
 from trl_dbbench.tasks.model import Gold, Task, checked, skills_in
 from trl_dbbench.tasks.source import Source
 from trl_dbbench.tasks.sources.base import DESCRIPTIONS_FOLDER
@@ -98,7 +98,7 @@ def _part_of_dump(path: Path | None, db_id: str) -> Source:
     tables = _tables_by_database(of_database, of_database.stat().st_mtime_ns)
     if db_id not in tables:
         raise TaskError(f"{unknown('database', db_id, [*tables])}, by {of_database}")
-    homes = beside(path, [f"{folder}/{db_id}/{DESCRIPTIONS_FOLDER}" for folder in BIRD_FOLDERS])
+    homes = places_beside(path, [f"{folder}/{db_id}/{DESCRIPTIONS_FOLDER}" for folder in BIRD_FOLDERS])
     return Source.of(
         dump.path,
         only=_names_in(dump, db_id, tables[db_id]),
@@ -166,7 +166,7 @@ def find_database(
     """
     _check_name(db_id)
     here = folder_of(path)
-    homes = [home for home in beside(path, folders) if home != here.parent]
+    homes = [home for home in places_beside(path, folders) if home != here.parent]
     files = (home / name.format(db_id) for home in homes for name in names)
     if (found := next(filter(Path.is_file, files), None)) is None:
         raise TaskError(_no_database(here, db_id, homes, names))
