@@ -7,16 +7,17 @@ import csv
 import datetime
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.tasks.column_types import CSV_TYPES, NO_CELL, ColumnType, column_type, read_date, text_type
+from trl_dbbench.tasks.parts import by_table, check_same_columns, table_name
 from trl_dbbench.tasks.table import Cell, Column, Table, check_differ
 from trl_dbbench.utils.files import nearest_path
 from trl_dbbench.utils.lookup import unknown
@@ -146,7 +147,7 @@ def _doubtful_letters(path: Path, header: Sequence[str], columns: Sequence[Seque
     """The columns whose letters are others in another encoding, each with its first such text."""
     for name, texts in zip(header, columns, strict=True):
         if (first := next((text for text in (name, *texts) if not text.isascii()), None)) is not None:
-            yield f"{path.stem}.{name}: read as cp1252, {first[:40]!r}"
+            yield f"{table_name(path)}.{name}: read as cp1252, {first[:40]!r}"
 
 
 def _text(path: Path, encoding: str | None) -> tuple[str, list[str], bool]:
@@ -630,7 +631,9 @@ def read_csv_tables(
     options: CsvOptions = FROM_FILE,
     note: Callable[[str], object] = lambda text: None,
 ) -> dict[str, Table]:
-    """Tables by name, each named after its file; docs/data.md has the rules by which cells get a type.
+    """Return tables by name, each named after its file, or after its parts (`parts.by_table`).
+
+    docs/data.md has the rules by which cells get a type.
 
     Args:
         note: gets a line for each thing that was found out or read otherwise than it is written.
@@ -640,10 +643,10 @@ def read_csv_tables(
         TaskError: naming file and line.
     """
     tables: dict[str, Table] = {}
-    for path in map(Path, paths):
-        table = _csv_table(path, options, note)
+    for parts in by_table(map(Path, paths)):
+        table = _csv_table(parts, options, note)
         if table.name in tables:
-            raise TaskError(f"{path}: there is a table named '{table.name}' already; rename the file.")
+            raise TaskError(f"{parts[0]}: there is a table named '{table.name}' already; rename the file.")
         tables[table.name] = table
     columns = {column.name for table in tables.values() for column in table.columns}
     columns |= {f"{table.name}.{column.name}" for table in tables.values() for column in table.columns}
@@ -652,21 +655,33 @@ def read_csv_tables(
     return tables
 
 
-def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -> Table:
+def _checked(path: Path) -> Path:
+    """Return the path of a CSV file; raise TaskError if it is none."""
     if path.suffix.lower() not in CSV_SUFFIXES:
         raise TaskError(f"tables are read from .csv or .tsv, not from '{path}'.")
     if not path.is_file():
         near = nearest_path(path)
         raise TaskError(f"there is no file '{path}'{f'; nearest: {near}' if near else ''}.")
-    file = read_csv(path, options)
-    for line in file.notes:
+    return path
+
+
+def _csv_table(parts: Sequence[Path], options: CsvOptions, note: Callable[[str], object]) -> Table:
+    files = [read_csv(_checked(path), options) for path in parts]
+    for line in (line for file in files for line in file.notes):
         note(line)
+    check_same_columns(parts, [file.header for file in files])
+    path, file, lines = parts[0], files[0], [file.lines for file in files]
+    if files[1:]:
+        joined = [tuple(chain(*cells)) for cells in zip(*(file.columns for file in files), strict=True)]
+        file = replace(file, columns=joined)
+        del files
+    named = table_name(path)
     readings: list[tuple[str, Reading, bool]] = []
     pointed = file.delimiter == "," and any(_has_fractions(texts, ".") for texts in file.columns)
     decimal = set[str]()  # marks that surely stand before a fraction
     for title, texts in zip(file.header, file.columns, strict=True):
         name, type_ = _title(title, path, file.header)
-        chosen = options.types.get(f"{path.stem}.{name}", options.types.get(name))
+        chosen = options.types.get(f"{named}.{name}", options.types.get(name))
         if chosen is not None:
             type_ = _title(f"{name}:{chosen}", path)[1]
             if type_ is None:
@@ -696,11 +711,11 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
         if type_ == "TEXT":
             type_ = text_type(max((len(text.encode()) for text in texts), default=0))
         columns.append(Column(name, type_))
-        cells_by_column.append(_cells(texts, reading, file.lines, path, name))
+        cells_by_column.append(_cells(texts, reading, dict(zip(parts, lines, strict=True)), name))
         if reading.note:
-            note(f"{path.stem}.{name}: {reading.note}")
+            note(f"{named}.{name}: {reading.note}")
     check_differ([column.name for column in columns], str(path))
-    return Table(path.stem, tuple(columns), tuple(zip(*cells_by_column, strict=True)))
+    return Table(named, tuple(columns), tuple(zip(*cells_by_column, strict=True)))
 
 
 def _title(title: str, path: Path, header: Sequence[str] = ()) -> tuple[str, str | None]:
@@ -769,10 +784,11 @@ def _number_or_day(type_: str, type: ColumnType, file: CsvFile, texts: Sequence[
 
 
 def _cells(
-    texts: Sequence[str], reading: Reading, lines: Sequence[int], path: Path, column: str
+    texts: Sequence[str], reading: Reading, lines: Mapping[Path, Sequence[int]], column: str
 ) -> list[Cell]:
     cells: list[Cell] = []
-    for line, text in zip(lines, texts, strict=True):
+    places = ((path, line) for path, of_file in lines.items() for line in of_file)
+    for (path, line), text in zip(places, texts, strict=True):
         try:
             cells.append(None if text == "" else reading.read(text))
         except NO_CELL as error:

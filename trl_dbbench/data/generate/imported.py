@@ -16,6 +16,7 @@ from trl_dbbench.tasks import Cell, Column, Gold, Source, Table, Task
 from trl_dbbench.tasks.column_types import text_type
 from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, FROM_FILE, CsvOptions, read_csv_tables
 from trl_dbbench.tasks.model import check_table
+from trl_dbbench.tasks.parts import by_table
 from trl_dbbench.tasks.sources.conversion import too_wide
 from trl_dbbench.tasks.sources.dump import DUMP_SUFFIXES, Dump, dump_tables
 from trl_dbbench.tasks.sources.folder import table_files
@@ -221,7 +222,7 @@ def _read_files(
     read = list(read_csv_tables(texts, csv, notes.append).values()) if texts else []
     for table in read:
         check_new_names(table)
-    read += [parquet_table(path, notes.append) for path in parquets]
+    read += [parquet_table(parts, notes.append) for parts in by_table(parquets)]
     tables = [_sampled(table, sample, seed, notes) for table in read]
     there: list[str] = []
     for path in databases:

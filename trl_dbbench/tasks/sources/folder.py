@@ -14,29 +14,27 @@ import re
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, read_csv_tables
+from trl_dbbench.tasks.parts import by_table, table_name
 from trl_dbbench.tasks.sources.base import file_digest
-from trl_dbbench.tasks.sources.parquet import ParquetColumn, batches, open_parquet, too_long
+from trl_dbbench.tasks.sources.parquet import ParquetColumn, ParquetParts, batches, open_parquet, too_long
 from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile
 from trl_dbbench.tasks.table import Column, check_differ
 from trl_dbbench.utils.files import visible
 from trl_dbbench.utils.sql import quote
 
-if TYPE_CHECKING:
-    import pyarrow
-
 logger = logging.getLogger(__name__)
 
 SUFFIXES = (*CSV_SUFFIXES, ".parquet")
 
-_VERSION = 4
+_VERSION = 5
 """Version of the conversion; files of an older one are made again."""
 
 
@@ -62,12 +60,15 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trl_dbbench" / "databases"
 
 
-_PART = re.compile(r"part[-.]\d+.*\.parquet|\w+=.*")
-"""Some rows of a table: a file as Spark and Dask name it, or a folder of rows with one value of a column."""
+_PART = re.compile(r"\w+=.*")
+"""Folder of rows of a table with one value of a column."""
 
 
 def table_files(folder: Path) -> list[Path]:
-    """The files of a folder that are tables; TaskError for none, two of one name, or parts of one table."""
+    """Return the files of a folder that are tables or parts of one (`parts.by_table`).
+
+    Raises TaskError for none, for two tables of one name, and for folders of rows.
+    """
     there = visible(folder.iterdir())
     if part := next((each.name for each in there if _PART.fullmatch(each.name)), None):
         raise TaskError(
@@ -78,8 +79,8 @@ def table_files(folder: Path) -> list[Path]:
     if not found:
         raise TaskError(f"the folder '{folder}' holds no tables: no .csv, .tsv or .parquet file.")
     names: dict[str, Path] = {}
-    for file in found:
-        first = names.setdefault(file.stem.casefold(), file)
+    for file, *_ in by_table(found):
+        first = names.setdefault(table_name(file).casefold(), file)
         if first is not file:
             raise TaskError(f"'{first}' and '{file}' are two tables of one name; rename one of them.")
     return found
@@ -117,19 +118,20 @@ def _convert(files: Iterable[Path], target: Path) -> list[str]:
     with closing(sqlite3.connect(target, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = OFF")
         connection.execute("BEGIN")
-        for file in files:
+        for parts in by_table(files):
+            file, name = parts[0], quote(table_name(parts[0]))
             rows: Iterable[tuple[Any, ...]]
             if file.suffix.lower() == ".parquet":
-                columns, rows = _parquet_table(file, notes.append)
+                columns, rows = _parquet_table(parts, notes.append)
                 check_differ([column.name for column in columns], str(file))
             else:
-                (table,) = read_csv_tables([file], note=notes.append).values()
+                (table,) = read_csv_tables(parts, note=notes.append).values()
                 columns, rows = table.columns, table.rows
             made = ", ".join(f"{quote(column.name)} {_sqlites(column.type)}" for column in columns)
             places = ", ".join("?" * len(columns))
             try:
-                connection.execute(f"CREATE TABLE {quote(file.stem)} ({made})")
-                connection.executemany(f"INSERT INTO {quote(file.stem)} VALUES ({places})", rows)
+                connection.execute(f"CREATE TABLE {name} ({made})")
+                connection.executemany(f"INSERT INTO {name} VALUES ({places})", rows)
             except sqlite3.Error as error:
                 if "disk" in str(error):  # is full, or gives errors
                     raise
@@ -144,19 +146,20 @@ def _sqlites(type_: str) -> str:
 
 
 def _parquet_table(
-    path: Path, note: Callable[[str], object]
+    parts: Sequence[Path], note: Callable[[str], object]
 ) -> tuple[tuple[Column, ...], Iterable[tuple[Any, ...]]]:
-    file, columns = open_parquet(path)
+    path = parts[0]
+    file, columns = open_parquet(parts)
     for column in columns:
         if not column.type:
             raise TaskError(f"{path}: the column '{column.name}' {column.unfit}. Leave it out.")
         if column.note:
-            note(f"{path.stem}.{column.name}: {column.note}")
+            note(f"{table_name(path)}.{column.name}: {column.note}")
     return tuple(Column(each.name, each.type) for each in columns), _parquet_rows(path, file, columns, note)
 
 
 def _parquet_rows(
-    path: Path, file: pyarrow.parquet.ParquetFile, columns: list[ParquetColumn], note: Callable[[str], object]
+    path: Path, file: ParquetParts, columns: list[ParquetColumn], note: Callable[[str], object]
 ) -> Iterator[tuple[Any, ...]]:
     none: Counter[str] = Counter()
     for cells in batches(path, file, columns):
@@ -170,7 +173,7 @@ def _parquet_rows(
         yield from zip(*cells, strict=True)
     for name, count in none.items():
         if count:
-            note(f"{path.stem}.{name}: NaN ({count} cells) is read as NULL")
+            note(f"{table_name(path)}.{name}: NaN ({count} cells) is read as NULL")
 
 
 def _held(value: Any) -> Any:

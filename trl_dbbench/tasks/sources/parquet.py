@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from functools import partial
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.column_types import MAX_WHOLE_DIGITS, shortest_float, text_type
+from trl_dbbench.tasks.parts import check_same_columns, table_name
 from trl_dbbench.tasks.table import Cell, Column, Table
 
 if TYPE_CHECKING:
@@ -70,13 +71,26 @@ class ParquetColumn:
         return f"its times of {self.zone} are in UTC" if self.zone else ""
 
 
-def open_parquet(path: Path) -> tuple[ParquetFile, list[ParquetColumn]]:
-    """The file and its columns; TaskError if it cannot be read, or has none."""
+@dataclass(frozen=True)
+class ParquetParts:
+    """A parquet file, or the parts of a table, as one file."""
+
+    files: list[ParquetFile]
+
+    def iter_batches(self, size: int, columns: list[str] | None) -> Iterator[pyarrow.RecordBatch]:
+        return (batch for file in self.files for batch in file.iter_batches(size, columns=columns))
+
+
+def open_parquet(parts: Sequence[Path]) -> tuple[ParquetParts, list[ParquetColumn]]:
+    """The file, or the parts of a table, and its columns; TaskError if it cannot be read, or has none."""
     import pyarrow
     import pyarrow.parquet
 
     try:
-        file = pyarrow.parquet.ParquetFile(path)
+        files = []
+        for path in parts:
+            files.append(pyarrow.parquet.ParquetFile(path))
+        file = files[0]
         columns = [
             _column(field.name, field.type, (field.metadata or {}).get(_EXTENSION, b"").decode())
             for field in file.schema_arrow
@@ -85,10 +99,11 @@ def open_parquet(path: Path) -> tuple[ParquetFile, list[ParquetColumn]]:
         raise TaskError(f"{path} is not a readable parquet file: {error}") from None
     if not columns:
         raise TaskError(f"{path} has no columns.")
-    return file, columns
+    check_same_columns(parts, [[f"{each.name} {each.type}" for each in file.schema_arrow] for file in files])
+    return ParquetParts(files), columns
 
 
-def batches(path: Path, file: ParquetFile, columns: list[ParquetColumn]) -> Iterator[list[list[Any]]]:
+def batches(path: Path, file: ParquetParts, columns: list[ParquetColumn]) -> Iterator[list[list[Any]]]:
     """The cells of some of the columns, each a list, for some rows after the others."""
     import pyarrow
 
@@ -117,30 +132,32 @@ def too_long(value: Any) -> str | None:
     return f"{EXACT_DIGITS} digits" if digits > EXACT_DIGITS else None
 
 
-def parquet_table(path: Path, note: Callable[[str], object]) -> Table:
-    """The table of a file, named after it; a column that no task can have is left out.
+def parquet_table(parts: Sequence[Path], note: Callable[[str], object]) -> Table:
+    """Return the table of a file or of its parts, named by `table_name`. A column that no task can have is
+    left out.
 
     Args:
         note: gets a line for each column that is left out or read otherwise than it is written.
     """
-    file, columns = open_parquet(path)
+    path, name = parts[0], table_name(parts[0])
+    file, columns = open_parquet(parts)
     kept, cells_by_column = [], []
     for column in columns:
         try:
             made = _task_cells(path, file, column)
         except TaskError as error:
-            note(f"{path.stem}.{column.name}: left out, {str(error).removeprefix(f'{path}, ')}")
+            note(f"{name}.{column.name}: left out, {str(error).removeprefix(f'{path}, ')}")
             continue
         kept.append(Column(column.name, made[0]))
         cells_by_column.append(made[1])
         for text in made[2]:
-            note(f"{path.stem}.{column.name}: {text}")
+            note(f"{name}.{column.name}: {text}")
     if not kept:
         raise TaskError(f"{path}: no task can have any of its columns.")
-    return Table(path.stem, tuple(kept), tuple(zip(*cells_by_column, strict=True)))
+    return Table(name, tuple(kept), tuple(zip(*cells_by_column, strict=True)))
 
 
-def _task_cells(path: Path, file: ParquetFile, column: ParquetColumn) -> tuple[str, list[Cell], list[str]]:
+def _task_cells(path: Path, file: ParquetParts, column: ParquetColumn) -> tuple[str, list[Cell], list[str]]:
     """The type of a column, its cells as JSON holds them, and what there is to say of it."""
     if _INDEX.fullmatch(column.name):
         raise TaskError("it is pandas' index, which has no name; name it to keep it")

@@ -1,0 +1,88 @@
+"""Tables whose rows are in several files, as Hugging Face, Spark and Dask write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from trl_dbbench.data.generate.imported import import_from
+from trl_dbbench.errors import TaskError
+from trl_dbbench.tasks import Source
+from trl_dbbench.tasks.csv_tables import read_csv_tables
+
+
+def write(path: Path, ids: list[int], column: str = "id") -> str:
+    """A file with these numbers and a text for each."""
+    path.parent.mkdir(exist_ok=True)
+    texts = [f"v{each}" for each in ids]
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({column: ids, "v": texts}), path)
+    else:
+        rows = (f"{number},{text}\n" for number, text in zip(ids, texts, strict=True))
+        path.write_text(f"{column},v\n" + "".join(rows))
+    return str(path)
+
+
+PARTS = [
+    ("orders", "train-00000-of-00002.parquet", "train-00001-of-00002.parquet", "train"),
+    ("orders", "train-00000-of-00002.csv", "train-00001-of-00002.csv", "train"),
+    (
+        "orders",
+        "part-00000-7c2b6f6e-c000.snappy.parquet",
+        "part-00001-7c2b6f6e-c000.snappy.parquet",
+        "orders",
+    ),
+    ("orders.csv", "part-00000.csv", "part-00001.csv", "orders"),
+    ("orders.parquet", "part.9.parquet", "part.10.parquet", "orders"),
+]
+
+
+@pytest.mark.parametrize(("folder", "first", "second", "name"), PARTS)
+def test_the_parts_of_a_table_are_one_table(
+    tmp_path: Path, folder: str, first: str, second: str, name: str
+) -> None:
+    home = tmp_path / folder
+    files = [write(home / first, [1, 2]), write(home / second, [3])]
+    write(home / "pets.csv", [7])
+    rows = ((1, "v1"), (2, "v2"), (3, "v3"))
+    for sources in ([str(home)], files):
+        tables = {table.name: table.rows for table in import_from(sources).tables}
+        assert tables == {name: rows} | ({"pets": ((7, "v7"),)} if sources == [str(home)] else {})
+    shared = Source.of(home)
+    assert {table.name for table in shared.tables()} == {name, "pets"}
+    assert "1, 'v1'\n2, 'v2'\n3, 'v3'" in shared.opened.described("sqlite")
+    if first.endswith(".csv"):
+        assert read_csv_tables(files)[name].rows == rows
+
+
+def test_parts_with_other_columns_are_refused(tmp_path: Path) -> None:
+    for suffix, kinds in (("csv", ("", "")), ("parquet", (" int64", " string"))):
+        home = tmp_path / suffix
+        write(home / f"part-00000.{suffix}", [1])
+        write(home / f"part-00001.{suffix}", [2], column="nr")
+        other, first = f"nr{kinds[0]}, v{kinds[1]}", f"id{kinds[0]}, v{kinds[1]}"
+        message = (
+            rf"part-00001.{suffix}' has the columns {other}, and '.*part-00000.{suffix}' {first}: parts of"
+        )
+        with pytest.raises(TaskError, match=message):
+            import_from([str(home)])
+        with pytest.raises(TaskError, match=message):
+            Source.of(home).tables()
+
+
+def test_a_cell_that_is_wrong_is_named_by_its_part(tmp_path: Path) -> None:
+    first = write(tmp_path / "t-00000-of-00002.csv", [1, 2], "id:INT")
+    second = tmp_path / "t-00001-of-00002.csv"
+    second.write_text("id:INT,v\nx,v3\n")
+    with pytest.raises(TaskError, match=r"t-00001-of-00002.csv, line 2, column 'id': 'x' is not of type INT"):
+        read_csv_tables([first, second])
+
+
+def test_a_table_and_parts_of_its_name_are_two_tables(tmp_path: Path) -> None:
+    write(tmp_path / "t.csv", [1])
+    write(tmp_path / "t-00000-of-00001.parquet", [1])
+    with pytest.raises(TaskError, match="are two tables of one name"):
+        import_from([str(tmp_path)])
