@@ -336,6 +336,15 @@ def test_a_type_in_small_letters_beside_names_with_the_same_beginning(
     assert shown(read(tmp_path, f"{header}\n1,{cell}\n")[0]) == columns
 
 
+@pytest.mark.parametrize("cells", ['="007"', '"=""007"""'])
+def test_excels_formula_of_a_text_is_that_text(tmp_path: Path, cells: str) -> None:
+    table, notes = read(tmp_path, f'="plz",n,="t"\n{cells},="1",a\n8,2,"=""say """"x"""""""\n="",3,="b\n')
+    assert table.rows == (("007", "1", "a"), ("8", "2", 'say "x"'), (None, "3", '="b'))
+    assert shown(table) == ["plz TEXT", "n TEXT", "t TEXT"]
+    assert 't.plz: ="007" is read as a text, as by Excel' in notes
+    assert read(tmp_path, f'plz:INT\n{cells}\n="12"\n', types={"plz": "TEXT"})[0].rows == (("007",), ("12",))
+
+
 def test_blanks_among_numbers_are_no_value(tmp_path: Path) -> None:
     table, notes = read(tmp_path, "id,total\n1,29.85\n2, \n3,108.15\n")
     assert table.rows == ((1, "29.85"), (2, None), (3, "108.15"))

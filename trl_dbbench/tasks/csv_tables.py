@@ -39,6 +39,9 @@ csv.field_size_limit(2**31 - 1)  # Python's own limit is 131,072 characters in a
 _EXCELS_LINE = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)
 """The first line by which Excel is told the delimiter."""
 
+_EXCELS_TEXT = re.compile(r'="((?:[^"]|"")*)"')
+"""A formula that keeps Excel from reading a text as a number, such as `="007"`."""
+
 
 @dataclass(frozen=True)
 class CsvOptions:
@@ -73,6 +76,8 @@ class CsvFile:
     lines: list[int]
     delimiter: str
     notes: list[str]
+    marked: frozenset[str] = frozenset()
+    """Columns with cells such as `="007"`, which are texts."""
 
 
 FROM_FILE = CsvOptions()
@@ -95,7 +100,7 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
     _, first = next(numbered, (0, None))
     if first is None:
         raise TaskError(f"{path} is empty; its first line must name the columns.")
-    header = [name.strip() for name in first]
+    header = [_without_formula(name.strip()) for name in first]
     named = list(filter(None, header))
     check_differ(named, str(path))
     rows, lines, empty = list[list[str]](), list[int](), 0
@@ -133,6 +138,12 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
             )
     columns = list(zip(*rows, strict=True)) or [()] * len(header)
     columns = [cells for name, cells in zip(header, columns, strict=True) if name]
+    marked = set[str]()
+    for place, cells in enumerate(columns if '="' in text else ()):
+        if formula := next(filter(_EXCELS_TEXT.fullmatch, cells), None):
+            columns[place] = tuple(map(_without_formula, cells))
+            marked.add(named[place])
+            notes.append(f"{table_name(path)}.{named[place]}: {formula} is read as a text, as by Excel")
     if guessed:
         notes += _doubtful_letters(path, named, columns)
     if delimiter != usual:
@@ -140,7 +151,12 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
     notes += [
         f"{path}: column {place + 1} has no name and is left out; name it to keep it" for place in unnamed
     ]
-    return CsvFile(named, columns, lines, delimiter, notes)
+    return CsvFile(named, columns, lines, delimiter, notes, frozenset(marked))
+
+
+def _without_formula(text: str) -> str:
+    found = _EXCELS_TEXT.fullmatch(text)
+    return found[1].replace('""', '"') if found else text
 
 
 def _doubtful_letters(path: Path, header: Sequence[str], columns: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -673,7 +689,7 @@ def _csv_table(parts: Sequence[Path], options: CsvOptions, note: Callable[[str],
     path, file, lines = parts[0], files[0], [file.lines for file in files]
     if files[1:]:
         joined = [tuple(chain(*cells)) for cells in zip(*(file.columns for file in files), strict=True)]
-        file = replace(file, columns=joined)
+        file = replace(file, columns=joined, marked=frozenset().union(*(file.marked for file in files)))
         del files
     named = table_name(path)
     readings: list[tuple[str, Reading, bool]] = []
@@ -689,7 +705,10 @@ def _csv_table(parts: Sequence[Path], options: CsvOptions, note: Callable[[str],
                     f"{chosen!r} is not a type for the column '{name}'; allowed are such as TEXT."
                 )
         filled = [*filter(None, texts)]
-        if type_ is None:
+        guessed = type_ is None
+        if type_ is None and title in file.marked:
+            reading = Reading("TEXT", str)
+        elif type_ is None:
             commas = file.delimiter != "," or (not pointed and _has_fractions(filled, ","))
             reading = with_missing(filled, commas)
             mark = "," if reading.commas else "."
@@ -697,7 +716,7 @@ def _csv_table(parts: Sequence[Path], options: CsvOptions, note: Callable[[str],
                 decimal.add(mark)
         else:
             reading = _declared(type_, file, filled)
-        readings.append((name, reading, type_ is None))
+        readings.append((name, reading, guessed))
     unsure = ["."] if file.delimiter == ";" or "," in decimal else []
     if "," not in decimal and ("." in decimal if file.delimiter == ";" else file.delimiter != ","):
         unsure.append(",")
