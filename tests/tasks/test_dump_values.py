@@ -60,6 +60,24 @@ def test_columns_that_an_insert_leaves_out_have_their_defaults(tmp_path: Path) -
     assert "t.at: left out, the dump leaves values of it to its default now()" in found.notes
 
 
+def test_columns_added_in_parentheses_or_where_they_are_not_there(tmp_path: Path) -> None:
+    (table,) = imported(
+        tmp_path,
+        "CREATE OR REPLACE TABLE t (id SERIAL PRIMARY KEY, n INT SERIAL DEFAULT VALUE);"
+        "ALTER TABLE t ADD (a INT DEFAULT 5, b VARCHAR(3));"
+        "ALTER TABLE t ADD COLUMN IF NOT EXISTS c INT, ADD COLUMN IF NOT EXISTS B INT;"
+        "INSERT INTO t (n) VALUES (3),(4); INSERT INTO t VALUES (9,8,7,'x',6);",
+    ).tables
+    assert table.rows == ((1, 3, 5, None, None), (2, 4, 5, None, None), (9, 8, 7, "x", 6))
+    assert [f"{column.name} {column.type}" for column in table.columns] == [
+        "id BIGINT unsigned NOT NULL AUTO_INCREMENT PRIMARY KEY",
+        "n INT NOT NULL UNIQUE",
+        "a INT DEFAULT '5'",
+        "b VARCHAR(3)",
+        "c INT",
+    ]
+
+
 def test_rows_that_an_insert_gives_no_number_have_the_next_one(tmp_path: Path) -> None:
     text = (
         "CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, n varchar(3)){0};"

@@ -43,6 +43,14 @@ CREATE VIEW elsewhere AS SELECT a FROM shop.t; CREATE VIEW of_it AS SELECT a FRO
 CREATE VIEW fine AS SELECT a FROM t; CREATE TABLE IF NOT EXISTS old (n int);
 """
 
+OF_MARIADB = """CREATE TABLE t (a int); INSERT INTO t VALUES (0);
+CREATE OR REPLACE TABLE t (id SERIAL, n varchar(3)); INSERT INTO t (n) VALUES ('a'),('b');
+ALTER TABLE t ADD COLUMN IF NOT EXISTS n int, ADD COLUMN IF NOT EXISTS x int DEFAULT 5, ADD KEY IF NOT EXISTS k (n);
+ALTER TABLE t ADD IF NOT EXISTS x text;
+ALTER TABLE t ADD (y int, z varchar(3) NOT NULL DEFAULT 'z');
+INSERT INTO t VALUES (7,'c',6,1,'q');
+"""
+
 
 def over(path: Path) -> Task:
     source = Source.of(path)
@@ -67,6 +75,11 @@ def over(path: Path) -> Task:
             TWICE,
             {"t": [(1,), (2,)], "fine": [(1,), (2,)], "old": []},
             ["t: a second CREATE TABLE IF NOT EXISTS is skipped"],
+        ),
+        (
+            OF_MARIADB,
+            {"t": [(1, "a", 5, None, "z"), (2, "b", 5, None, "z"), (7, "c", 6, 1, "q")]},
+            [],
         ),
     ],
 )

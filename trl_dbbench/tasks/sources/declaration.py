@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise, takewhile
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.column_types import SYNONYMS, Declared, task_column
 from trl_dbbench.tasks.sources.base import Sample
-from trl_dbbench.tasks.sources.dump_text import Word, joined, shown_name, unescaped
+from trl_dbbench.tasks.sources.dump_text import Word, joined, shown_name, unescaped, words_of
 from trl_dbbench.tasks.table import Cell, Column, Table
 
 MAX_CHECK_CHARACTERS = 60
@@ -151,6 +151,11 @@ class Declaration:
     def _add_column(self, line: Sequence[Word], upper: Sequence[str]) -> None:
         if "VARYING" in upper[2:3]:  # CHARACTER VARYING(9)
             return self._add_column([line[0], line[1]._replace(text="VARCHAR"), *line[3:]], upper[1:])
+        if "SERIAL" in upper[1:]:  # the type, or SERIAL DEFAULT VALUE behind a type
+            place = upper.index("SERIAL", 1)
+            meant = words_of(f"{'BIGINT UNSIGNED' if place == 1 else ''} NOT NULL AUTO_INCREMENT UNIQUE")
+            line = [*line[:place], *meant, *line[place + (1 if place == 1 else 3) :]]
+            upper = [word.upper for word in line]
         size = _type_ends(line)
         name, behind, rest = self.name_of(shown_name(line[0].text)), line[size:], upper[size:]
         depths = accumulate((word.text == "(") - (word.text == ")") for word in behind)

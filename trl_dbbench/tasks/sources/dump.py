@@ -265,6 +265,9 @@ class Contents:
         if isinstance(statement, Rows):
             self._see_rows(statement)
             return []
+        if [word.upper for word in statement[1:4]] == ["OR", "REPLACE", "TABLE"]:  # MariaDB's
+            anew = [statement[0], *statement[3:]]
+            return [*self.see([anew[0]._replace(text="DROP"), *anew[1:3]]), *self.see(anew)]
         words, kind, name = statement, kind_of(statement), named(statement)
         if kind in ("alter", "empty"):
             name = same_name(self.made, name) or name
@@ -279,6 +282,9 @@ class Contents:
             self.made[name] = Made(create, declaration(words), self._sample(name), last)
             return [*(f"{name}: {lost}" for lost in not_made(words)), Step(create.sql)]
         if kind == "alter":
+            there = self.made[name].declared.columns if name in self.made else ()
+            if not (words := sql.without_what_is_there(words, there)):
+                return []
             if name in self.made:
                 self.made[name].alter(words)
             return [Step(joined([*words[:2], Word("quoted", quote(name), words[2].spaced), *words[3:]]))]

@@ -9,7 +9,7 @@ rights, is left out with a note.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, compress, pairwise
@@ -18,7 +18,7 @@ from typing import NoReturn
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.column_types import Declared
 from trl_dbbench.tasks.sources.base import SYSTEM, Step
-from trl_dbbench.tasks.sources.declaration import is_column, lines_of, of_lines
+from trl_dbbench.tasks.sources.declaration import is_column, lines_of, of_lines, same_name
 from trl_dbbench.tasks.sources.dump_text import Rows, Word, cells, joined, shown_name, words_of
 from trl_dbbench.utils.sql import quote
 
@@ -233,6 +233,23 @@ def _alterations(words: Sequence[Word]) -> list[list[Word]]:
     return [*filter(None, lines_of([Word("sign", "(", False), *words[3:], Word("sign", ")", False)]))]
 
 
+def without_what_is_there(words: Sequence[Word], columns: Collection[str]) -> list[Word]:
+    """Return an ALTER TABLE without the IF NOT EXISTS of MariaDB, which MySQL does not know.
+
+    Columns of such parts that are among `columns` are not added. If nothing is left to do, the list is empty.
+    """
+    kept: list[Word] = []
+    for part in _alterations(words):
+        upper = [word.upper for word in part]
+        place = next((n for n in range(1, 4) if upper[n : n + 3] == ["IF", "NOT", "EXISTS"]), None)
+        if place is not None:
+            if is_column(part[1:]) and same_name(columns, shown_name(part[place + 3].text)) is not None:
+                continue
+            part = [*part[:place], *part[place + 3 :]]
+        kept += [Word("sign", ",", False), *part]
+    return [*words[:3], *kept[1:]] if kept else []
+
+
 def altered(words: Sequence[Word]) -> Iterator[tuple[str, list[Word], str | None]]:
     """The columns and keys that an ALTER TABLE adds or modifies, each after its ADD or MODIFY.
 
@@ -241,6 +258,9 @@ def altered(words: Sequence[Word]) -> Iterator[tuple[str, list[Word], str | None
     for verb, *rest in _alterations(words):
         line = [word for word in rest if word.upper != "COLUMN"]
         if verb.upper not in _ALTERED or not line:
+            continue
+        if line[0].text == "(":  # several columns
+            yield from ((verb.upper, each, None) for each in lines_of(line) if each)
             continue
         last = [word.upper for word in line[-2:]]
         if is_column(line) and last[-1] == "FIRST":
