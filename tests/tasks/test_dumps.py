@@ -51,6 +51,13 @@ ALTER TABLE t ADD (y int, z varchar(3) NOT NULL DEFAULT 'z');
 INSERT INTO t VALUES (7,'c',6,1,'q');
 """
 
+ZEROS = """CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, n varchar(3));
+INSERT INTO t VALUES (0,'a'),('0','b'),(7,'c'),(0,'d');
+/*!40101 SET @OLD_SQL_MODE=@@SQL_MODE, SQL_MODE='NO_AUTO_VALUE_ON_ZERO' */;
+CREATE TABLE u (id int AUTO_INCREMENT PRIMARY KEY, n varchar(3)); INSERT INTO u VALUES (0,'a'),(NULL,'b');
+/*!40101 SET SQL_MODE=@OLD_SQL_MODE */;
+"""
+
 
 def over(path: Path) -> Task:
     source = Source.of(path)
@@ -75,6 +82,11 @@ def over(path: Path) -> Task:
             TWICE,
             {"t": [(1,), (2,)], "fine": [(1,), (2,)], "old": []},
             ["t: a second CREATE TABLE IF NOT EXISTS is skipped"],
+        ),
+        (
+            ZEROS,
+            {"t": [(1, "a"), (2, "b"), (7, "c"), (8, "d")], "u": [(0, "a"), (1, "b")]},
+            [],
         ),
         (
             OF_MARIADB,
@@ -113,6 +125,12 @@ def test_a_file_that_only_claims_to_be_packed(tmp_path: Path) -> None:
     (tmp_path / "e.sql.gz").write_bytes(gzip.compress(b"CREATE TABLE t (a text);" * 1000)[:-30])
     with pytest.raises(TaskError, match=r"e\.sql\.gz' cannot be read: it cannot be unpacked"):
         Source.of(tmp_path / "e.sql.gz").tables()
+
+
+def test_a_zero_that_becomes_the_next_number_is_imported_so(tmp_path: Path) -> None:
+    (tmp_path / "d.sql").write_text(ZEROS)
+    tables = {table.name: table.rows for table in import_from([str(tmp_path / "d.sql")]).tables}
+    assert tables == {"t": ((1, "a"), (2, "b"), (7, "c"), (8, "d")), "u": ((0, "a"), (1, "b"))}
 
 
 def test_what_is_not_on_the_server_is_not_told(tmp_path: Path) -> None:

@@ -53,6 +53,10 @@ DUMP_SUFFIXES = (".sql", ".sql.gz")
 
 SESSION = "SET SESSION foreign_key_checks = 0, unique_checks = 0"
 
+_ZEROS_NUMBERED = "SET SESSION sql_mode = REPLACE(@@SESSION.sql_mode, 'NO_AUTO_VALUE_ON_ZERO', '')"
+_ZEROS_KEPT = "SET SESSION sql_mode = CONCAT(@@SESSION.sql_mode, ',NO_AUTO_VALUE_ON_ZERO')"
+"""A 0 in an AUTO_INCREMENT column becomes the next number, unless the dump sets this mode."""
+
 _USE = re.compile(r"USE\s+(`(?:[^`]|``)+`|\S+)$", re.IGNORECASE)
 _SETTING = re.compile(r"(?:/\*!\d*\s*)?SET\b", re.IGNORECASE)
 """Begins a setting of the session, which holds for all databases that follow."""
@@ -114,6 +118,7 @@ class Dump:
         seen = Contents(lambda name: Sample(0), self._has)
         with self.errors():
             yield Step(SESSION)
+            yield Step(_ZEROS_NUMBERED)
             for statement in self.statements():
                 if isinstance(statement, Rows):
                     into = seen.made.get(shown_name(statement.table))
@@ -255,6 +260,8 @@ class Contents:
         """Statements that are left out: the kind, and the name of what each would make, if it has one."""
         self.homeless: dict[str, None] = {}
         """Tables that there are rows of, and no CREATE TABLE."""
+        self.zeros_kept = False
+        """Whether a 0 in an AUTO_INCREMENT column stays, for the rest of the dump."""
         self._sample = sample
         self._has = has
         self._dropped: dict[str, Made] = {}
@@ -296,6 +303,9 @@ class Contents:
             gone = self._drop(words)
             drops = words[1].upper == "TABLE"
             return [Step(f"DROP TABLE IF EXISTS {quote(each)}") for each in gone if drops and self._has(each)]
+        if kind == "zeros":
+            self.zeros_kept = True
+            return [Step(_ZEROS_KEPT)]
         if kind == "view":
             self._see_view(*sql.view_made(words))
         elif kind.isupper():
@@ -305,7 +315,7 @@ class Contents:
     def _see_rows(self, rows: Rows) -> None:
         name = shown_name(rows.table)
         if (into := same_name(self.made, name)) is not None:
-            _add_rows(self.made[into], rows)
+            _add_rows(self.made[into], rows, self.zeros_kept)
         else:
             self.homeless[name] = None
 
@@ -339,7 +349,7 @@ class Contents:
         return views, tables, [name for kind, name in self.code if kind == "CREATE FUNCTION"]
 
 
-def _add_rows(made: Made, rows: Rows) -> None:
+def _add_rows(made: Made, rows: Rows, zeros_kept: bool) -> None:
     made.unfit = made.unfit or rows.unread
     listed = [shown_name(match) for match in sql.NAMES.findall(rows.columns)]
     columns = [made.declared.name_of(name) for name in listed] or list(made.declared.columns)
@@ -353,9 +363,9 @@ def _add_rows(made: Made, rows: Rows) -> None:
             continue
         new = dict(zip(columns, written, strict=True))
         if numbered is not None:  # as AUTO_INCREMENT does it
-            if new.get(numbered, "NULL").upper() in ("NULL", "DEFAULT"):
-                new[numbered] = str(made.last + 1)
-            digits = new[numbered].strip("'\"")
+            digits = new.get(numbered, "NULL").strip("'\"")
+            if digits.upper() in ("NULL", "DEFAULT") or (not digits.strip("0") and not zeros_kept):
+                digits = new[numbered] = str(made.last + 1)
             made.last = max(made.last, int(digits) if digits.isdecimal() else 0)
         if rows.verb == "REPLACE":
             made.rows.drop(partial(_same_key, made, new))

@@ -55,6 +55,8 @@ def kind_of(words: Sequence[Word]) -> str:
             "than MySQL's; give the .sqlite file, or a dump of mysqldump."
         )
     if first in ("", *_SILENT):
+        if first == "SET" and any("NO_AUTO_VALUE_ON_ZERO" in each.upper() for each in upper):
+            return "zeros"
         utc = any(each.strip("'\"") == "+00:00" for each in upper)  # phpMyAdmin writes double quotes
         return "zone" if "TIME_ZONE" in upper and utc else "nothing"
     if second in ("DATABASE", "SCHEMA"):
