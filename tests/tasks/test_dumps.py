@@ -58,6 +58,29 @@ CREATE TABLE u (id int AUTO_INCREMENT PRIMARY KEY, n varchar(3)); INSERT INTO u 
 /*!40101 SET SQL_MODE=@OLD_SQL_MODE */;
 """
 
+BODIES = """CREATE TABLE t (a int); INSERT INTO t VALUES (1);
+CREATE TRIGGER one BEFORE INSERT ON t FOR EACH ROW SET NEW.a = IF(NEW.a > 3, 3, NEW.a);
+CREATE TRIGGER two BEFORE INSERT ON t FOR EACH ROW IF NEW.a > 3 THEN SET NEW.a = 3; END IF;
+CREATE DEFINER=`root`@`%` TRIGGER three BEFORE UPDATE ON t FOR EACH ROW
+BEGIN
+  IF NEW.a > 3 THEN SET NEW.a = CASE WHEN OLD.a THEN 1 ELSE 2 END; ELSEIF NEW.a < 0 THEN BEGIN END; END IF;
+  INSERT INTO t VALUES (77); -- END;
+END;
+CREATE PROCEDURE p(IN n int)
+BEGIN
+  DECLARE end_ int DEFAULT 0;
+  again: LOOP
+    WHILE n > 1 DO SET n = n - 1; END WHILE;
+    REPEAT SET n = n + 1; UNTIL n > 5 END REPEAT;
+    CASE n WHEN 1 THEN DELETE FROM t; ELSE DROP TABLE IF EXISTS u; END CASE;
+    LEAVE again;
+  END LOOP again;
+  SELECT REPEAT('x', 3), IF(n, 1, 2) INTO @a, @b;
+END;
+CREATE TABLE u (b int); INSERT INTO u VALUES (2);
+"""
+"""As SQLyog and editors save triggers and procedures, without DELIMITER."""
+
 
 def over(path: Path) -> Task:
     source = Source.of(path)
@@ -87,6 +110,11 @@ def over(path: Path) -> Task:
             ZEROS,
             {"t": [(1, "a"), (2, "b"), (7, "c"), (8, "d")], "u": [(0, "a"), (1, "b")]},
             [],
+        ),
+        (
+            BODIES,
+            {"t": [(1,)], "u": [(2,)]},
+            ["3 statements CREATE TRIGGER", "1 statements CREATE PROCEDURE"],
         ),
         (
             OF_MARIADB,
@@ -125,6 +153,14 @@ def test_a_file_that_only_claims_to_be_packed(tmp_path: Path) -> None:
     (tmp_path / "e.sql.gz").write_bytes(gzip.compress(b"CREATE TABLE t (a text);" * 1000)[:-30])
     with pytest.raises(TaskError, match=r"e\.sql\.gz' cannot be read: it cannot be unpacked"):
         Source.of(tmp_path / "e.sql.gz").tables()
+
+
+def test_a_body_without_its_end_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "d.sql").write_text(BODIES.replace("END IF;", "", 1))
+    with pytest.raises(
+        TaskError, match=r"the body of 'CREATE TRIGGER two .* has no END: the dump is cut off"
+    ):
+        import_from([str(tmp_path / "d.sql")])
 
 
 def test_a_zero_that_becomes_the_next_number_is_imported_so(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -43,6 +44,14 @@ _COMMENT = (
     r"--(?=\s)[^\n]*+(?:\n|\Z)|\#[^\n]*+(?:\n|\Z)|/\*(?!M?!).*?\*/"
     rf"|/\*M?!(?:{_QUOTED}|[^'\"`*]++|\*(?!/))*\*/"
 )
+_ROUTINE = re.compile(
+    r"CREATE\s+(?:OR\s+REPLACE\s+)?(?:DEFINER\s*=\s*\S+\s+)?(?:AGGREGATE\s+)?(?:TRIGGER|PROCEDURE|FUNCTION|EVENT)\b",
+    re.IGNORECASE,
+)
+_BLOCKS = ("IF", "LOOP", "WHILE", "REPEAT")
+_BEFORE_STATEMENTS = (";", ":", "BEGIN", "THEN", "ELSE", "DO", "LOOP", "REPEAT", "ROW")
+"""Words behind which IF and REPEAT begin a block; elsewhere they are functions."""
+
 _NAME = r"(?:`(?:[^`]|``)+`|[A-Za-z0-9_$\x80-\U0010ffff]+)"
 _VALUE = r"""(?:
       0x[0-9A-Fa-f]++ | 0b[01]++ | [+-]?(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][+-]?\d++)?+
@@ -131,7 +140,35 @@ def read_dump(
             else:
                 _skip(text)
         elif statement := "".join(_parts(text, delimiter)).strip():
+            if delimiter == ";" and _ROUTINE.match(statement):
+                statement += _rest_of_body(text, statement)
             yield statement
+
+
+def _rest_of_body(text: _Text, begun: str) -> str:
+    """Return what follows of a routine whose body has semicolons of its own; TaskError if it has no END."""
+    depth = _blocks_opened(begun)
+    rest = ""
+    while depth > 0:
+        if text.at_end():
+            raise TaskError(f"the body of {begun[:60]!r} has no END: the dump is cut off.")
+        part = "".join(_parts(text, ";"))
+        depth += _blocks_opened(part)
+        rest += f";{part}"
+    return rest
+
+
+def _blocks_opened(part: str) -> int:
+    """Return how many blocks of a routine's body a part of it begins, less those that it ends."""
+    depth = 0
+    for before, word in pairwise([";", *(word.upper for word in words_of(part))]):
+        if word == "END":
+            depth -= 1
+        elif before not in ("END", ".") and (
+            word in ("BEGIN", "CASE") or (word in _BLOCKS and before in _BEFORE_STATEMENTS)
+        ):
+            depth += 1
+    return depth
 
 
 def cells(row: str) -> list[str]:
