@@ -60,6 +60,28 @@ def test_columns_that_an_insert_leaves_out_have_their_defaults(tmp_path: Path) -
     assert "t.at: left out, the dump leaves values of it to its default now()" in found.notes
 
 
+@pytest.mark.parametrize(
+    ("type", "written", "cell"),
+    [
+        ("DATETIME", "2024-12-31 23:59:59.5", "2025-01-01 00:00:00"),
+        ("DATETIME", "2024-12-31T10:00:00.4999", "2024-12-31 10:00:00"),
+        ("TIMESTAMP", "2024-12-31 10:00:00.000", "2024-12-31 10:00:00"),
+        ("TIME", "-099:59:59.51", "-100:00:00"),
+        ("TIME(1)", "10:00:00.25", "10:00:00.3"),
+    ],
+)
+def test_fractions_beyond_a_columns_size_are_rounded_as_by_mysql(
+    tmp_path: Path, type: str, written: str, cell: str
+) -> None:
+    """https://dev.mysql.com/doc/refman/9.4/en/fractional-seconds.html"""
+    found = imported(
+        tmp_path, f"CREATE TABLE t (id int, v {type}); INSERT INTO t VALUES (1,'{written}'),(2,NULL);"
+    )
+    assert found.tables[0].rows == ((1, cell), (2, None))
+    assert [column.type for column in found.tables[0].columns] == ["INT", type]
+    assert f"t.v: fractions are rounded as by MySQL: '{written}' is '{cell}'" in found.notes
+
+
 def test_columns_added_in_parentheses_or_where_they_are_not_there(tmp_path: Path) -> None:
     (table,) = imported(
         tmp_path,

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from decimal import ROUND_HALF_UP, Decimal
 from functools import cached_property, partial
 from itertools import takewhile
 from pathlib import Path
@@ -381,7 +383,7 @@ def _same_key(made: Made, row: dict[str, str], other: dict[str, str]) -> bool:
     )
 
 
-def _cells(rows: Sequence[dict[str, str]], declared: Declared) -> list[Cell]:
+def _cells(rows: Sequence[dict[str, str]], table: str, notes: list[str], declared: Declared) -> list[Cell]:
     """The cells of a column; TaskError says why the dump has none."""
     written = [row.get(declared.name, "DEFAULT") for row in rows]
     if any(cell.upper() == "DEFAULT" for cell in written):
@@ -399,7 +401,36 @@ def _cells(rows: Sequence[dict[str, str]], declared: Declared) -> list[Cell]:
             ) from None
         except ValueError:
             raise TaskError(f"its value {cell[:40]} is not of its type {declared.type}") from None
-    return held
+    if declared.kind != "time":
+        return held
+    size = re.search(r"\d", declared.type)
+    try:
+        rounded = [_rounded(cell, int(size[0]) if size else 0) for cell in held]
+    except (ValueError, OverflowError):
+        raise TaskError(f"its values are not all of its type {declared.type}") from None
+    if changed := next((pair for pair in zip(held, rounded, strict=True) if pair[0] != pair[1]), None):
+        told = f"fractions are rounded as by MySQL: {changed[0]!r} is {changed[1]!r}"
+        notes.append(f"{table}.{declared.name}: {told}")
+    return rounded
+
+
+_FRACTION = re.compile(r"(?:(\d{4}-\d\d-\d\d)[ T])?(-?)(\d+):(\d\d):(\d\d)\.(\d+)", re.ASCII)
+
+
+def _rounded(cell: Cell, digits: int) -> Cell:
+    """Return a time with no more than so many digits behind its point; OverflowError beyond the last year."""
+    found = _FRACTION.fullmatch(cell) if isinstance(cell, str) else None
+    if found is None or len(found[6]) <= digits:
+        return cell
+    day, sign, hours, minutes, seconds, fraction = found.groups()
+    whole = int(hours) * 3600 + int(minutes) * 60 + int(seconds)
+    exact = Decimal(f"{whole}.{fraction}").quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+    whole, behind = int(exact), str(exact).partition(".")[2]
+    if day:
+        clock = str(datetime.fromisoformat(day) + timedelta(seconds=whole))
+    else:
+        clock = f"{sign}{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}"
+    return f"{clock}.{behind}" if behind else clock
 
 
 def _cell(written: str, declared: Declared) -> Cell:
@@ -449,7 +480,9 @@ def dump_tables(
             continue
         if made.unfit is not None:
             notes.append(f"{name}: left out, {made.unfit}")
-        elif table := made.declared.task_table(name, made.rows, partial(_cells, made.rows.in_order()), notes):
+            continue
+        cells_of = partial(_cells, made.rows.in_order(), name, notes)
+        if table := made.declared.task_table(name, made.rows, cells_of, notes):
             tables.append(table)
     notes += [
         f"{name}: left out, the dump has rows of it and no CREATE TABLE"
