@@ -594,6 +594,10 @@ def test_a_file_without_tasks(tmp_path: Path, name: str, content: str) -> None:
         ('{"a": 1}', r"must hold an object {key: entry} or a list of tasks"),
         ("[1]", r"must hold an object {key: entry} or a list of tasks"),
         ("[" * 100_000, r"is not JSON: maximum recursion depth exceeded"),
+        (
+            '{"a": {"x": 1, "x": 2}, "b": {}, "a": {}}',
+            "has the key 'a' twice; keys are ids of tasks, which must",
+        ),
         ('{"7": {"instruction": "?", "table_info": {}}}', r"entry '7': the field 'answer_info' is missing"),
     ],
 )

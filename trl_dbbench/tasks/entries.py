@@ -10,6 +10,7 @@ import ast
 import json
 import logging
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -113,12 +114,22 @@ def write_entries(
 
 def _json_entries(path: Path) -> list[Entry]:
     text = "".join(_lines(path))
+    pairs: list[tuple[str, Any]] = []
+
+    def read_object(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal pairs
+        pairs = found  # the outermost object is the last that is read
+        return dict(found)
+
     try:
-        whole = json.loads(text)
+        whole = json.loads(text, object_pairs_hook=read_object)
     except (ValueError, RecursionError) as error:
         raise TaskError(
             f"{path} is not JSON: {error}. A file of one task a line must be named .jsonl."
         ) from None
+    if isinstance(whole, dict) and len(whole) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise TaskError(f"{path} has the key '{twice}' twice; keys are ids of tasks, which must differ.")
     if isinstance(whole, dict) and all(isinstance(entry, dict) for entry in whole.values()):
         return [Entry(f"entry '{key}'", {"id": key, **fields}) for key, fields in whole.items()]
     if isinstance(whole, list) and all(isinstance(entry, dict) for entry in whole):
