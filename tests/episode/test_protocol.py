@@ -103,6 +103,14 @@ def test_text_that_is_no_action(turn: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "label", ["", "sql\n", "SQL ", "sqlite3\n", "mysql ", "PostgreSQL\n", "sql", "MySQL"]
+)
+def test_the_label_of_a_block_is_no_part_of_the_answer(label: str) -> None:
+    turn = f"Action: Answer\nFinal Answer:\n{FENCE}{label}SELECT 1{FENCE}"
+    assert get_protocol("text_sql").parse(turn) == Answer("SELECT 1")
+
+
+@pytest.mark.parametrize(
     "sql",
     [
         "SELECT * FROM t WHERE a LIKE '100%' AND b = '%s' AND c = '%(name)s'",

@@ -350,7 +350,9 @@ class ToolsProtocol(_BuiltIn):
         return {"name": "commit_final_answer", "arguments": {"answers": answers}}
 
 
-_LABEL = re.compile(r"\A\w*sql\w*", re.IGNORECASE)
+_LABEL = re.compile(
+    r"\A(?:\w*?sql(?=(?:select|with|values|table|insert|update|delete)\b)|\w*sql\w*)", re.IGNORECASE
+)
 """Labels that models write after the opening backticks of a block: `sql`, `sqlite3`, `postgresql`."""
 
 
