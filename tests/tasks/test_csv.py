@@ -345,6 +345,16 @@ def test_excels_formula_of_a_text_is_that_text(tmp_path: Path, cells: str) -> No
     assert read(tmp_path, f'plz:INT\n{cells}\n="12"\n', types={"plz": "TEXT"})[0].rows == (("007",), ("12",))
 
 
+def test_quotes_between_tabs_that_do_not_pair_are_characters(tmp_path: Path) -> None:
+    path, notes = tmp_path / "t.tsv", list[str]()
+    path.write_text('id\tname\n1\t5" pipe\n2\t"quoted\n3\t"a" b\n')
+    (table,) = read_csv_tables([path], note=notes.append).values()
+    assert table.rows == ((1, '5" pipe'), (2, '"quoted'), (3, '"a" b'))
+    assert notes == [f"{path}: its quotes do not pair, and are read as characters of the cells"]
+    path.write_text('id\tname\n1\t"5"" pipe"\n')
+    assert read_csv_tables([path])["t"].rows == ((1, '5" pipe'),)
+
+
 def test_blanks_among_numbers_are_no_value(tmp_path: Path) -> None:
     table, notes = read(tmp_path, "id,total\n1,29.85\n2, \n3,108.15\n")
     assert table.rows == ((1, "29.85"), (2, None), (3, "108.15"))

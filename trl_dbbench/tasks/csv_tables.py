@@ -23,6 +23,7 @@ from trl_dbbench.utils.files import nearest_path
 from trl_dbbench.utils.lookup import unknown
 
 CSV_SUFFIXES = (".csv", ".tsv")
+WORKBOOKS = (".xlsx", ".xlsm", ".xls", ".ods")
 
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 """Separators of cells -> their names in notes."""
@@ -96,7 +97,10 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
     if said := _EXCELS_LINE.match(text):
         delimiter, text, begins = said[1], text[said.end() :], 1
     delimiter = options.delimiter or delimiter or _delimiter(text)
-    numbered = _rows(path, text, delimiter, begins)
+    quoted = delimiter != "\t" or _quotes_pair(text)
+    if not quoted:
+        notes.append(f"{path}: its quotes do not pair, and are read as characters of the cells")
+    numbered = _rows(path, text, delimiter, begins, quoted)
     _, first = next(numbered, (0, None))
     if first is None:
         raise TaskError(f"{path} is empty; its first line must name the columns.")
@@ -219,9 +223,19 @@ def _delimiter(text: str) -> str:
     return found
 
 
-def _rows(path: Path, text: str, delimiter: str, begins: int) -> Iterator[tuple[int, list[str]]]:
+def _quotes_pair(text: str) -> bool:
+    """Return whether quotes around cells pair. Many files with tabs have quotes only within texts."""
+    try:
+        return '"' not in text or all(True for _ in _reader(text, "\t", strict=True))
+    except csv.Error:
+        return False
+
+
+def _rows(
+    path: Path, text: str, delimiter: str, begins: int, quoted: bool
+) -> Iterator[tuple[int, list[str]]]:
     """The rows with the lines they end on."""
-    reader = _reader(text, delimiter, strict=True)
+    reader = _reader(text, delimiter, strict=True, quoted=quoted)
     try:
         yield from ((reader.line_num + begins, row) for row in reader if row)
     except csv.Error as error:
@@ -238,7 +252,7 @@ def _with_last_cells(rows: Iterator[tuple[int, list[str]]], width: int) -> Itera
         yield from ((line, row + [""] * missing) for line, row in block)
 
 
-def _reader(text: str, delimiter: str, strict: bool = False) -> Any:
+def _reader(text: str, delimiter: str, strict: bool = False, quoted: bool = True) -> Any:
     """A reader of rows; blanks after delimiters do not count if all have one, or where quotes follow them."""
     mark = re.escape(delimiter)
     blanks = delimiter in text and not delimiter.isspace() and not re.search(rf"{mark}(?![ \r\n])", text)
@@ -246,7 +260,13 @@ def _reader(text: str, delimiter: str, strict: bool = False) -> Any:
         # or a quoted cell ends in a delimiter and a blank
         cells = (cell for row in csv.reader(_lines(text), delimiter=delimiter) for cell in row)
         blanks = any(cell[:1] == " " and cell.lstrip(" ")[:1] == '"' for cell in cells)
-    return csv.reader(_lines(text), delimiter=delimiter, strict=strict, skipinitialspace=blanks)
+    return csv.reader(
+        _lines(text),
+        delimiter=delimiter,
+        strict=strict,
+        skipinitialspace=blanks,
+        quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
+    )
 
 
 def _lines(text: str) -> Iterator[str]:
@@ -674,7 +694,8 @@ def read_csv_tables(
 def _checked(path: Path) -> Path:
     """Return the path of a CSV file; raise TaskError if it is none."""
     if path.suffix.lower() not in CSV_SUFFIXES:
-        raise TaskError(f"tables are read from .csv or .tsv, not from '{path}'.")
+        remedy = " Save its sheet as a CSV file." if path.suffix.lower() in WORKBOOKS else ""
+        raise TaskError(f"tables are read from .csv or .tsv, not from '{path}'.{remedy}")
     if not path.is_file():
         near = nearest_path(path)
         raise TaskError(f"there is no file '{path}'{f'; nearest: {near}' if near else ''}.")
