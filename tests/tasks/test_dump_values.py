@@ -82,6 +82,29 @@ def test_fractions_beyond_a_columns_size_are_rounded_as_by_mysql(
     assert f"t.v: fractions are rounded as by MySQL: '{written}' is '{cell}'" in found.notes
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "Create table If Not Exists t (id int)\nTruncate table t\ninsert into t values (1)",
+            "a statement with CREATE TABLE has TRUNCATE TABLE within it: end each statement with a semicolon",
+        ),
+        (
+            "TRUNCATE TABLE t\nINSERT INTO t VALUES (1)",
+            "with TRUNCATE TABLE has INSERT INTO within it: end each statement with a semicolon",
+        ),
+        (
+            "INSERT INTO t VALUES (1);",
+            r"no tables and no CREATE TABLE; join the files with both: cat schema\.sql",
+        ),
+    ],
+)
+def test_scripts_that_lack_semicolons_or_tables(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "d.sql").write_text(text)
+    with pytest.raises(TaskError, match=message):
+        Source.of(tmp_path / "d.sql").tables()
+
+
 def test_columns_added_in_parentheses_or_where_they_are_not_there(tmp_path: Path) -> None:
     (table,) = imported(
         tmp_path,
@@ -408,7 +431,8 @@ def test_a_decimal_point_names_no_database(tmp_path: Path) -> None:
 def test_rows_of_a_table_that_the_dump_does_not_make_are_told(tmp_path: Path) -> None:
     found = imported(tmp_path, f"INSERT INTO `gone` VALUES (1),(2); {SECOND}")
     assert [table.name for table in found.tables] == ["other"]
-    assert "gone: left out, the dump has rows of it and no CREATE TABLE" in found.notes
+    told = "gone: left out, the dump has rows of it and no CREATE TABLE; join the files with both: cat schema.sql "
+    assert f"{told}data.sql > all.sql" in found.notes
 
 
 def test_what_mysqldump_says_beside_the_dump_is_no_part_of_it(tmp_path: Path) -> None:

@@ -63,6 +63,8 @@ _USE = re.compile(r"USE\s+(`(?:[^`]|``)+`|\S+)$", re.IGNORECASE)
 _SETTING = re.compile(r"(?:/\*!\d*\s*)?SET\b", re.IGNORECASE)
 """Begins a setting of the session, which holds for all databases that follow."""
 
+_NO_TABLE = " and no CREATE TABLE; join the files with both: cat schema.sql data.sql > all.sql"
+
 _MAKES = re.compile(r"CREATE\s+(?!DATABASE|SCHEMA)", re.IGNORECASE)
 
 
@@ -142,7 +144,7 @@ class Dump:
             for statement in self.statements(EXAMPLE_ROWS):
                 contents.see(statement)
             if not contents.made:
-                raise TaskError("it has no tables.")
+                raise TaskError(f"it has no tables{_NO_TABLE if contents.homeless else ''}.")
         return contents
 
     @contextmanager
@@ -485,7 +487,7 @@ def dump_tables(
         if table := made.declared.task_table(name, made.rows, cells_of, notes):
             tables.append(table)
     notes += [
-        f"{name}: left out, the dump has rows of it and no CREATE TABLE"
+        f"{name}: left out, the dump has rows of it{_NO_TABLE}"
         for name in contents.homeless
         if only is None or name in only
     ]

@@ -332,6 +332,11 @@ _ORIGINS = {
 }
 """Words that only another server's scripts have, in capitals and a blank apart."""
 
+_UNDIVIDED = re.compile(
+    r"((?:CREATE|DROP|ALTER|TRUNCATE) TABLE|DELETE FROM) .*? ((?:CREATE|DROP|TRUNCATE) TABLE|INSERT INTO) "
+)
+"""Two statements, written likewise."""
+
 
 def check_origin(statement: str) -> None:
     """Raise TaskError for a statement of another server's dumps, and for texts in another encoding."""
@@ -341,6 +346,10 @@ def check_origin(statement: str) -> None:
         raise TaskError(
             f"it is a script of {whose}, not a dump of MySQL or MariaDB. Export each of its tables as a CSV "
             "file with a header, and give those."
+        )
+    if both := _UNDIVIDED.match(bare):
+        raise TaskError(
+            f"a statement with {both[1]} has {both[2]} within it: end each statement with a semicolon."
         )
     found = re.match(r"(?:/\*!\d+\s*)?SET\s+NAMES\s+'?(\w+)", statement, re.IGNORECASE)
     if found and found[1].lower() not in _UNICODE:

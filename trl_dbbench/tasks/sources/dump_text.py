@@ -306,7 +306,8 @@ def _rows(text: _Text, insert: re.Match[str], wanted: int | None, strict: bool) 
             unread = f"an INSERT into {table} has {'no end: the dump is cut off' if text.at_end() else what}"
             if strict:
                 raise TaskError(
-                    f"{unread}. Rows of a dump are numbers, texts and NULL, as mysqldump writes them."
+                    f"{unread}. Rows of a dump are numbers, texts and NULL, as mysqldump writes them, and a "
+                    "semicolon ends each statement."
                 )
             yield Rows(verb, table, columns, rows, ignores, unread)
             _skip(text)
