@@ -45,10 +45,19 @@ from trl_dbbench.tasks.split import split_tasks
         (
             "dev.json",
             SPIDER | {"query": " "},
-            r"entry 1: the gold SQL 'query' is empty\. Test sets are published",
+            r"entry 1: the gold SQL 'query' is missing or empty\. Test sets are published",
         ),
-        ("dev.json", BIRD | {"SQL": ""}, r"entry 1: the gold SQL 'SQL' is empty\. .* take the entry out\.$"),
-        ("dev.json", BIRD | {"SQL": None}, r"entry 1: the field 'SQL' is missing; found: question_id, db_id"),
+        (
+            "dev.json",
+            BIRD | {"SQL": ""},
+            r"entry 1: the gold SQL 'SQL' is missing or empty\. .* take the entry out\.$",
+        ),
+        ("dev.json", BIRD | {"SQL": None}, r"entry 1: the gold SQL 'SQL' is missing or empty\."),
+        (
+            "test.json",
+            {key: value for key, value in SPIDER.items() if key != "query"},
+            r"entry 1: the gold SQL 'query' is missing or empty\. Test sets are published without it: take a file",
+        ),
         ("dev.json", SPIDER | {"query": "DELETE FROM pets"}, "must be a query, is DELETE: DELETE FROM pets$"),
         ("dev.json", SPIDER | {"question": 5}, "entry 1: the field 'question' must be str, is int"),
         ("dev.json", BIRD | {"evidence": []}, "entry 1: the field 'evidence' must be str, is list"),
