@@ -587,6 +587,18 @@ def test_a_file_without_tasks(tmp_path: Path, name: str, content: str) -> None:
         load_tasks(tmp_path / name)
 
 
+def test_a_workbook_and_jsonl_of_powershell(tmp_path: Path) -> None:
+    (tmp_path / "q.xlsx").write_bytes(b"PK\x03\x04\xff\xfe")
+    with pytest.raises(
+        TaskError, match=r"q\.xlsx is a workbook\. Save its sheet as a CSV file, and give that"
+    ):
+        load_tasks(tmp_path / "q.xlsx")
+    line = '{"id": "ö", "question": "q", "tables": [{"name": "t", "columns": [{"name": "a"}], "rows": []}], "answer": [1]}\n'
+    for encoding in ("utf-16", "utf-8-sig"):
+        (tmp_path / "q.jsonl").write_bytes((line + line.replace("ö", "ü")).encode(encoding))
+        assert [task.id for task in load_tasks(tmp_path / "q.jsonl")] == ["ö", "ü"]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -597,6 +609,10 @@ def test_a_file_without_tasks(tmp_path: Path, name: str, content: str) -> None:
         (
             '{"a": {"x": 1, "x": 2}, "b": {}, "a": {}}',
             "has the key 'a' twice; keys are ids of tasks, which must",
+        ),
+        (
+            '{"question": {"0": "Who?", "1": "Why?"}, "sql": {"0": "SELECT 1", "1": null}}',
+            r"has columns, question, sql, as pandas' to_json\(\) writes them, .* with to_json\(FILE, orient='records'\)",
         ),
         ('{"7": {"instruction": "?", "table_info": {}}}', r"entry '7': the field 'answer_info' is missing"),
     ],

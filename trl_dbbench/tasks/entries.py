@@ -7,6 +7,7 @@ An entry is a line of `.jsonl`, an entry of a `.json` object or list, or a row o
 from __future__ import annotations
 
 import ast
+import codecs
 import json
 import logging
 import re
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, FROM_FILE, CsvOptions, read_csv
+from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, FROM_FILE, WORKBOOKS, CsvOptions, read_csv
 from trl_dbbench.tasks.fields import json_object
 from trl_dbbench.utils.files import visible, write_atomically
 
@@ -64,6 +65,8 @@ def read_entries(path: Path, csv: CsvOptions = FROM_FILE) -> Iterable[Entry]:
             Entry(f"line {line}", dict(zip(file.header, row, strict=True)))
             for line, row in zip(file.lines, zip(*file.columns, strict=True), strict=True)
         ]
+    if path.suffix.lower() in WORKBOOKS:
+        raise TaskError(f"{path} is a workbook. Save its sheet as a CSV file, and give that.")
     return _jsonl_entries(path)
 
 
@@ -131,6 +134,13 @@ def _json_entries(path: Path) -> list[Entry]:
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise TaskError(f"{path} has the key '{twice}' twice; keys are ids of tasks, which must differ.")
     if isinstance(whole, dict) and all(isinstance(entry, dict) for entry in whole.values()):
+        if any(whole.values()) and all(
+            [*entry] == [str(row) for row in range(len(entry))] for entry in whole.values()
+        ):
+            raise TaskError(
+                f"{path} has columns, {', '.join(whole)}, as pandas' to_json() writes them, and must have "
+                "entries. Write it with to_json(FILE, orient='records')."
+            )
         return [Entry(f"entry '{key}'", {"id": key, **fields}) for key, fields in whole.items()]
     if isinstance(whole, list) and all(isinstance(entry, dict) for entry in whole):
         return [Entry(f"entry {number}", fields) for number, fields in enumerate(whole, 1)]
@@ -150,10 +160,12 @@ def _jsonl_entries(path: Path) -> Iterator[Entry]:
 
 def _lines(path: Path) -> Iterator[str]:
     try:
+        with path.open("rb") as file:
+            wide = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
         # utf-8-sig: some editors put a byte order mark in front; newline: no other sign ends a line here
-        with path.open(encoding="utf-8-sig", newline="\n") as file:
-            yield from file
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open(encoding="utf-16" if wide else "utf-8-sig", newline="\n") as lines:
+            yield from lines
+    except (OSError, UnicodeError) as error:
         raise TaskError(f"{path} cannot be read as UTF-8 text: {error}") from None
 
 
