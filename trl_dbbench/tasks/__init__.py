@@ -1,7 +1,7 @@
-"""Tasks: a question or a change, the tables it is asked of, and the gold it is judged by.
+"""Tasks: a question or a change, its tables, and the gold that the agent's work is judged by.
 
-`model` is the task itself, `formats/` has a module for each layout of task files, `entries` reads and writes
-the files, whatever layout they have, and `load` puts them together:
+`model` has the task itself, `formats/` a module for each format of task files, and `entries` reads and writes
+the files (JSONL, JSON, parquet, CSV). `load` puts them together:
 
 ```python
 >>> load_tasks("tasks.jsonl")[0].prompt()

@@ -1,6 +1,6 @@
-"""Column types of MySQL and MariaDB: names, what their cells are, and how a CSV cell becomes one.
+"""Column types of MySQL and MariaDB: their names, their kinds of cells, and how CSV cells are read.
 
-A new type is one entry of `_TYPES`. What the embedded database stores for it is in `mysqlite/storage.py`.
+To add a type, add an entry to `_TYPES`. `mysqlite/storage.py` has what the embedded database stores.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from trl_dbbench.utils.lookup import nearest
 Kind = Literal["whole", "exact", "float", "date", "time", "text", "json", "bytes", "other"]
 
 NO_CELL = (ValueError, KeyError, InvalidOperation)
-"""Errors of `ColumnType.read` for a text that is not a cell of the type."""
+"""Exceptions that `ColumnType.read` raises for a text that is not a cell of the type."""
 
 MAX_WHOLE_DIGITS = 65
-"""Digits of a whole number, as many as MySQL's DECIMAL has."""
+"""Most digits of a whole number, as in MySQL's DECIMAL."""
 
 _INT = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
 _DOUBLE = re.compile(r"-?(0|[1-9]\d*)?(?<=\d)(\.\d*)?([eE][+-]?\d+)?|-?\.\d+([eE][+-]?\d+)?", re.ASCII)
@@ -32,7 +32,7 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 
 def number_or_text(text: str) -> Cell:
-    """Return a number where the text is written as one; a whole one of any length."""
+    """Return the number that a text is, or the text itself."""
     if _INT.fullmatch(text) and len(text) <= MAX_WHOLE_DIGITS:
         return int(text)
     try:
@@ -55,7 +55,7 @@ def _double(text: str) -> float:
 
 
 def _decimal(text: str) -> str:
-    # Python reads 1_000 and the digits of all scripts, servers do not
+    # Python also reads 1_000 and non-ASCII digits, servers do not
     if "_" in text or not text.isascii() or not Decimal(text).is_finite():
         raise ValueError
     return text
@@ -64,7 +64,7 @@ def _decimal(text: str) -> str:
 def _year(text: str) -> int:
     year = int(text) if re.fullmatch(r"\d{4}", text, re.ASCII) else -1
     if year != 0 and not 1901 <= year <= 2155:
-        raise ValueError  # a server makes another year of 24
+        raise ValueError  # a server would read 24 as another year
     return year
 
 
@@ -73,7 +73,7 @@ def _bool(text: str) -> int:
 
 
 def read_date(text: str) -> str:
-    """Return a day as MySQL writes it; raises ValueError unless it is written as `2024-12-31`."""
+    """Return a date as MySQL writes it; raise ValueError unless it is written as `2024-12-31`."""
     if not _DATE.fullmatch(text):
         raise ValueError
     return datetime.date.fromisoformat(text).isoformat()
@@ -81,11 +81,11 @@ def read_date(text: str) -> str:
 
 @dataclass(frozen=True)
 class ColumnType:
-    """A type.
+    """A column type.
 
-    `read` makes a cell of a text in a CSV file; it is `None` for types that a CSV header cannot name, and
-    for those with a time of day, which `csv_tables.timed` reads. `held`: an imported column may have it, and
-    it is suggested for a misspelled one. `becomes`: the type that holds its texts on every server.
+    `read` converts a text of a CSV file to a cell. It is `None` for types that a CSV header cannot name, and
+    for those with a time of day, which `csv_tables.timed` reads. `held`: imported columns can have the type,
+    and it is suggested for a misspelled one. `becomes`: a type for its texts that every server has.
     """
 
     kind: Kind
@@ -124,17 +124,17 @@ _TYPES = {
         held=False,
     ),
 }
-"""The types of either server, synonyms included (MySQL 9 and MariaDB 12, "Data Types")."""
+"""Types of MySQL 9 and MariaDB 12, including synonyms (manuals, "Data Types")."""
 
 SYNONYMS = {
     **{"nvarchar": "varchar", "varcharacter": "varchar", "nchar": "char", "character": "char"},
     **{"int1": "tinyint", "int2": "smallint", "int3": "mediumint", "middleint": "mediumint", "int4": "int"},
     **{"int8": "bigint", "float4": "float", "float8": "double"},
 }
-"""Types by the names that only scripts have: servers show the others."""
+"""Synonyms that scripts use, with the names that servers show."""
 
 CSV_TYPES = tuple(name for name, each in _TYPES.items() if each.read or each.kind == "time")
-"""Types that a CSV header can name."""
+"""Types that the header of a CSV file can name."""
 
 _HELD = [name for name, each in _TYPES.items() if each.held]
 
@@ -147,21 +147,23 @@ _FORM = re.compile(
 
 
 def column_type(declared: str) -> ColumnType | None:
-    """Return the type that a declaration such as `varchar(20) NOT NULL` begins with."""
+    """Return the type of a declaration such as `varchar(20) NOT NULL`, or `None` if it is unknown."""
     word = re.match(r"\s*(\w*)", declared)
     return _TYPES.get(word[1].upper()) if word else None
 
 
 def kind_of_type(declared: str) -> Kind:
-    """Return the kind of the type that a declaration begins with."""
+    """Return the kind of a declaration's type."""
     found = column_type(declared)
     return "other" if found is None else found.kind
 
 
 @lru_cache(maxsize=10_000)
 def check_type(type: str, table: str, column: str) -> None:
-    """Raise TaskError for a type that no server has, or that is more than a name, a list in parentheses and
-    words such as NOT NULL: CREATE TABLE takes it as it is written."""
+    """Raise TaskError for a type that no server has, or for text beyond a type and words such as NOT NULL.
+
+    The text becomes part of CREATE TABLE unchanged.
+    """
     form = _FORM.fullmatch(type)
     if form is None:
         raise TaskError(
@@ -177,18 +179,18 @@ def check_type(type: str, table: str, column: str) -> None:
 _ZERO_DATE = re.compile(r"\d{4}-00-\d\d|\d{4}-\d\d-00")
 
 _UNFIT = re.compile(r"['\\]|[^\x20-\x7e]")
-"""Characters that no default has, as it becomes part of the column's type."""
+"""Characters that a default must not have, since it becomes part of the column's type."""
 
 MAX_SHOWN = 40
-"""Characters of a type or default in a note."""
+"""Most characters of a type or default in a note."""
 
 
 @dataclass(frozen=True)
 class Declared:
-    """A column as a catalog, a dump or a SQLite file declares it.
+    """A column as a server's catalog, a dump or a SQLite file declares it.
 
-    `default` is the text of a constant, or of an expression if `computed`; `key` is PRIMARY KEY, UNIQUE or
-    empty, and a key of several columns is none.
+    `default` is the text of a constant or, if `computed`, of an expression. `key` is PRIMARY KEY, UNIQUE or
+    empty; keys over several columns are not recorded here.
     """
 
     name: str
@@ -212,7 +214,7 @@ class Declared:
 
 
 def task_column(declared: Declared) -> tuple[Column | None, list[str]]:
-    """The column of a task, `None` if a task cannot have it; and what of the declaration is not in it."""
+    """Return a task's column, or `None` if no task can have it, and notes on what it loses."""
     if declared.kind == "bytes":
         return None, [f"left out, its type {declared.type} holds bytes"]
     type_, notes = _type(declared)
@@ -230,7 +232,7 @@ def task_column(declared: Declared) -> tuple[Column | None, list[str]]:
 
 
 MAX_KEY_CHARACTERS = 768
-"""Characters of a text in a key: InnoDB's 3,072 bytes, four for each in utf8mb4."""
+"""Most characters of a text in a key: InnoDB allows 3,072 bytes, and utf8mb4 takes up to four a character."""
 
 
 def _is_text(type_: str) -> bool:
@@ -238,7 +240,7 @@ def _is_text(type_: str) -> bool:
 
 
 def _too_long_for_a_key(type_: str) -> str | None:
-    """Describe the texts of a type that is too long for a key; `None` for other types."""
+    """Return a description of the type if its texts are too long for a key, else `None`."""
     if _is_text(type_):
         return f"a whole {type_.upper()}"
     found = re.match(r"(?:var)?char\s*\((\d+)", type_, re.IGNORECASE)
@@ -255,10 +257,10 @@ def _type(declared: Declared) -> tuple[str | None, list[str]]:
         return None, [f"left out, no task has its type {type_[:MAX_SHOWN]}"]
     if re.search(r"[^\x20-\x7e]|\\|''", type_):
         return "text", [f"its type {type_[:MAX_SHOWN]} becomes TEXT"]
-    # a width of display is deprecated, and gone from MySQL 8
+    # display widths are deprecated, and MySQL 8 no longer shows them
     type_ = re.sub(r"^(\w*int)\(\d+\)", r"\1", type_, flags=re.IGNORECASE)
     notes = []
-    # UNSIGNED of fractions is deprecated, and the embedded database does not know it
+    # UNSIGNED is deprecated for fractions, and the embedded database does not support it there
     for word in ("ZEROFILL", *(("UNSIGNED",) if found.kind in ("exact", "float") else ())):
         type_, times = re.subn(rf"\s*\b{word}\b", "", type_, flags=re.IGNORECASE)
         notes += [f"its {word} is not held"] if times else []
@@ -266,7 +268,7 @@ def _type(declared: Declared) -> tuple[str | None, list[str]]:
 
 
 def _default(declared: Declared, type_: str, notes: list[str]) -> Iterator[str]:
-    """AUTO_INCREMENT or DEFAULT, where a type can hold it and it means the same at any time."""
+    """Yield AUTO_INCREMENT, and DEFAULT if the type can have one and its value is constant."""
     if declared.auto_increment and declared.key == "PRIMARY KEY":
         yield "AUTO_INCREMENT"
     elif declared.auto_increment:
@@ -287,12 +289,12 @@ def _default(declared: Declared, type_: str, notes: list[str]) -> Iterator[str]:
 
 
 def text_type(longest: int) -> str:
-    """The type of texts of at most so many bytes."""
+    """Return the type for texts of at most `longest` bytes."""
     return "TEXT" if longest < 2**16 else "MEDIUMTEXT" if longest < 2**24 else "LONGTEXT"
 
 
 def shortest_float(value: float) -> float:
-    """The number that a FLOAT column shows for 32 bits: 0.1, where 64 bits have 0.10000000149011612."""
+    """Return the number that a FLOAT column shows for a 32-bit value: 0.1, not 0.10000000149011612."""
     import numpy
 
     return float(str(numpy.float32(value)))

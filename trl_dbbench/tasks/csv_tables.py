@@ -1,4 +1,4 @@
-"""Tables of CSV files: nothing about them has to be declared, as types are read off the cells."""
+"""Read tables from CSV files. Delimiter, encoding and column types are inferred unless they are given."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CSV_SUFFIXES = (".csv", ".tsv")
 WORKBOOKS = (".xlsx", ".xlsm", ".xls", ".ods")
 
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-"""Separators of cells -> their names in notes."""
+"""Delimiters that are recognised, with their names in notes."""
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -38,15 +38,15 @@ _BOMS = (
 csv.field_size_limit(2**31 - 1)  # Python's own limit is 131,072 characters in a cell
 
 _EXCELS_LINE = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)
-"""The first line by which Excel is told the delimiter."""
+"""First line `sep=;`, which tells Excel the delimiter."""
 
 _EXCELS_TEXT = re.compile(r'="((?:[^"]|"")*)"')
-"""A formula that keeps Excel from reading a text as a number, such as `="007"`."""
+"""Formula such as `="007"`, which keeps Excel from reading a text as a number."""
 
 
 @dataclass(frozen=True)
 class CsvOptions:
-    """What is said of CSV files instead of told from them; `types` are by `column` or `table.column`."""
+    """Settings that replace what would be inferred. `types` has keys such as `column` or `table.column`."""
 
     delimiter: str | None = None
     encoding: str | None = None
@@ -70,7 +70,7 @@ class CsvOptions:
 
 @dataclass(frozen=True)
 class CsvFile:
-    """The columns that have a name, the lines that rows end on, and what was found out to read them."""
+    """The named columns of a CSV file, the number of each row's last line, and how the file was read."""
 
     header: list[str]
     columns: list[tuple[str, ...]]
@@ -78,17 +78,17 @@ class CsvFile:
     delimiter: str
     notes: list[str]
     marked: frozenset[str] = frozenset()
-    """Columns with cells such as `="007"`, which are texts."""
+    """Columns with cells such as `="007"`; they hold texts."""
 
 
 FROM_FILE = CsvOptions()
-"""All is told from the file."""
+"""Options that leave everything to inference."""
 
 
 def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
-    """Read a CSV file; TaskError says what is wrong in which line.
+    """Read a CSV file. Raises TaskError that names the line.
 
-    Empty lines do not count, nor do columns without a name, nor rows of several cells that are all empty.
+    Empty lines, columns without a name, and rows of several cells that are all empty are left out.
     """
     text, notes, guessed = _text(path, options.encoding)
     begins = 0
@@ -131,7 +131,7 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
         notes.append(f"{path}: it has one column, {header[0]!r}; name the delimiter if it should be several")
     if empty:
         notes.append(f"{path}: rows whose cells are all empty ({empty}) are left out")
-    if all(len(row) == len(header) + 1 and not row[-1] for row in rows):  # a delimiter ends them
+    if all(len(row) == len(header) + 1 and not row[-1] for row in rows):  # each ends in a delimiter
         rows = [row[:-1] for row in rows]
     for line, row in zip(lines, rows, strict=True):
         if len(row) != len(header):
@@ -164,14 +164,14 @@ def _without_formula(text: str) -> str:
 
 
 def _doubtful_letters(path: Path, header: Sequence[str], columns: Sequence[Sequence[str]]) -> Iterator[str]:
-    """The columns whose letters are others in another encoding, each with its first such text."""
+    """Yield a note for each column with non-ASCII letters, which depend on the encoding that was guessed."""
     for name, texts in zip(header, columns, strict=True):
         if (first := next((text for text in (name, *texts) if not text.isascii()), None)) is not None:
             yield f"{table_name(path)}.{name}: read as cp1252, {first[:40]!r}"
 
 
 def _text(path: Path, encoding: str | None) -> tuple[str, list[str], bool]:
-    """The text, what there is to say of its encoding, and whether that is a guess."""
+    """Return the file's text, notes on its encoding, and whether the encoding is a guess."""
     try:
         read = path.read_bytes()
     except OSError as error:
@@ -198,7 +198,7 @@ def _text(path: Path, encoding: str | None) -> tuple[str, list[str], bool]:
 
 
 def _without_mark(read: bytes) -> str | None:
-    """UTF-16 without a mark shows by the zeros in every other byte of ASCII."""
+    """Return the encoding of UTF-16 without a byte-order mark: in ASCII text every other byte is zero."""
     first = read[:200]
     if len(first) >= 4 and first.count(0) >= len(first) // 3:
         return "utf-16-le" if first[1::2].count(0) > first[::2].count(0) else "utf-16-be"
@@ -206,9 +206,10 @@ def _without_mark(read: bytes) -> str | None:
 
 
 def _delimiter(text: str) -> str:
-    """The delimiter by which each row has as many cells as the header; of several, the one with most cells.
+    """Return the delimiter that splits each row into as many cells as the header; of several, the one with
+    most cells.
 
-    A comma may stand in a name or be a decimal one, so it is the last choice.
+    On a tie the comma loses, since it may be part of a name or a decimal comma.
     """
     best, found = (False, 1), ","
     for delimiter in DELIMITERS:
@@ -234,7 +235,7 @@ def _quotes_pair(text: str) -> bool:
 def _rows(
     path: Path, text: str, delimiter: str, begins: int, quoted: bool
 ) -> Iterator[tuple[int, list[str]]]:
-    """The rows with the lines they end on."""
+    """Yield each row with the number of its last line."""
     reader = _reader(text, delimiter, strict=True, quoted=quoted)
     try:
         yield from ((reader.line_num + begins, row) for row in reader if row)
@@ -244,8 +245,8 @@ def _rows(
 
 
 def _with_last_cells(rows: Iterator[tuple[int, list[str]]], width: int) -> Iterator[tuple[int, list[str]]]:
-    """The rows, with the last cells that Excel leaves out where they are empty in all of sixteen rows."""
-    yield from islice(rows, 15)  # with the header they are sixteen
+    """Yield the rows, adding the last cells where Excel left them out: they are empty in sixteen rows."""
+    yield from islice(rows, 15)  # sixteen with the header
     while block := list(islice(rows, 16)):
         widths = {len(row) for _, row in block}
         missing = width - max(widths) if len(block) > len(widths) == 1 else 0
@@ -253,11 +254,11 @@ def _with_last_cells(rows: Iterator[tuple[int, list[str]]], width: int) -> Itera
 
 
 def _reader(text: str, delimiter: str, strict: bool = False, quoted: bool = True) -> Any:
-    """A reader of rows; blanks after delimiters do not count if all have one, or where quotes follow them."""
+    """Return a reader of rows. It skips blanks after delimiters if all have one, or if quotes follow them."""
     mark = re.escape(delimiter)
     blanks = delimiter in text and not delimiter.isspace() and not re.search(rf"{mark}(?![ \r\n])", text)
     if not blanks and not delimiter.isspace() and re.search(rf'{mark} +"(?!")', text):
-        # or a quoted cell ends in a delimiter and a blank
+        # otherwise a quoted cell ends in a delimiter and a blank
         cells = (cell for row in csv.reader(_lines(text), delimiter=delimiter) for cell in row)
         blanks = any(cell[:1] == " " and cell.lstrip(" ")[:1] == '"' for cell in cells)
     return csv.reader(
@@ -270,26 +271,26 @@ def _reader(text: str, delimiter: str, strict: bool = False, quoted: bool = True
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The lines with their ends. `io.StringIO` would copy the text, with four bytes for each character."""
+    """Yield lines with their ends. `io.StringIO` would copy the text, at four bytes a character."""
     return (line[0] for line in re.finditer(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+", text))
 
 
 MAX_DIGITS = 15
-"""Digits of a DECIMAL that all databases compute with exactly; longer ones are kept as TEXT."""
+"""Most digits of a DECIMAL, so that all databases compute exactly; longer numbers stay TEXT."""
 
 LEAST_WHOLE_DIGITS = 8
-"""Digits before the point that a DECIMAL has room for, whatever its values need."""
+"""Least digits before the point of an inferred DECIMAL, even if its values need fewer."""
 
 NULLS = ("null", r"\n", "[null]", "(null)", "<null>")
-"""How databases and their programs write NULL, in small letters."""
+"""Spellings of NULL by databases and their tools, in lower case."""
 
 MISSING = frozenset(
     {"", "na", "n/a", "nan", "none", "nil", "--", "..", "k.a.", "<na>", *"-?.:\u2013", *NULLS}
 )
-"""Texts that stand for no value in a column whose other texts have a type; in small letters."""
+"""Texts for a missing value, in lower case, in a column whose other texts are numbers or dates."""
 
 _EXCELS_ERROR = re.compile(r"#\S+[!?]|#N/?\w", re.IGNORECASE)
-"""Such as #DIV/0!, #NAME? and #N/A, which are #¡DIV/0!, #NOME? and #NV in other languages."""
+"""Error value of Excel, such as #DIV/0!, #NAME? and #N/A; #¡DIV/0!, #NOME? and #NV in other languages."""
 
 _INT = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
 _PLAIN = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)", re.ASCII)
@@ -298,7 +299,7 @@ _GROUPED = {mark: re.compile(rf"-?[1-9]\d{{0,2}}(?:[{mark}]\d{{3}})+", re.ASCII)
 _YEAR = re.compile(r"(?:19|20)\d\d", re.ASCII)
 _UNGROUPED = re.compile(r"-?\d{1,3}", re.ASCII)
 _MARKS = " \u00a0\u2009\u202f'\u2019"
-"""Characters between thousands, beside the point or the comma."""
+"""Thousands separators other than the point and the comma."""
 
 _WITH_COMMA, _WITH_POINT = (
     re.compile(
@@ -314,7 +315,7 @@ _DAY_AND_MONTH = re.compile(
 )
 _YEAR_FIRST = re.compile(r"(\d{4})/(\d{1,2})/(\d{1,2})(?!\d)", re.ASCII)
 _SIGN = re.compile(r"(?<=^-)[$€£¥]\s?|^\(?[$€£¥]\s?|^\((?=\S+\)$)|\s?[$€£¥%]\)?$|(?<=\d)\)$|^\u2212")
-"""A currency or percent sign before or behind a number, or brackets around a negative one."""
+"""Currency or percent sign before or after a number, or parentheses around a negative one."""
 
 _NEARLY = (
     (_SIGN, "", "a number with a sign; kept as TEXT, leave the signs out of the file for numbers"),
@@ -324,25 +325,25 @@ _NEARLY = (
         "no number on a server; kept as TEXT, leave such cells empty for numbers",
     ),
 )
-"""Cells that keep a column of numbers TEXT: a pattern, the text that takes its place to see whether all would
-be numbers without it, and the note."""
+"""Cells that make a column of numbers TEXT: a pattern, a replacement with which all cells would be numbers,
+and the note."""
 
 
 def is_missing(text: str) -> bool:
-    """Return whether a text among numbers or dates stands for no value."""
+    """Return whether a text among numbers or dates means a missing value."""
     text = text.strip()
     return text.casefold() in MISSING or _EXCELS_ERROR.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A type, what makes a cell of a text (or raises ValueError), and what there is to say of it."""
+    """Reading of a column: its type, a function from text to cell that may raise ValueError, and a note."""
 
     type: str
     read: Callable[[str], Cell]
     note: str | None = None
     commas: bool = False
-    """Whether its numbers have decimal commas."""
+    """Its numbers have decimal commas."""
 
 
 def _notes(*notes: str | None) -> str | None:
@@ -350,11 +351,11 @@ def _notes(*notes: str | None) -> str | None:
 
 
 class Unfit(ValueError):
-    """A text that a type does not hold without changing it; the message says why."""
+    """Error for a text that a type cannot hold unchanged; the message says why."""
 
 
 def inferred(texts: Sequence[str], commas: bool = False) -> Reading:
-    """The reading of a column that has these texts; with `commas`, numbers may have decimal commas."""
+    """Infer how to read a column with these texts. With `commas`, numbers may have decimal commas."""
     stripped = [text.strip() for text in texts]
     if not stripped:
         return Reading("TEXT", str)
@@ -366,7 +367,7 @@ def inferred(texts: Sequence[str], commas: bool = False) -> Reading:
 
 
 def with_missing(texts: Sequence[str], commas: bool = False) -> Reading:
-    """`inferred`, where a text such as `NA` among numbers or dates is NULL."""
+    """Infer like `inferred`, but read texts such as `NA` among numbers or dates as NULL."""
     found = inferred(texts, commas)
     missing = [text for text in texts if is_missing(text)] if found.type == "TEXT" else []
     if not missing:
@@ -389,27 +390,27 @@ def _or_null(read: Callable[[str], Cell]) -> Callable[[str], Cell]:
 
 
 def point_for_comma(text: str) -> str:
-    """`1.234,50` as `1234.50`; raises ValueError for what is no number with a decimal comma."""
+    """Rewrite `1.234,50` as `1234.50`; raise ValueError for a text that is not such a number."""
     if not _WITH_COMMA.fullmatch(text):
         raise ValueError
     return re.sub(rf"[.{_MARKS}]", "", text).replace(",", ".")
 
 
 def has_marks(text: str) -> bool:
-    """Return whether a text is a number with a decimal comma, or with marks between thousands."""
+    """Return whether a text is a number with a decimal comma or with thousands separators."""
     found = _WITH_COMMA.fullmatch(text) or _WITH_POINT.fullmatch(text)
     return found is not None and _PLAIN.fullmatch(text) is None
 
 
 def _has_fractions(texts: Sequence[str], mark: str) -> bool:
-    """Return whether one of the texts is a number in which this mark cannot stand between thousands."""
+    """Return whether one of the texts is a number in which this mark cannot be a thousands separator."""
     form = _WITH_COMMA if mark == "," else _WITH_POINT
     stripped = (text.strip() for text in texts if mark in text)
     return any(form.fullmatch(text) and not _GROUPED[mark].fullmatch(text) for text in stripped)
 
 
 def kept_as_text(texts: Sequence[str], mark: str) -> Reading | None:
-    """The reading of texts such as `1.234`, beside such as `567`, that may be whole numbers or fractions."""
+    """Return a reading as TEXT if all texts are like `1.234` or `567`: whole numbers or fractions."""
     grouped = re.compile(rf"-?[1-9]\d{{0,2}}[{mark}]\d{{3}}", re.ASCII)
     if not all(
         grouped.fullmatch(text.strip()) or _UNGROUPED.fullmatch(text.strip()) or is_missing(text)
@@ -423,7 +424,7 @@ def kept_as_text(texts: Sequence[str], mark: str) -> Reading | None:
 
 
 def _nearly_numbers(texts: Sequence[str], commas: bool) -> Reading | None:
-    """The reading of numbers with a sign such as `12.5%`, or beside `inf`: texts, with a note."""
+    """Return a reading as TEXT, with a note, for numbers with a sign such as `12.5%`, or beside `inf`."""
     for form, number, told in _NEARLY:
         first = next((text for text in texts if form.search(text)), None)
         if first is not None and inferred([form.sub(number, text) for text in texts], commas).type != "TEXT":
@@ -462,13 +463,12 @@ def _numbers(texts: Sequence[str]) -> Reading | None:
 
 
 def _without_sign(text: str) -> str:
-    """Return a zero without its sign, and any other number as it is."""
+    """Return a negative zero without its sign, and any other number unchanged."""
     return text.removeprefix("-") if _NEGATIVE_ZERO.fullmatch(text) else text
 
 
 def _is_exact(text: str) -> bool:
-    """Return whether a number is written as Python writes the DOUBLE that it is, or is a whole one that it
-    holds."""
+    """Return whether a DOUBLE holds the number exactly as written: a whole number, or Python's `repr`."""
     if _INT.fullmatch(text):
         return text != "-0" and len(text) <= 17 and int(float(text)) == int(text)
     try:
@@ -493,8 +493,8 @@ def _with_commas(texts: Sequence[str]) -> Reading | None:
 
 
 def _with_groups(texts: Sequence[str]) -> Reading | None:
-    """Numbers such as `1'234.50`, `1,234.50` and `1 234`, where nothing else can be meant."""
-    for mark, grouped in _GROUPED.items():  # `1.234.567`: a fraction has one mark
+    """Return a reading of numbers such as `1'234.50`, `1,234.50` and `1 234`, if it is unambiguous."""
+    for mark, grouped in _GROUPED.items():  # `1.234.567`: a fraction would have only one mark
         if all(grouped.fullmatch(text) or _UNGROUPED.fullmatch(text) for text in texts) and any(
             text.count(mark) > 1 for text in texts
         ):
@@ -518,7 +518,7 @@ def _without_marks(texts: Sequence[str], mark: str) -> Reading | None:
 def _rewritten(
     texts: Sequence[str], rewrite: Callable[[str], str], mark: str, told: str, commas: bool = False
 ) -> Reading | None:
-    """The reading of texts that are numbers once they are rewritten; those with the mark change."""
+    """Return a reading of texts that are numbers once rewritten; `mark` occurs in those that change."""
     found = _numbers([rewrite(text) for text in texts])
     if found is None or found.type == "TEXT":
         return None
@@ -544,7 +544,7 @@ def _moments(texts: Sequence[str]) -> Reading | None:
 
 
 def _days_and_months(texts: Sequence[str]) -> Reading | None:
-    """`31.12.2024`, `2024/12/31`, and `12/31/2024` where the numbers say which is the month."""
+    """Return a reading of `31.12.2024`, `2024/12/31`, and `12/31/2024` if the numbers show the month."""
     forms = {(" " in text, _YEAR_FIRST.match(text) is not None) for text in texts}
     orders = [months for months in (False, True) if _are(partial(day_of, month_first=months), texts)]
     if not orders or len(forms) > 1:
@@ -559,7 +559,7 @@ def _days_and_months(texts: Sequence[str]) -> Reading | None:
 
 
 def day_of(text: str, *, month_first: bool) -> str:
-    """Return `31.12.2024 10:00` and the like as MySQL writes it; raises ValueError for another text."""
+    """Rewrite `31.12.2024 10:00` and the like as MySQL does; raise ValueError for another text."""
     match = _DAY_AND_MONTH.fullmatch(_YEAR_FIRST.sub(r"\3.\2.\1", text.strip()))
     if match is None or (month_first and match[2] == "."):
         raise ValueError
@@ -575,7 +575,7 @@ def day_of(text: str, *, month_first: bool) -> str:
     return f"{written} {datetime.time.fromisoformat(f'{hours:0>2}:{rest}')}"
 
 
-# --- moments of a type that is declared ------------------------------------------------------------
+# --- declared types with a time of day --------------------------------------------------------------
 
 _CLOCK = r"(?P<hours>%s):(?P<minutes>\d\d)(?::(?P<seconds>\d\d)(?:\.(?P<fraction>\d+))?)?"
 _OFFSET = r"(?P<offset>\s*(?:Z|UTC|[+-]\d\d(?::?\d\d)?))?"
@@ -585,17 +585,17 @@ _DATED = re.compile(
 _DURATION = re.compile(r"(?P<sign>-?)" + _CLOCK % r"\d{1,3}" + _OFFSET, re.ASCII | re.IGNORECASE)
 
 MAX_FRACTION = 6
-"""Digits of a second's fraction, as many as MySQL and MariaDB keep."""
+"""Most fractional digits of a second that MySQL and MariaDB keep."""
 
 MAX_DURATION = datetime.timedelta(hours=838, minutes=59, seconds=59)
-"""The longest TIME."""
+"""Longest TIME of MySQL and MariaDB."""
 
 
 def timed(type_: str, texts: Sequence[str]) -> Reading:
-    """The reading of a column declared with a time of day, such as `DATETIME(3) NOT NULL`.
+    """Return how a column of a declared type with a time of day is read, such as `DATETIME(3) NOT NULL`.
 
-    Without a number of digits, the type gets as many as the fractions of seconds have. A cell that the type
-    would cut, or move to another time zone, is not of it.
+    A type without a number of digits gets as many as the cells' fractions of seconds have. The reading raises
+    Unfit for a cell that the type would cut, or one with an offset from UTC.
     """
     word, said, more = re.fullmatch(r"([A-Z]+)(?:\((\d+)\))?(.*)", type_).groups()  # type: ignore[union-attr]
     form = _DURATION if word == "TIME" else _DATED
@@ -643,7 +643,7 @@ def _clock(found: re.Match[str], fraction: str) -> str:
 
 
 def _as_mysql_writes(read: Callable[[str], Cell], texts: Sequence[str]) -> str | None:
-    """A note on the first time that is not written as MySQL does, if there is one."""
+    """Return a note on the first time that MySQL would write differently, or `None`."""
     for text in texts:
         if (cell := read_if_fit(read, text)) not in (None, text):
             return f"times are written as MySQL does: {text!r} is {cell!r}"
@@ -655,7 +655,7 @@ def _are(read: Callable[[str], Cell], texts: Sequence[str]) -> bool:
 
 
 def read_if_fit(read: Callable[[str], Cell], text: str) -> Cell:
-    """Return the cell that a text is; `None` if it is none."""
+    """Return the cell for a text; `None` if the text does not fit."""
     try:
         return read(text)
     except ValueError:
@@ -667,16 +667,16 @@ def read_csv_tables(
     options: CsvOptions = FROM_FILE,
     note: Callable[[str], object] = lambda text: None,
 ) -> dict[str, Table]:
-    """Return tables by name, each named after its file, or after its parts (`parts.by_table`).
+    """Read tables, by name. Files that are parts of one table are joined (`parts.by_table`).
 
-    docs/data.md has the rules by which cells get a type.
+    docs/data.md has the rules for types.
 
     Args:
-        note: gets a line for each thing that was found out or read otherwise than it is written.
+        note: called with a line for each guess, and for each cell read differently than written.
 
     Raises:
-        ConfigError: the options name a column that is not there.
-        TaskError: naming file and line.
+        ConfigError: the options name a column that does not exist.
+        TaskError: a file cannot be read; the message names file and line.
     """
     tables: dict[str, Table] = {}
     for parts in by_table(map(Path, paths)):
@@ -692,7 +692,7 @@ def read_csv_tables(
 
 
 def _checked(path: Path) -> Path:
-    """Return the path of a CSV file; raise TaskError if it is none."""
+    """Return the path; raise TaskError unless it is an existing CSV file."""
     if path.suffix.lower() not in CSV_SUFFIXES:
         remedy = " Save its sheet as a CSV file." if path.suffix.lower() in WORKBOOKS else ""
         raise TaskError(f"tables are read from .csv or .tsv, not from '{path}'.{remedy}")
@@ -715,7 +715,7 @@ def _csv_table(parts: Sequence[Path], options: CsvOptions, note: Callable[[str],
     named = table_name(path)
     readings: list[tuple[str, Reading, bool]] = []
     pointed = file.delimiter == "," and any(_has_fractions(texts, ".") for texts in file.columns)
-    decimal = set[str]()  # marks that surely stand before a fraction
+    decimal = set[str]()  # marks that are certainly decimal
     for title, texts in zip(file.header, file.columns, strict=True):
         name, type_ = _title(title, path, file.header)
         chosen = options.types.get(f"{named}.{name}", options.types.get(name))
@@ -744,7 +744,7 @@ def _csv_table(parts: Sequence[Path], options: CsvOptions, note: Callable[[str],
     columns, cells_by_column = [], []
     for place, (name, reading, guessed) in enumerate(readings):
         texts = file.columns[place]
-        file.columns[place] = ()  # large files are read in less memory
+        file.columns[place] = ()  # frees memory of large files
         for mark in unsure if guessed and reading.type != "TEXT" else ():
             reading = kept_as_text([*filter(None, texts)], mark) or reading
         type_ = reading.type
@@ -759,9 +759,9 @@ def _csv_table(parts: Sequence[Path], options: CsvOptions, note: Callable[[str],
 
 
 def _title(title: str, path: Path, header: Sequence[str] = ()) -> tuple[str, str | None]:
-    """Return the name and the type of `price:DECIMAL(10,2)`.
+    """Split `price:DECIMAL(10,2)` into name and type.
 
-    A colon before no type belongs to the name, as in `dc:date` beside `dc` or `dc:title` in the header.
+    A colon that no type follows belongs to the name, and so does one in `dc:date` beside `dc` or `dc:title`.
     """
     typed = re.fullmatch(r"(.*\S):([A-Za-z]+)((?:\(.*\))?(?: [A-Za-z_ ]+(?:utf8\w*)?)?)", title)
     if typed is None or not (typed[2].upper() in CSV_TYPES or typed[2].isupper() or "(" in typed[3]):
@@ -779,7 +779,7 @@ def _title(title: str, path: Path, header: Sequence[str] = ()) -> tuple[str, str
 
 
 def _declared(type_: str, file: CsvFile, texts: Sequence[str]) -> Reading:
-    """Return how a column of a type that the user named is read."""
+    """Return how a column of a declared type is read."""
     type = column_type(type_)
     assert type is not None  # by `_title`
     if type.kind == "text":

@@ -1,7 +1,6 @@
-"""The files that tasks come in, whatever format they have: entries are read from them and written to them.
+"""Read and write the entries of task files. What the entries mean is up to the task formats.
 
-An entry is a line of `.jsonl`, an entry of a `.json` object or list, or a row of `.parquet`, `.csv` or
-`.tsv`.
+An entry is a line of `.jsonl`, an item of a `.json` object or list, or a row of `.parquet`, `.csv` or `.tsv`.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ if TYPE_CHECKING:
     import pyarrow
 
 WRITABLE = (".jsonl", ".json", ".parquet")
-"""Endings of the files that `write_entries` can write."""
+"""Suffixes of the files that `write_entries` can write."""
 
 logger = logging.getLogger(__name__)
 
 
 class Entry(NamedTuple):
-    """Fields that may be a task.
+    """The fields of one entry.
 
-    `place` is its place in errors: `"line 3"`. If `packed`, lists and objects may be text, in JSON's or
-    Python's notation. If a folder is read, `file` is the name of its file after those of inner folders.
+    `place` locates it in error messages: `"line 3"`. If `packed`, lists and objects may be texts in JSON's or
+    Python's notation. In a folder, `file` is the path of its file there, with `-` for `/`.
     """
 
     place: str
@@ -43,14 +42,14 @@ class Entry(NamedTuple):
     file: str = ""
 
     def unpacked(self, nested: Collection[str]) -> dict[str, Any]:
-        """The fields, where those of these names are lists or objects if they can be."""
+        """Return the fields, with texts in `nested` fields parsed as lists or objects where possible."""
         if not self.packed:
             return self.fields
         return {key: _unpack(value, key, nested) for key, value in self.fields.items()}
 
 
 def read_entries(path: Path, csv: CsvOptions = FROM_FILE) -> Iterable[Entry]:
-    """The entries of a file; its name says how they are laid out, and other names are read as JSONL."""
+    """Read the entries of a file by its suffix; an unknown suffix is read as JSONL."""
     if path.suffix.lower() == ".parquet":
         return _parquet_entries(path)
     if path.suffix.lower() == ".json":
@@ -71,7 +70,7 @@ def read_entries(path: Path, csv: CsvOptions = FROM_FILE) -> Iterable[Entry]:
 
 
 def read_folder(folder: Path, split: str | None) -> Iterator[Entry]:
-    """The entries of a folder's parquet files, or of those that are named after the split."""
+    """Yield the entries of a folder's parquet files; with `split`, of files or folders named after it."""
     files = visible(folder.rglob("*.parquet"))
     if split is not None:
         # train-00000-of-00001.parquet, train.parquet and train/0000.parquet, but not training.parquet
@@ -89,17 +88,17 @@ def read_folder(folder: Path, split: str | None) -> Iterator[Entry]:
 def write_entries(
     path: Path, entries: Sequence[dict[str, Any]], schema: pyarrow.Schema | None = None
 ) -> None:
-    """Write entries in the layout that the file's name says; an older file there is replaced in one step.
+    """Write entries to a file in the layout of its suffix. An existing file is replaced atomically.
 
     Args:
-        path: ends in one of `WRITABLE`; ConfigError if it cannot be written.
-        schema: the types of a parquet file's columns; told from the entries if left out.
+        path: with a suffix in `WRITABLE`. Raises ConfigError if it cannot be written.
+        schema: types of a parquet file's columns. Default: inferred from the entries.
     """
     if path.suffix == ".parquet":
         import pyarrow as pa
         import pyarrow.parquet
 
-        # pyarrow takes the columns of the first row for those of all
+        # pyarrow takes the columns from the first row
         named = dict.fromkeys(key for entry in entries for key in entry)
         table = pa.Table.from_pylist([{**named, **entry} for entry in entries], schema=schema)
         with write_atomically(path, "wb") as file:
@@ -121,7 +120,7 @@ def _json_entries(path: Path) -> list[Entry]:
 
     def read_object(found: list[tuple[str, Any]]) -> dict[str, Any]:
         nonlocal pairs
-        pairs = found  # the outermost object is the last that is read
+        pairs = found  # the outermost object is read last
         return dict(found)
 
     try:
@@ -162,7 +161,7 @@ def _lines(path: Path) -> Iterator[str]:
     try:
         with path.open("rb") as file:
             wide = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-        # utf-8-sig: some editors put a byte order mark in front; newline: no other sign ends a line here
+        # utf-8-sig: some editors write a byte-order mark; newline: no other character ends a line here
         with path.open(encoding="utf-16" if wide else "utf-8-sig", newline="\n") as lines:
             yield from lines
     except (OSError, UnicodeError) as error:
@@ -182,7 +181,7 @@ def _parquet_entries(path: Path) -> Iterator[Entry]:
 
 
 def _unpack(value: Any, key: str, nested: Collection[str]) -> Any:
-    """A nested field that an export wrote as text, JSON or Python's; other exports have structs."""
+    """Parse nested fields that an export wrote as texts, in JSON's or Python's notation."""
     if isinstance(value, dict):
         return {name: _unpack(inner, name, nested) for name, inner in value.items()}
     if not isinstance(value, str) or key not in nested:

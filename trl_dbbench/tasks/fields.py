@@ -1,4 +1,4 @@
-"""The fields of an entry of a task file, each with the type that it must have."""
+"""Read the fields of a task file's entry and check their types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trl_dbbench.utils.lookup import unknown
 
 
 def json_object(line: str) -> dict[str, Any]:
-    """A line of JSONL; TaskError if it is not a JSON object."""
+    """Parse a line of JSONL; raise TaskError if it is not a JSON object."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -23,14 +23,17 @@ def json_object(line: str) -> dict[str, Any]:
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSONL file; OSError, UnicodeDecodeError or TaskError if it cannot be read."""
-    # not splitlines, which also ends a line at U+2028 within a text
+    """Read the objects of a JSONL file.
+
+    Raises OSError, UnicodeDecodeError or TaskError if it cannot be read.
+    """
+    # not splitlines, which also splits at U+2028 within a text
     lines = path.read_text(encoding="utf-8").split("\n")
     return [json_object(line) for line in lines if line.strip()]
 
 
 def check_text(text: str) -> None:
-    """Raise TaskError for half of a surrogate pair, which JSON can hold but no tokenizer or server takes."""
+    """Raise TaskError for half of a surrogate pair: JSON can hold it, no tokenizer or server accepts it."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -38,21 +41,21 @@ def check_text(text: str) -> None:
 
 
 def check_known(entry: Mapping[str, Any], known: Sequence[str], what: str) -> None:
-    """Raise TaskError for a field that is none of these: with a typo it would seem left out."""
+    """Raise TaskError for an unknown field, so that a misspelled one is not ignored."""
     for key in entry:
         if key not in known:
             raise TaskError(unknown(what, str(key), known))
 
 
 def required(entry: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) -> Any:
-    """The field, which must be there and not null."""
+    """Return the field; raise TaskError if it is missing, null or of another type."""
     if entry.get(key) is None:
         raise TaskError(f"the field '{key}' is missing; found: {', '.join(map(str, entry)) or 'nothing'}")
     return optional(entry, key, kind)
 
 
 def optional(entry: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) -> Any:
-    """The field, or `None`."""
+    """Return the field, or `None` if it is missing; raise TaskError if it is of another type."""
     value = entry.get(key)
     if value is not None and not isinstance(value, kind):
         names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
@@ -61,7 +64,7 @@ def optional(entry: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) 
 
 
 def first_id(entry: Mapping[str, Any], keys: Sequence[str], default: str) -> str:
-    """The first of these fields that is there, 0 included."""
+    """Return the first of these fields that is not null, as a text. 0 is a value."""
     found = (optional(entry, key, (str, int)) for key in keys if entry.get(key) is not None)
     return str(next(found, default))
 

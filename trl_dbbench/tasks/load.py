@@ -1,4 +1,4 @@
-"""Tasks out of files, folders and the hub."""
+"""Load tasks from files, folders and the hub."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ def load_tasks(
 ) -> list[Task]:
     """Read tasks from a file, a folder of parquet files, or the LifelongAgentBench hub repository.
 
-    Entries of published files that can be no task here are left out, and a warning says which and why. An
-    entry that a published file repeats, as BIRD's mini-dev does, gets an id of its own (`137-2`), so that the
-    places of all others stay; a warning names it.
+    Entries of published files that are not supported are left out, with a warning that says which and why.
+    If a published file repeats an id, as BIRD's mini-dev does, the later entry gets a suffix (`137-2`), with
+    a warning. It is kept so that the positions of all other tasks stay.
 
     Args:
         path_or_id: a `.jsonl`, `.json` or `.parquet` file, a folder of parquet files, or
             `csyq/LifelongAgentBench` (needs the network).
-        split: of a hub repository, or of parquet files named after their split; `None` takes all.
+        split: of a hub repository, or of parquet files named after their split. `None` reads all.
         format: one of `tasks.formats.FORMATS` or `READ_ONLY`, the dotted path of your own, or a format
-            object. It reads the entries that it matches; that of others is told by the names of their fields.
+            object. It reads the entries that it matches. For other entries, and without it, the names of the
+            fields show the format.
 
     Raises:
         TaskError: there is nothing to read, a task is wrong, or all are left out; it names file and line.
-        ConfigError: there is no such format.
+        ConfigError: the format is unknown.
     """
     if isinstance(format, str):
         format = get_format(format)
@@ -86,7 +87,7 @@ def _entries(path_or_id: str | Path, split: str | None, format: TaskFormat | Non
 
 
 def with_schema(tasks: list[Task], schema: str | None) -> list[Task]:
-    """Return tasks whose prompts show their tables by this schema; `None` keeps that of each."""
+    """Return the tasks with this `schema`, the detail of tables in prompts; `None` keeps each task's own."""
     return tasks if schema is None else [replace(task, schema=schema) for task in tasks]
 
 
@@ -106,7 +107,7 @@ def _download() -> Path:
 def _read(
     entries: Iterable[Entry], source: str, format: TaskFormat | None, left_out: dict[str, list[str]]
 ) -> Iterator[Task]:
-    """The tasks of entries; `left_out` gets, by the reason, the ids of those that are left out."""
+    """Yield the tasks of entries. Ids of entries that are left out are added to `left_out`, by reason."""
     repeated: list[str] = []
     seen: dict[str, str] = {}
     for entry in entries:
@@ -120,7 +121,7 @@ def _read(
             remedy = ". An object {key: entry} must be in a .json file" if whole else ""
             raise TaskError(f"{source}, {entry.place}: {error}{remedy}") from None
         if task.id in seen:
-            if read_by in (OwnFormat.name, CsvFormat.name):  # a user's own, not published
+            if read_by in (OwnFormat.name, CsvFormat.name):  # the user's own file, not a published one
                 raise TaskError(
                     f"{source}, {entry.place}: the id '{task.id}' stands at {seen[task.id]} already; ids "
                     "must differ."
@@ -137,9 +138,9 @@ def _read(
 
 
 def _task(entry: Entry, source: str, format: TaskFormat | None) -> tuple[str, Task]:
-    """The task of an entry, after the name of the format that it was read by."""
+    """Return the name of the format that read an entry, and its task."""
     found = format if format is not None and format.matches(entry.fields) else format_of(entry.fields)
-    # AgentBench has no ids: dev.jsonl's third task is dev-3, and stays apart from standard-3
+    # AgentBench has no ids: the third task of dev.jsonl is dev-3, which differs from standard-3
     default_id = f"{Path(entry.file or source).stem}-{entry.place.rpartition(' ')[2]}"
     here: TaskFormat = found.beside(Path(source, entry.file)) if hasattr(found, "beside") else found
     try:

@@ -1,8 +1,6 @@
-"""`Task` and what it is made of; its line of JSON; and what every task must satisfy, whatever format it comes
-in.
+"""`Task`, its parts, its JSON, and the checks that tasks of every format must pass.
 
-Reading fails at the first thing that cannot be right, since a task that is silently wrong trains a silently
-wrong agent.
+Reading a task raises an error at the first fault, since a wrong task would silently train a wrong agent.
 """
 
 from __future__ import annotations
@@ -42,27 +40,27 @@ FIELDS = (
 DIALECTS = ("mysql", "sqlite")
 
 SCHEMAS = ("names", "full", "none")
-"""Detail in which a task's prompt tells its tables."""
+"""Levels of detail in which a task's prompt describes its tables."""
 
 OPERATIONS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 MAX_MYSQL_COLUMNS = 1017
-"""Columns of a table in InnoDB, the storage engine of both servers."""
+"""Most columns of a table in InnoDB, the storage engine of both servers."""
 
 SHOWN_ROWS = 20
-"""Rows of a gold result that reports show."""
+"""Most rows of a gold result that reports show."""
 
 TablesKey = bytes | Source
 
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """The right end of an episode.
+    """The reference solution of a task.
 
-    Questions have an `answer`: labels (AgentBench) or rows (tuples). Where answers are SQL, the `sql` that
-    gives it is enough, or `results` in its place: an answer has to give one of them. Changes have the `sql`
-    that makes the gold state and, in published data, its hash `state_md5` (32 hex digits; `""` stands for the
-    hash of an empty table, which MySQL gives as NULL).
+    Questions have an `answer`: labels (AgentBench) or rows (tuples). If agents answer with SQL, a question
+    has its gold `sql`, or `results`, one of which the agent's SQL must return. Changes have the `sql` that
+    makes the gold state and, in published data, that state's hash `state_md5` (32 hex digits; `""` for an
+    empty table, whose hash MySQL returns as NULL).
     """
 
     answer: tuple | None = None
@@ -72,7 +70,7 @@ class Gold:
 
     @property
     def shown(self) -> tuple | None:
-        """For people: the gold answer, or the first rows of each of the results."""
+        """Return the gold answer, or the first rows of each gold result, for display."""
         return tuple(tuple(each.rows[:SHOWN_ROWS]) for each in self.results) or self.answer
 
 
@@ -80,14 +78,13 @@ class Gold:
 class Task:
     """One question or change.
 
-    `grader` names one of `grading.GRADERS` or, where answers are SQL, of `grading.SQL_GRADERS`; `None` leaves
-    it to the protocol, as AgentBench has a grader for each of its two protocols.
+    `grader` names one of `grading.GRADERS` or, for agents that answer with SQL, of `grading.SQL_GRADERS`.
+    `None` leaves the choice to the protocol, as AgentBench has one grader for each of its two protocols.
 
-    Tasks may share a database that lies beside them: their `tables` then have columns, and the rows are in
-    the `source`. An answer that is SQL must be right on each database of the `suite`, too; these have the
-    same tables and other rows. `dialect` is the SQL of agent and gold. `knowledge` is told to the agent
-    beside the question; `schema`, one of `SCHEMAS`, says how much it is told of the tables. `max_turns`
-    limits the turns of an episode in place of those of the run.
+    Tasks can share a database: `source` then has the rows, and `tables` only the columns. An SQL answer must
+    also be right on each database of the `suite`, which have the same tables with other rows. `dialect` is
+    the SQL dialect of agent and gold. The prompt adds `knowledge` to the question, and describes the tables
+    as `schema`, one of `SCHEMAS`, says. `max_turns` replaces the run's limit of turns.
     """
 
     id: str
@@ -107,25 +104,25 @@ class Task:
 
     @property
     def is_question(self) -> bool:
-        """Return whether the task is judged by its answer; otherwise by the state of its tables."""
+        """Return whether the task is judged by its answer, not by the final state of its tables."""
         return self.operation == "SELECT"
 
     @property
     def tables_key(self) -> TablesKey:
-        """Stands for all that is in the tables: tasks with the same key can read the same tables."""
-        if self._tables_key is None:  # each episode asks for it, and it takes as long as the tables are large
+        """Return a key of the tables' contents: tasks with equal keys can read the same copy of them."""
+        if self._tables_key is None:  # cached: each episode needs it, and large tables take long
             object.__setattr__(self, "_tables_key", self.source or content_key(self.tables))
         assert self._tables_key is not None
         return self._tables_key
 
     def on_each_database(self) -> Iterator[Task]:
-        """The task as it is without its suite, and then over each database of that."""
+        """Yield the task on its own database, then on each database of its suite."""
         yield replace(self, suite=()) if self.suite else self
         for source in self.suite:
             yield replace(self, source=source, suite=())
 
     def prompt(self) -> str:
-        """The question, what else is known of it, then what the agent may know of the tables."""
+        """Return the question, the added knowledge, and the description of the tables."""
         lines = [self.question.rstrip()]
         if self.knowledge:
             lines.append(self.knowledge.strip())
@@ -139,20 +136,20 @@ class Task:
 
     @property
     def digest(self) -> str:
-        """16 hex digits that stand for all of the task: its id is unique in a file only."""
+        """Return a hash of the whole task, 16 hex digits. Its id is unique only within a file."""
         return hashlib.blake2b(self.to_json().encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     def to_json(self) -> str:
-        """Return the task as a line of the native format; `from_json` gives an equal task back."""
+        """Return the task as a line of the native format. `from_json` returns an equal task."""
         return json.dumps(self.to_entry(), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, line: str) -> Task:
-        """Read a line that `to_json` wrote or a user did by hand; TaskError says why it is not a task."""
+        """Read a line of the native format. Raises TaskError if it is not a task."""
         return cls.from_entry(json_object(line))
 
     def to_entry(self) -> dict[str, Any]:
-        """Return the task as fields of the native format."""
+        """Return the task's fields in the native format."""
         # spelled out: dataclasses.asdict copies every cell, which takes a minute for 100,000 tasks
         entry: dict[str, Any] = {
             "id": self.id,
@@ -170,7 +167,7 @@ class Task:
             entry["database"] = self.source.to_entry()
         if self.suite:
             entry["suite"] = [each.to_entry() for each in self.suite]
-        # left out where they say nothing: a task's digest is made of this text
+        # defaults are left out: they must not change the digests of tasks, which hash this text
         if self.gold.results:
             entry["results"] = [*map(_result_entry, self.gold.results)]
         usual = {
@@ -184,7 +181,7 @@ class Task:
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any]) -> Task:
-        """Read a task out of fields of the native format; TaskError says why they are not a task."""
+        """Read a task from its fields in the native format. Raises TaskError if they are not a task."""
         check_known(entry, FIELDS, "field")
         grader = entry.get("grader", DEFAULT_GRADER)
         if grader is not None and grader not in (*GRADERS, *SQL_GRADERS):
@@ -246,7 +243,7 @@ def _own_table(table: Mapping[str, Any]) -> Table:
 def _gold(entry: Mapping[str, Any], grader: str | None) -> Gold:
     answer = optional(entry, "answer", list)
     if answer is not None:
-        # a protocol's own graders read labels
+        # the protocols' own graders read labels
         reads_it = "agentbench_fc" if grader is None else grader if grader in GRADERS else DEFAULT_GRADER
         answer = GRADERS[reads_it].gold(answer)
     return Gold(
@@ -279,7 +276,7 @@ def _result_entry(result: Result) -> dict[str, Any]:
 
 
 def checked(task: Task) -> Task:
-    """The task itself, or a TaskError that says what cannot be right; `read_table` has checked its tables."""
+    """Return the task if it is valid, else raise TaskError. `read_table` has checked its tables before."""
     operation, gold = task.operation, task.gold
     if operation not in OPERATIONS:
         raise TaskError(f"unknown operation {operation!r}; allowed: {', '.join(OPERATIONS)}")
@@ -329,7 +326,7 @@ def checked(task: Task) -> Task:
 
 
 def check_table(table: Table) -> None:
-    """Raise TaskError for too many columns, or a name or a type that no server takes."""
+    """Raise TaskError for too many columns, or for a name or type that no server accepts."""
     if len(table.columns) > MAX_MYSQL_COLUMNS:
         raise TaskError(
             f"table '{table.name}' has {len(table.columns):,} columns; MySQL's and MariaDB's InnoDB take at "
@@ -353,7 +350,10 @@ def _check_results(task: Task) -> None:
 
 
 def operation_in(sql: str, dialect: str = "mysql") -> str:
-    """Return what a gold solution does, one of `OPERATIONS`; TaskError if it is not one such statement."""
+    """Return the operation of a gold solution, one of `OPERATIONS`.
+
+    Raises TaskError unless it is exactly one statement of these.
+    """
     operation = operation_of(sql, dialect)
     if operation is None:
         raise TaskError(f"'sql' is not one statement of {', '.join(OPERATIONS)}: {sql}")
@@ -361,7 +361,7 @@ def operation_in(sql: str, dialect: str = "mysql") -> str:
 
 
 def skills_in(named: Any, sql: str | None, dialect: str = "mysql") -> tuple[str, ...]:
-    """The skills that an entry names; where it names none, those that its SQL shows."""
+    """Return the skills that an entry names, or those of its SQL if `named` is `None`."""
     if named is None:
         return skills_of(sql, dialect) if sql else ()
     if not isinstance(named, list | tuple):

@@ -1,4 +1,4 @@
-"""Files that hold the rows of one table in parts, as Hugging Face, Spark and Dask write them."""
+"""Group the files that together hold one table, as Hugging Face, Spark and Dask write them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUMBERED = re.compile(r"(.+)-\d{5}-of-\d{5}")
 """Stem of a part in Hugging Face's datasets: `train-00000-of-00002`."""
 
 _PART = re.compile(r"part(?:-\d{5}|\.\d+)(?:-.*)?")
-"""Stem of a part by Spark (`part-00000-<uuid>-c000.snappy`) or Dask (`part.0`), whose folder is the table."""
+"""Stem of a part by Spark (`part-00000-<uuid>-c000.snappy`) or Dask (`part.0`). The folder is the table."""
 
 
 def table_name(path: Path) -> str:

@@ -1,34 +1,33 @@
-"""The 22 skills that a SQL statement exercises, read off its syntax tree.
+"""The 22 skills of SQL statements, read from the syntax tree.
 
-A skill says which clauses a statement has, not how hard it is. Each is decided by one look at one kind of
-node, so that a generator can write a statement for the skills it wants and find exactly those again. The
-rules where a definition leaves room:
+A skill names a clause that a statement has, not how hard it is. Each skill depends on one kind of node, so a
+generator can write a statement with certain skills and find exactly those again. The rules for unclear cases:
 
-- `select`, `insert`, `update`, `delete`: the statement's own kind. `INSERT ... SELECT` is an insert.
-- All other skills are read from the whole statement, subqueries, CTEs and branches of a UNION included.
-  Every clause is classified alone; the statement has the skills of all its clauses. So a statement can have
-  both `where_single_condition` and `where_multiple_conditions`, from two WHEREs.
+- `select`, `insert`, `update`, `delete`: the kind of the whole statement. `INSERT ... SELECT` is an insert.
+- All other skills are read from the whole statement, including subqueries, CTEs and branches of a UNION.
+  Each clause is classified separately, and the statement has the skills of all its clauses. With two WHEREs,
+  it can have both `where_single_condition` and `where_multiple_conditions`.
 - WHERE has exactly one skill: `where_single_condition` without AND, OR or XOR at its top (`BETWEEN`, `IN`,
-  `NOT x` and `EXISTS` are one condition each); `where_multiple_conditions` where one kind of them joins all
-  conditions; `where_nested_conditions` where two kinds mix or NOT stands before a group. Parentheses that
-  change nothing do not count: `(a AND b) AND c` is multiple. ON is not WHERE.
-- ORDER BY has exactly one: by the number of its terms and, from two on, whether their directions agree.
-  Only those that order a query's rows (or those of an UPDATE or DELETE) count, not those inside
-  `GROUP_CONCAT(...)` or `OVER (...)`.
-- LIMIT has exactly one: `LIMIT 5, 10` and `LIMIT 10 OFFSET 5` are `limit_and_offset`, a zero offset too.
-- `column_alias`: a name given to a SELECT's output column, with or without AS. `table_alias`: one given to
-  a table or to a subquery in FROM (where MySQL demands it). A CTE's name is neither.
+  `NOT x` and `EXISTS` are one condition each); `where_multiple_conditions` if only one of AND, OR and XOR
+  joins all conditions; `where_nested_conditions` if two of them mix or NOT precedes a group. Redundant
+  parentheses do not count: `(a AND b) AND c` is multiple. ON is not WHERE.
+- ORDER BY has exactly one, by the number of its terms and, from two terms on, by whether their directions
+  agree. It counts if it orders the rows of a query, UPDATE or DELETE, but not inside `GROUP_CONCAT(...)` or
+  `OVER (...)`.
+- LIMIT has exactly one: `LIMIT 5, 10` and `LIMIT 10 OFFSET 5` are `limit_and_offset`, as is an offset of 0.
+- `column_alias`: a name for an output column of a SELECT, with or without AS. `table_alias`: a name for a
+  table, or for a subquery in FROM (where MySQL requires one). The name of a CTE is neither.
 - GROUP BY has exactly one, by the number of its terms.
-- HAVING has at most one: `having_aggregate_calculation` where `+ - * / % DIV` has an aggregate below it
-  (`MAX(a) - MIN(a) > 5`; not `SUM(a * b) > 5`); else, where an aggregate or the alias of one occurs,
-  `having_multiple_conditions_with_aggregate` or `having_single_condition_with_aggregate`, by whether AND,
-  OR or XOR joins conditions; else none.
-- Subqueries are the queries inside a statement, CTEs included; a UNION is one query; the query that an
-  INSERT takes its rows from is none. `subquery_nested` where a subquery has a subquery; `subquery_multiple`
-  where one query has two or more directly in it; `subquery_single` where the statement has just one. The
-  first two can hold together.
+- HAVING has at most one: `having_aggregate_calculation` if an operand of `+ - * / % DIV` contains an
+  aggregate (`MAX(a) - MIN(a) > 5`, but not `SUM(a * b) > 5`); otherwise, if it contains an aggregate or the
+  alias of one, `having_multiple_conditions_with_aggregate` with AND, OR or XOR, and
+  `having_single_condition_with_aggregate` without; otherwise none.
+- Subqueries are the queries inside a statement, including CTEs. A UNION is one query, and the query of an
+  `INSERT ... SELECT` is not a subquery. `subquery_nested`: a subquery contains a subquery.
+  `subquery_multiple`: one query directly contains two or more. `subquery_single`: the statement has exactly
+  one. A statement can have the first two together.
 
-A statement that does not parse has no skills: the question SQL of published tasks is often not valid.
+A statement that cannot be parsed has no skills: the SQL of published questions is often invalid.
 """
 
 from __future__ import annotations
@@ -66,8 +65,8 @@ SKILLS = (
 )
 
 KINDS = ("read_first", "follow_key", "mend_error", "check_change")
-"""Kinds of tasks of several turns (`benchmarks/worlds/multi.py`). Such a task names its kind in the place of
-skills: no SQL shows it."""
+"""Kinds of tasks that take several turns (`benchmarks/worlds/multi.py`). Such a task has its kind among its
+skills, since SQL does not show it."""
 
 QUERY_KINDS = (
     "inner_join",
@@ -79,16 +78,16 @@ QUERY_KINDS = (
     "cte",
     "correlated_subquery",
 )
-"""Kinds of questions over several tables (`data/generate/relational.py`), named in the place of skills."""
+"""Kinds of questions over several tables (`data/generate/relational.py`), which tasks name as skills."""
 
 NAMED = (*SKILLS, *KINDS, *QUERY_KINDS)
-"""All that a task can name as what it is about."""
+"""Every value that a task's `skills` may contain."""
 
 _ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv)
 
 
 def skills_of(sql: str, dialect: str = "mysql") -> tuple[str, ...]:
-    """The skills of one statement, in the order of `SKILLS`; `()` for anything else.
+    """Return the skills of one statement, in the order of `SKILLS`; `()` if `sql` is not one statement.
 
     ```python
     >>> skills_of("SELECT name FROM pupils WHERE age > 9 LIMIT 3")
@@ -105,7 +104,7 @@ def skills_of(sql: str, dialect: str = "mysql") -> tuple[str, ...]:
 
 @cached
 def operation_of(sql: str, dialect: str = "mysql") -> str | None:
-    """`"SELECT"`, `"INSERT"`, `"UPDATE"` or `"DELETE"`; `None` if `sql` is not one statement of these."""
+    """Return `"SELECT"`, `"INSERT"`, `"UPDATE"` or `"DELETE"`; `None` if `sql` is not one such statement."""
     return _operation(only_statement(sql, dialect))
 
 
@@ -117,7 +116,7 @@ def _operation(statement: exp.Expr | None) -> str | None:
 
 
 def _skill_at(node: exp.Expr) -> str | None:
-    """Return the skill that this node alone shows."""
+    """Return the skill that this node shows by itself, if any."""
     query = node.parent if isinstance(node.parent, (exp.Query, exp.Update, exp.Delete)) else None
     if isinstance(node, exp.Where):
         condition = node.this.unnest()
@@ -148,21 +147,21 @@ def _skill_at(node: exp.Expr) -> str | None:
 
 
 def _is_group(condition: exp.Expr) -> bool:
-    """AND, OR or XOR joins it, be it below a NOT."""
+    """Return whether AND, OR or XOR joins it, even below a NOT."""
     while isinstance(condition, (exp.Not, exp.Paren)):
         condition = condition.this
     return isinstance(condition, exp.Connector)
 
 
 def _is_flat(group: exp.Expr) -> bool:
-    """Only one of AND, OR and XOR joins its conditions, and no NOT stands before a group of them."""
+    """Return whether only one of AND, OR and XOR joins its conditions, with no NOT before a group of them."""
     return isinstance(group, exp.Connector) and all(
         not _is_group(part) or (type(part) is type(group) and _is_flat(part)) for part in group.flatten()
     )
 
 
 def _aggregate_aliases(select: exp.Expr | None) -> frozenset[str]:
-    """The output columns of `select` that have a name and are made of an aggregate."""
+    """Return the aliases of output columns that contain an aggregate."""
     columns = select.expressions if isinstance(select, exp.Select) else []
     return frozenset(
         column.alias.lower() for column in columns if isinstance(column, exp.Alias) and _has_aggregate(column)
@@ -178,7 +177,7 @@ def _has_aggregate(node: exp.Expr, aliases: frozenset[str] = frozenset()) -> boo
 
 
 def _own_nodes(node: exp.Expr) -> Iterator[exp.Expr]:
-    """`node` and what is below it, short of subqueries."""
+    """Yield `node` and the nodes below it, except subqueries and their nodes."""
     return (
         part
         for part in node.walk(prune=lambda part: isinstance(part, exp.Query))
@@ -187,7 +186,7 @@ def _own_nodes(node: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def _subquery_skills(statement: exp.Expr) -> Iterator[str]:
-    """Read all subqueries at once: what counts is how they lie to each other."""
+    """Yield the skills of all subqueries together, as they depend on how subqueries are nested."""
     homes = [home for node in statement.walk() if (home := _home(node)) is not None]
     if any(_home(home) is not None for home in homes):
         yield "subquery_nested"
@@ -198,7 +197,7 @@ def _subquery_skills(statement: exp.Expr) -> Iterator[str]:
 
 
 def _home(node: exp.Expr) -> exp.Expr | None:
-    """The query or statement that the subquery `node` lies directly in; `None` if `node` is no subquery."""
+    """Return the query or statement that directly contains the subquery `node`; `None` for another node."""
     if not isinstance(node, (exp.Select, exp.SetOperation)):
         return None
     above = _above_parentheses(node)
@@ -212,7 +211,7 @@ def _home(node: exp.Expr) -> exp.Expr | None:
 
 
 def _whole_query(node: exp.Expr) -> exp.Expr:
-    """The outermost UNION that `node` is a branch of, or the statement it gives rows to, or `node`."""
+    """Return the outermost UNION that `node` is a branch of, the INSERT that takes its rows, or `node`."""
     while isinstance(node, (exp.Select, exp.SetOperation)):
         above = _above_parentheses(node)
         if not isinstance(above, (exp.SetOperation, exp.Insert)):

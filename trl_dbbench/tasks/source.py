@@ -1,4 +1,4 @@
-"""Databases that lie beside the tasks, and that many tasks share."""
+"""Databases in files, which many tasks can share."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from trl_dbbench.utils.sql import quote
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A database in a SQLite file, in a folder of CSV or parquet files, or in a dump of MySQL's.
+    """A database in a SQLite file, in a folder of CSV or parquet files, or in a MySQL or MariaDB dump.
 
-    `digest`, 16 hex digits, stands for all that is in it: a task whose database is another is another task.
-    `name` names the database, where a dump has several. Of a dump there may be `only` tables of these
-    names; `descriptions` is the path of a folder of CSV files that say what their columns mean.
+    `digest`, 16 hex digits, is a hash of its contents: tasks on different contents are different tasks. For
+    dumps, `name` selects one of several databases, `only` lists the tables to use (default: all), and
+    `descriptions` is a folder of CSV files that describe columns.
     """
 
     path: str
@@ -42,14 +42,14 @@ class Source:
         only: Sequence[str] = (),
         descriptions: str | Path | None = None,
     ) -> Source:
-        """The database at this path.
+        """Return the database at this path.
 
         Args:
-            digest: what it was when the task was written; it must still be the same.
-            name, only, descriptions: of a dump; see the class. A SQLite file has descriptions beside it.
+            digest: the digest when the task was written. The database must still have it.
+            name, only, descriptions: for dumps; see the class. A SQLite file has its descriptions beside it.
 
         Raises:
-            TaskError: there is none, a program still writes to it, or it is another one by now.
+            TaskError: it does not exist, a program still writes to it, or its digest differs.
         """
         try:
             found = Path(path).expanduser().absolute()
@@ -76,7 +76,7 @@ class Source:
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any]) -> Source:
-        """The database that a task's entry names."""
+        """Return the database that a task's entry names."""
         check_known(entry, ("path", "digest", "name", "only", "descriptions"), "field of a database")
         only = optional(entry, "only", list) or ()
         if not all(isinstance(name, str) for name in only):
@@ -90,18 +90,18 @@ class Source:
         )
 
     def to_entry(self) -> dict[str, Any]:
-        """As a task's entry names it; `from_entry` gives an equal one back."""
+        """Return the fields by which a task's entry names it. `from_entry` returns an equal source."""
         more = {"name": self.name, "only": [*self.only], "descriptions": self.descriptions}
         return {"path": self.path, "digest": self.digest, **{key: more[key] for key in more if more[key]}}
 
     @property
     def opened(self) -> SQLiteFile | Dump:
-        """Return what can be asked of it, remembered from task to task."""
+        """Return the opened database, which is cached across tasks."""
         return _opened(self)
 
     @property
     def file(self) -> SQLiteFile:
-        """The database as a SQLite file; TaskError if it is a dump of MySQL's."""
+        """Return the database as a SQLite file; raise TaskError if it is a dump."""
         opened = self.opened
         if not isinstance(opened, SQLiteFile):
             raise TaskError(
@@ -134,14 +134,14 @@ def _opened(source: Source) -> SQLiteFile | Dump:
         return kind(path, source.digest)
     if not source.only and source.descriptions is None:
         return Dump(path, source.name)
-    whole = replace(source, only=(), descriptions=None).opened  # which is read once for all of its parts
+    whole = replace(source, only=(), descriptions=None).opened  # read once for all selections of tables
     assert isinstance(whole, Dump)
     described_in = None if source.descriptions is None else Path(source.descriptions)
     return Dump(path, source.name, whole, source.only, described_in)
 
 
 def described(tables: tuple[Table, ...], source: Source | None, dialect: str) -> str:
-    """CREATE TABLE of each, and its first rows in a comment."""
+    """Return the CREATE TABLE of each table, with its first rows in a comment."""
     if source is not None:
         return source.described(dialect)
     parts = []

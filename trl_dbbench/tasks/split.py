@@ -1,12 +1,12 @@
-"""Counts of the skills in a task file, and parts of it: tasks of one skill, frequent skills, two halves.
+"""Count the skills of tasks, select tasks by skill, and split tasks into training and test.
 
-A split ties tasks together that say something of each other, and never parts what is tied:
+A split keeps related tasks on the same side:
 
 - tasks that share a table, with the same name, columns and rows;
-- tasks that ask the same question, or have the same gold SQL, but for layout and aliases.
+- tasks with the same question, or with the same gold SQL except for layout and aliases.
 
-Tables of your own are often few, with many tasks each. Where more tasks are tied by tables than are to be
-held out, that tie is given up, and only questions and gold SQL are kept apart; `Split.shares_tables` says so.
+Your own tables are often few, with many tasks each. If shared tables would keep together more tasks than the
+test set is to have, only questions and gold SQL count; `Split.shares_tables` is then true.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trl_dbbench.utils.sql import normal_form
 
 @dataclass(frozen=True)
 class Split:
-    """Two halves of a file; `shares_tables` where they could not be kept apart."""
+    """Training and test tasks of one file. `shares_tables`: their tables could not be kept apart."""
 
     train: list[Task]
     test: list[Task]
@@ -34,7 +34,7 @@ class Split:
 def skill_counts(tasks: Iterable[Task]) -> dict[str, Counter[str]]:
     """Return counts of tasks by `operation` and by `skill`, in the order of `skills.NAMED`.
 
-    A task counts for each of its skills; `(none)` counts those without any.
+    A task counts for each of its skills. `(none)` counts tasks without skills.
     """
     tasks = list(tasks)
     found = Counter(skill for task in tasks for skill in task.skills)
@@ -45,12 +45,11 @@ def skill_counts(tasks: Iterable[Task]) -> dict[str, Counter[str]]:
 
 
 def select_tasks(tasks: Sequence[Task], single: bool = False, min_tasks: int = 1) -> list[Task]:
-    """The tasks that are asked for, in their order.
+    """Select tasks by their skills, keeping the order. Raises ConfigError if no task is left.
 
     Args:
-        single: only tasks with one skill.
-        min_tasks: least tasks of a skill, counted after `single`; skills with fewer are left out. ConfigError
-            if no task is left.
+        single: select only tasks with exactly one skill.
+        min_tasks: select only tasks with a skill that at least this many tasks have, counted after `single`.
     """
     if min_tasks < 1:
         raise ConfigError(f"a skill must have at least 1 task, --min is {min_tasks}.")
@@ -71,7 +70,7 @@ def select_tasks(tasks: Sequence[Task], single: bool = False, min_tasks: int = 1
 
 
 def check_test_size(test_size: float) -> None:
-    """Raise ConfigError unless it is a share of tasks."""
+    """Raise ConfigError unless the size is a share above 0 and below 1."""
     if not 0 < test_size < 1:
         raise ConfigError(
             f"the test size is {test_size}; it must be a share above 0 and below 1, such as 0.1."
@@ -79,19 +78,19 @@ def check_test_size(test_size: float) -> None:
 
 
 def split_tasks(tasks: Sequence[Task], test_size: float = 0.1, seed: int = 0) -> Split:
-    """Split tasks into two halves with about the same shares of each operation and skill; see the module.
+    """Split tasks into training and test with similar shares of each operation and skill.
 
-    Groups of tied tasks are dealt out one by one, large ones first, each to the half with which the held-out
-    counts of all its operations and skills come closer, in squares, to their share of what has been dealt.
-    The order of a half is the file's.
+    Groups of related tasks (see the module) are assigned one by one, large ones first. Each goes to the side
+    that brings the test counts of its operations and skills closer, in squared distance, to their share of
+    the tasks assigned so far. Both sides keep the order of the file.
 
     Args:
-        test_size: the share of the tasks that is held out, above 0 and below 1. Where tied tasks do not allow
-            it, it is met as closely as they do.
-        seed: of the order in which equal groups are dealt out.
+        test_size: share of test tasks, above 0 and below 1. If related tasks do not allow it exactly, it is
+            met as closely as possible.
+        seed: of the order in which groups of equal size are assigned.
 
     Raises:
-        ConfigError: if `test_size` is no such share, or a half would be empty.
+        ConfigError: if `test_size` is not such a share, or one side would be empty.
     """
     check_test_size(test_size)
     statements = [_same_statement(task) for task in tasks]
@@ -113,17 +112,17 @@ def split_tasks(tasks: Sequence[Task], test_size: float = 0.1, seed: int = 0) ->
 
 
 def tables_of(task: Task) -> list[Hashable]:
-    """Return its tables, or the database that has them: equal ones have the same rows."""
+    """Return the task's tables, or its shared database. Equal ones have the same rows."""
     return list(task.tables) if task.source is None else [task.source]
 
 
 def question_of(task: Task) -> Hashable:
-    """Return what is equal for questions that differ only in layout and case."""
+    """Return a key that is equal for questions that differ only in white space and case."""
     return "question", " ".join(task.question.lower().split())
 
 
 def _same_statement(task: Task) -> list[Hashable]:
-    """Return what another task must not share that is in the other half."""
+    """Return keys that tasks on the other side must not share."""
     keys = [question_of(task)]
     if task.gold.sql:
         keys.append(("sql", normal_form(task.gold.sql)))
@@ -131,7 +130,7 @@ def _same_statement(task: Task) -> list[Hashable]:
 
 
 def _tied(keys: Sequence[Iterable[Hashable]]) -> list[list[int]]:
-    """Numbers of tasks in groups: those with a key in common are in one, also through others."""
+    """Group the indices of tasks that share a key, directly or through other tasks."""
     group_of: list[int] = list(range(len(keys)))
 
     def root(number: int) -> int:
@@ -151,7 +150,7 @@ def _tied(keys: Sequence[Iterable[Hashable]]) -> list[list[int]]:
 
 
 def _held_out(tasks: Sequence[Task], groups: Sequence[Sequence[int]], share: float, seed: int) -> set[int]:
-    """The numbers of the tasks of the held-out half: at least one group, and not all."""
+    """Return the indices of the test tasks: at least one group, and not all."""
     order = sorted(random.Random(seed).sample(groups, len(groups)), key=len, reverse=True)
     dealt: Counter[str] = Counter()
     taken: Counter[str] = Counter()
@@ -161,7 +160,7 @@ def _held_out(tasks: Sequence[Task], groups: Sequence[Sequence[int]], share: flo
         for task in (tasks[number] for number in group):
             labels.update(["any", f"operation {task.operation}", *task.skills])
         dealt += labels
-        # what taking the group adds to the squared distances from the share
+        # how much the squared distances from the share grow if the group is held out
         cost = sum(
             (2 * (taken[each] - share * dealt[each]) + count) * count for each, count in labels.items()
         )

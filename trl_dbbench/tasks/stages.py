@@ -1,16 +1,16 @@
-"""The stages of a stream: which tasks come first, and which later (continual learning).
+"""Stages of a stream of tasks, for continual learning.
 
 ```
 stream: skills        a stage for each skill that the tasks have
 stream: operations    SELECT, INSERT, UPDATE, DELETE
-stream: databases     a stage for each database, or each set of tables of the same names
-stream: file          the file's own order, cut into stages of as many tasks
+stream: databases     a stage for each database, or each set of table names
+stream: file          the file's own order, cut into stages of equal size
 stream: [insert, ...] these skills, or these operations, in this order
 ```
 
-A task with several skills belongs to the last of them in the fixed order, whatever the order of the stages:
-so in the fixed order it comes when the agent has met all that it needs. Each task, held-out ones as well,
-belongs to one stage at most.
+A task with several skills belongs to the last of them in the fixed order, whatever the order of the stages.
+In the fixed order it thus comes after the agent has met all of its skills. Each task, including held-out
+ones, belongs to at most one stage.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ KINDS = ("skills", "operations", "databases", "file")
 """Ways to sort tasks into stages."""
 
 ORDERS = ("fixed", "random", "difficulty", "mixed")
-"""fixed: the list's order, else that of `skills.NAMED`, of the operations above, or of the file. random:
-drawn by the seed. difficulty: fewest skills a task first. mixed: one stage of all tasks, the upper bound of
-what a stream can reach."""
+"""Orders of stages. fixed: the order of the list, or else of `skills.NAMED`, of the operations above, or of
+the file. random: drawn with the seed. difficulty: by the mean number of skills per task, fewest first.
+mixed: one stage of all tasks, an upper bound of what a stream can reach."""
 
 ALL = "all"
-"""Name of the one stage of `mixed`, and of the held-out tasks of `stream: file`."""
+"""Name of the only stage of `mixed`, and of the only held-out group of `stream: file`."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage's name, and the rows of its training tasks in the order of the file."""
+    """A stage: its name, and the indices of its training tasks in the file's order."""
 
     name: str
     rows: tuple[int, ...]
@@ -49,13 +49,13 @@ class Stage:
 
 @dataclass(frozen=True)
 class Stages:
-    """The stages of a stream in their order, and the groups that held-out tasks are measured in.
+    """The stages of a stream in order, and the groups in which held-out tasks are evaluated.
 
     Attributes:
-        stages: those that are trained on.
-        groups: names of the held-out groups; those of the stages, but for `mixed` and `file`.
+        stages: stages to train on.
+        groups: names of the held-out groups, which are those of the stages except for `mixed` and `file`.
         left_out: number of training tasks that belong to no stage.
-        names: all names in their fixed order, by which a task's stage is found.
+        names: all names in their fixed order, which decides a task's stage.
     """
 
     by: str
@@ -65,7 +65,7 @@ class Stages:
     names: tuple[str, ...] = ()
 
     def group_of(self, task: Task) -> int | None:
-        """Return the number of a held-out task's group; `None` if it belongs to none."""
+        """Return the index of a held-out task's group; `None` if it belongs to none."""
         if self.by == "file":
             return 0
         name = _latest(task, self.by, self.names)
@@ -75,13 +75,13 @@ class Stages:
 def plan_stages(
     tasks: Sequence[Task], stream: str | Sequence[str], order: str = "fixed", size: int = 0, seed: int = 0
 ) -> Stages:
-    """Return the stages of training tasks.
+    """Sort training tasks into stages.
 
     Args:
         stream: one of `KINDS`, or names of skills or operations.
         order: one of `ORDERS`.
-        size: tasks in a stage of `stream: file`.
-        seed: of `order: random`.
+        size: tasks per stage of `stream: file`.
+        seed: for `order: random`.
 
     Raises:
         ConfigError: if a name is unknown, or fewer than two stages have tasks.
@@ -116,7 +116,7 @@ def plan_stages(
 
 
 def kind_of(stream: str | Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Return what stages are told apart by, and the names that are given; ConfigError for unknown ones."""
+    """Return the kind of a stream, one of `KINDS`, and the names it lists. Raises ConfigError."""
     if isinstance(stream, str):
         if stream not in KINDS:
             raise ConfigError(unknown("stream", stream, KINDS))
@@ -139,7 +139,7 @@ def kind_of(stream: str | Sequence[str]) -> tuple[str, tuple[str, ...]]:
 def shared_with_training(
     training: Iterable[Task], held_out: Sequence[Task], tables: bool = True
 ) -> list[Task]:
-    """Return the held-out tasks that share a question with a training task or, with `tables`, a table."""
+    """Return the held-out tasks that share a question or, with `tables`, a table with a training task."""
 
     def keys(task: Task) -> list[Hashable]:
         return [question_of(task), *(tables_of(task) if tables else ())]
@@ -149,7 +149,7 @@ def shared_with_training(
 
 
 def _keys(task: Task, by: str) -> tuple[str, ...]:
-    """Return the names under which a task can be found."""
+    """Return the names of the stages that a task could belong to."""
     if by == "skills":
         return task.skills
     if by == "operations":
@@ -165,7 +165,7 @@ def _latest(task: Task, by: str, names: Sequence[str]) -> str | None:
 
 
 def _found(tasks: Sequence[Task], by: str) -> tuple[str, ...]:
-    """Return the names that occur, in their fixed order."""
+    """Return the names that occur in the tasks, in their fixed order."""
     present = dict.fromkeys(key for task in tasks for key in _keys(task, by))
     known = {"skills": NAMED, "operations": OPERATIONS}.get(by)
     return tuple(present) if known is None else tuple(name for name in known if name in present)

@@ -1,4 +1,4 @@
-"""A table as a task has it."""
+"""Tables of tasks: columns with MySQL types, and rows of JSON values."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.fields import as_object, optional, required
 
 Cell = str | int | float | bool | None
-"""A cell of a table, as JSON holds it; the column's type says what the database makes of it."""
+"""A cell of a table, as JSON holds it. The database converts it to the column's type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its name and its type, as written in CREATE TABLE."""
+    """A column: its name, and its type as in CREATE TABLE, such as `INT NOT NULL`."""
 
     name: str
     type: str = "TEXT"
 
     @property
     def nullable(self) -> bool:
-        """Whether its cells may be NULL."""
+        """Return whether its cells may be NULL."""
         words = self.type.upper()
         return "NOT NULL" not in words and "PRIMARY KEY" not in words
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table as it lies in the database when an episode starts."""
+    """A table as it is when an episode starts."""
 
     name: str
     columns: tuple[Column, ...]
@@ -43,12 +43,12 @@ class Table:
 
 
 def content_key(tables: tuple[Table, ...]) -> bytes:
-    """Stands for all that is in the tables. They themselves would not: to Python, 1 equals 1.0 and True."""
+    """Return a hash of the tables. Comparing the tables would not do: in Python, 1 equals 1.0 and True."""
     return hashlib.blake2b(repr(tables).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def read_table(table: Mapping[str, Any], columns: str = "columns", rows: str = "rows") -> Table:
-    """A table out of an entry that has its columns and rows in fields of these names."""
+    """Read a table from an entry whose fields of these names hold the columns and rows."""
     title = required(table, "name", str)
     read = []
     for column in required(table, columns, list):
@@ -61,17 +61,17 @@ def read_table(table: Mapping[str, Any], columns: str = "columns", rows: str = "
 
 
 def table_entry(table: Table, columns: str = "columns", rows: str = "rows") -> dict[str, Any]:
-    """The fields of an entry that `read_table` reads."""
+    """Return the entry that `read_table` reads as this table."""
     listed = [{"name": column.name, "type": column.type} for column in table.columns]
     return {"name": table.name, columns: listed, rows: list(map(list, table.rows))}
 
 
 MAX_NAME_CHARACTERS = 64
-"""Characters of the name of a table or column on MySQL and MariaDB."""
+"""Most characters of a table's or column's name on MySQL and MariaDB."""
 
 
 def check_names(table: Table) -> None:
-    """Raise TaskError for a name of the table, or of a column, that is longer than servers take."""
+    """Raise TaskError if the name of the table or of a column is longer than servers accept."""
     for what, name in _named(table):
         if len(name) > MAX_NAME_CHARACTERS:
             raise TaskError(
@@ -81,7 +81,10 @@ def check_names(table: Table) -> None:
 
 
 def check_new_names(table: Table) -> None:
-    """Raise TaskError for a name that servers do not take in a new table; published tasks have odd ones."""
+    """Raise TaskError for a name that servers do not accept in a new table.
+
+    Published tasks are not checked by this, as some have such names.
+    """
     for what, name in _named(table):
         if not name or re.search("[\0\U00010000-\U0010ffff]| \\Z", name):
             raise TaskError(
@@ -98,13 +101,13 @@ def _named(table: Table) -> Iterator[tuple[str, str]]:
 
 
 def first_twice(names: Sequence[str]) -> int | None:
-    """The place of the first name that comes again later, or `None` if all differ."""
+    """Return the index of the first name that occurs again later, or `None` if all differ."""
     times = Counter(names)
     return next((place for place, name in enumerate(names) if times[name] > 1), None)
 
 
 def check_differ(names: Sequence[str], where: str) -> None:
-    """Raise TaskError for two columns of one name; `where` they stand begins the error."""
+    """Raise TaskError if two columns have the same name. The message begins with `where`."""
     if (twice := first_twice([name.casefold() for name in names])) is not None:
         raise TaskError(
             f"{where}: the column '{names[twice]}' is there twice; MySQL and SQLite ignore case in column "
@@ -113,7 +116,7 @@ def check_differ(names: Sequence[str], where: str) -> None:
 
 
 def read_rows(rows: Sequence[Any], width: int, where: str) -> tuple[tuple[Cell, ...], ...]:
-    """Rows out of an entry, each with `width` cells; `where` they stand begins an error."""
+    """Read rows of an entry, each of `width` cells. An error's message begins with `where`."""
     lines = []
     for number, row in enumerate(rows, 1):
         if not isinstance(row, list | tuple) or len(row) != width:
@@ -124,7 +127,7 @@ def read_rows(rows: Sequence[Any], width: int, where: str) -> tuple[tuple[Cell, 
                 f"{where}, row {number} has the cell {wrong[0]!r}; a cell is a string, a finite number, "
                 "true, false or null"
             )
-        # the same names come again and again in a file of many tasks: one object for each
+        # interned: files of many tasks repeat the same texts
         lines.append(tuple(intern(cell) if isinstance(cell, str) else cell for cell in row))
     return tuple(lines)
 
@@ -135,7 +138,7 @@ def _column(name: str, type: str) -> Column:
 
 
 def is_cell(value: Any) -> bool:
-    """Return whether JSON holds this value in a cell: a scalar, and neither NaN nor infinite."""
+    """Return whether a value can be a cell: a scalar, neither NaN nor infinite."""
     return value is None or (
         isinstance(value, str | int | float) and not (value != value or value in (math.inf, -math.inf))
     )

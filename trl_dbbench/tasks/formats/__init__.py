@@ -1,9 +1,9 @@
-"""The formats of task files: one registry for all that read or write tasks.
+"""The registry of task formats.
 
-`FORMATS` can be written too; docs/data.md says what each of them cannot hold. `READ_ONLY` are benchmarks of
-SQL answers; docs/tasks.md has their files. docs/extending.md has a format of a user's own, which is named by
-its dotted path. The format `csv` is not among them, since its questions need tables and a database: only
-`convert` reads it.
+`FORMATS` can be read and written; docs/data.md says what each cannot hold. `READ_ONLY` are benchmarks whose
+answers are SQL; docs/tasks.md describes their files. docs/extending.md shows how to write your own format,
+which is named by its dotted path. The format `csv` is not registered, since its questions need tables and a
+database: only `convert` reads it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _ALL: dict[str, TaskFormat] = {**FORMATS, **READ_ONLY}
 
 
 def get_format(name: str) -> TaskFormat:
-    """One of `FORMATS` or `READ_ONLY`, or a user's own by its dotted path; ConfigError for others."""
+    """Return one of `FORMATS` or `READ_ONLY`, or the class at a dotted path. Raises ConfigError."""
     found: Any = look_up("task format", name, _ALL)
     if name in _ALL:
         return found
     try:
         made = found()
-    except Exception as error:  # whatever the user's class does
+    except Exception as error:  # the user's class may raise anything
         raise ConfigError(
             f"the task format {name!r} cannot be made: {type(error).__name__}: {error}. It must be a class "
             "that takes no arguments."
@@ -54,16 +54,16 @@ def get_format(name: str) -> TaskFormat:
 
 
 def format_of(entry: Mapping[str, Any]) -> TaskFormat:
-    """The format that an entry is in, by the names of its fields."""
-    # from the last to the first, which is `own` and takes any entry
+    """Return the format of an entry, by the names of its fields."""
+    # in reverse, as the first, `own`, matches any entry
     return next(each for each in reversed(_ALL.values()) if each.matches(entry))
 
 
 def read_entry(format: TaskFormat, entry: Mapping[str, Any], default_id: str) -> Task:
-    """The task of an entry in this format.
+    """Read the task of an entry in this format.
 
-    Written as a line of the native format and read again, a task of a user's format is checked, and its lists
-    become tuples.
+    A task of a user's own format is converted to the native format and back, which checks it and turns its
+    lists into tuples.
     """
     if type(_ALL.get(format.name)) is type(format):
         return format.read(entry, default_id)
@@ -71,7 +71,7 @@ def read_entry(format: TaskFormat, entry: Mapping[str, Any], default_id: str) ->
         task = format.read(entry, default_id)
     except DBBenchError:
         raise
-    except Exception as error:  # whatever the user's format does
+    except Exception as error:  # the user's format may raise anything
         raise TaskError(
             f"the format {format.name} cannot read it: {type(error).__name__}: {error}"
         ) from error

@@ -1,8 +1,7 @@
-"""AgentBench's DB-Bench: JSONL with questions of several kinds, and changes with the hash of the table they
-leave.
+"""AgentBench's DB-Bench: JSONL with questions of several kinds, and changes with the hash of the final table.
 
 https://github.com/THUDM/AgentBench, `data/dbbench`. The benchmark makes every column TEXT and inserts
-`str(cell)`, whatever a column's type says, and so does reading here.
+`str(cell)`, whatever the column's type. Reading does the same here.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ QUESTIONS = (
     "aggregation-MAX",
     "aggregation-AVG",
 )
-"""The kinds of question that `type` has beside INSERT, UPDATE and DELETE."""
+"""Kinds of questions in the field `type`. Its other values are INSERT, UPDATE and DELETE."""
 
 
 class AgentBenchFormat:
@@ -80,7 +79,7 @@ class AgentBenchFormat:
         )
 
     def write(self, task: Task, context: WriteContext) -> dict[str, Any]:
-        """Cells become text in TEXT columns. Whether the gold still holds then is found by executing it."""
+        """Write the entry, with all cells as texts. Executing the gold SQL checks that it still holds."""
         check_plain(task, "AgentBench")
         as_text = replace(task, tables=tuple(map(_text_table, task.tables)))
         tables = [_write_table(table) for table in as_text.tables]
@@ -104,7 +103,7 @@ class AgentBenchFormat:
 def _skills(entry: Mapping[str, Any], gold: Gold) -> tuple[str, ...]:
     if gold.sql is not None or "skills" in entry:
         return skills_in(entry.get("skills"), gold.sql)
-    # the published SQL of a question is often not valid: skills are read off it, it is never executed as gold
+    # the published SQL of a question is often invalid: it only gives the skills, and is never executed
     sql = entry.get("sql")
     query = sql.get("query") if isinstance(sql, dict) else None
     return skills_in(None, query if isinstance(query, str) else None)
@@ -123,7 +122,7 @@ def _read_table(table: Any) -> Table:
 
 
 def _published_md5(text: str) -> str:
-    """`"[('<md5>',)]"`, as a MySQL driver printed it, without the wrapping; an empty table's is `""`."""
+    """Return the hash in `"[('<md5>',)]"`, as a MySQL driver printed it; `""` for an empty table."""
     try:
         ((md5,),) = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
@@ -134,7 +133,7 @@ def _published_md5(text: str) -> str:
 
 
 def _text_table(table: Table) -> Table:
-    """The table with all cells as text; a NULL has none."""
+    """Return the table with all cells as texts; raise Unrepresentable for a NULL."""
     for number, row in enumerate(table.rows, 1):
         for column, cell in zip(table.columns, row, strict=True):
             if cell is None:
@@ -171,7 +170,7 @@ def _write_change(task: Task, as_text: Task, context: WriteContext) -> dict[str,
 
 
 def _plain(state: State) -> dict[str, Counter]:
-    """Tables as multisets of rows, numbers and their texts being the same."""
+    """Return tables as multisets of rows in which numbers equal their texts."""
 
     def plain(cell: Any) -> Any:
         try:
@@ -183,7 +182,7 @@ def _plain(state: State) -> dict[str, Counter]:
 
 
 def _labels(task: Task) -> list[str]:
-    """The answer as a flat list of texts, as the published labels are."""
+    """Return the answer as a flat list of texts, like the published labels."""
     assert task.gold.answer is not None
     if not task.gold.answer:
         raise Unrepresentable("answer", "it is empty; AgentBench has no label for nothing")
@@ -199,8 +198,10 @@ def _labels(task: Task) -> list[str]:
 
 
 def _labels_shown(as_text: Task, labels: list[str], context: WriteContext) -> list[str]:
-    """Return the labels as the gold SQL gives them, now that all cells are text: the grader of the text
-    protocol compares several of them as they are written."""
+    """Return the labels as the gold SQL returns them from the tables of texts.
+
+    The grader of the text protocol compares several labels as written.
+    """
     try:
         rows = context.rows(as_text)
     except Unrepresentable as error:

@@ -1,4 +1,4 @@
-"""Interfaces of task formats, and of writing them."""
+"""Interfaces of task formats, and helpers for reading and writing them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from trl_dbbench.tasks.model import Task
 
 
 class TaskFormat(Protocol):
-    """A format that can be read: one entry of a file, a dictionary, is one task.
+    """A format that can be read: each entry of a file, a dictionary, is one task.
 
-    A format may have
+    A format can also have
 
-    - `nested`, the names of fields that hold lists or objects: where a parquet file has them as text, in
-      JSON's or Python's notation, they are parsed before the format sees the entry;
-    - `csv`, the `CsvOptions` by which its CSV files are read;
-    - `beside(path)`, which gives the format for the entries of the file or folder at this path, where entries
-      name other files.
+    - `nested`, the names of fields with lists or objects: if a parquet file has them as texts in JSON's or
+      Python's notation, they are parsed before the format gets the entry;
+    - `csv`, the `CsvOptions` for reading its CSV files;
+    - `beside(path)`, if entries name other files: it returns the format for the entries of the file or folder
+      at this path.
     """
 
     name: str
@@ -33,25 +33,25 @@ class TaskFormat(Protocol):
         ...
 
     def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
-        """The task of an entry, with `default_id`, which names file and place, if it has no id.
+        """Return the task of an entry. If it has no id, `default_id` (file and position) is its id.
 
-        What it raises is shown with file and place; after Unsupported, the others of the file are read.
+        Errors are shown with file and place. After Unsupported, the other entries of the file are still read.
         """
         ...
 
 
 class WritableFormat(TaskFormat, Protocol):
-    """A format that can be written too.
+    """A format that can also be written.
 
-    It may have `losses`, which gives for a field of a task the reason why it can come back different, and for
-    `.parquet` files `arrow_schema()`, the types of the columns where entries do not always show them.
+    It can have `losses`, which maps fields of a task to the reason why they may be read back different. For
+    `.parquet` files it can have `arrow_schema()`, the columns' types, if entries do not always show them.
     """
 
     suffix: str
     """Suffix of its files: `.jsonl`, `.json` or `.parquet`."""
 
     def write(self, task: Task, context: WriteContext) -> dict[str, Any]:
-        """The entry of a task; Unrepresentable if it would be another task in this format."""
+        """Return the entry of a task; raise Unrepresentable if its meaning would change in this format."""
         ...
 
 
@@ -60,9 +60,11 @@ class WriteContext:
     """Services for writing a task. `rows` and `state` raise Unrepresentable if its gold SQL fails.
 
     Args:
-        rows: gives what the gold SQL of a question gives.
-        state: gives the tables that the gold SQL of a change leaves.
-        messages: gives the prompt that the protocol of this name makes of the task.
+        rows: returns the rows that a question's gold SQL returns.
+        state: returns the tables as the gold SQL of a change leaves them.
+        messages: returns the prompt of the task in the protocol.
+        protocol: name of the protocol.
+        split: name of the split in verl's files.
         index: number of tasks before this one in the file.
     """
 
@@ -76,7 +78,7 @@ class WriteContext:
 
 @dataclass(frozen=True)
 class Loss:
-    """Something of a task that the target does not hold, or holds in another way."""
+    """A field of a task that the target format loses or changes, and why."""
 
     task: str
     field: str
@@ -84,7 +86,7 @@ class Loss:
 
 
 class Unrepresentable(TaskError):
-    """A format cannot hold a task, because of this field of it."""
+    """Error for a task that a format cannot hold because of this field."""
 
     def __init__(self, field: str, text: str):
         super().__init__(text)
@@ -92,10 +94,10 @@ class Unrepresentable(TaskError):
 
 
 class Unsupported(TaskError):
-    """An entry of a published file that is right but can be no task here.
+    """Error for a correct entry of a published file that is not supported here.
 
-    Others of the file may be: reading goes on without it, and says so. The text gives the reason, in the same
-    words for all entries that it holds for.
+    Reading continues with the other entries and warns about this one. The text is the reason, in the same
+    words for all entries with that reason.
     """
 
     def __init__(self, id: str, text: str):
@@ -104,7 +106,7 @@ class Unsupported(TaskError):
 
 
 class BesideFiles:
-    """A format whose entries name files that lie beside theirs."""
+    """A format whose entries name other files, which are searched for beside the task file."""
 
     def __init__(self, path: Path | None = None):
         self.path = path
@@ -114,20 +116,25 @@ class BesideFiles:
 
 
 def folder_of(path: Path | None) -> Path:
-    """Where what an entry names is looked for first: beside the file, or in the folder, that is read."""
+    """Return the first folder to search for files that an entry names: that of the task file, or the folder
+    that is read."""
     if path is None:
         return Path.cwd()
     return (path if path.is_dir() else path.parent).absolute()
 
 
 def places_beside(path: Path | None, names: Iterable[str]) -> list[Path]:
-    """Where files of these names can lie: beside the task file, then beside its folder."""
+    """Return the paths at which files of these names are searched for: beside the task file, then one folder
+    above."""
     here = folder_of(path)
     return [home / name for home in (here, here.parent) for name in names]
 
 
 def find_beside(path: Path | None, *names: str, lies_in: str) -> Path:
-    """The first of these files and folders of a benchmark; TaskError, naming where it `lies_in`, for none."""
+    """Return the first of these files or folders that exists.
+
+    Raises TaskError if none does. Its message says that the benchmark has it in `lies_in`.
+    """
     if (found := next(filter(Path.exists, places_beside(path, names)), None)) is not None:
         return found
     here = folder_of(path)
@@ -137,8 +144,10 @@ def find_beside(path: Path | None, *names: str, lies_in: str) -> Path:
 
 
 def check_plain(task: Task, title: str) -> None:
-    """Raise Unrepresentable for what a format, called `title`, has no place for: it is older than answers in
-    SQL and databases in files."""
+    """Raise Unrepresentable if a task has features that an older benchmark's format cannot hold.
+
+    Such features are shared databases and answers in SQL. `title` names the format in the message.
+    """
     if task.source is not None:
         raise Unrepresentable(
             "database", f"its rows lie in a database file; {title}'s tasks hold their tables themselves"
@@ -156,7 +165,7 @@ def check_plain(task: Task, title: str) -> None:
 
 
 def published_hash(task: Task, context: WriteContext) -> str:
-    """The published hash of what the gold SQL makes of the first table; `""` for an empty one."""
+    """Return the hash of the first table after the gold SQL, as it is published; `""` for an empty table."""
     table = context.state(task).get(task.tables[0].name)
     if table is None:
         raise Unrepresentable("state_md5", "cannot be computed, the gold SQL drops the table")

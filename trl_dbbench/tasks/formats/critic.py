@@ -1,14 +1,13 @@
 """LiveSQLBench on SQLite, BIRD-CRITIC on SQLite and MySQL: questions and issues, answered with SQL.
 
-https://github.com/bird-bench/livesqlbench, https://github.com/bird-bench/BIRD-CRITIC-1. A line of JSON an
-entry, whose databases lie in folders beside the file; docs/tasks.md has its fields, and the entries that are
-left out.
+https://github.com/bird-bench/livesqlbench, https://github.com/bird-bench/BIRD-CRITIC-1. JSONL, with databases
+in folders beside the file. docs/tasks.md describes the fields, and the entries that are left out.
 
-- An entry without `dialect` is of the one that its id begins with (`MySQL_12`), else of SQLite.
-- `external_knowledge` is a text, or numbers of lines in `<name>/<name>_kb.jsonl`.
-- `conditions` say whether the `order` of rows counts; what they say of decimals, the evaluators do not use.
-- `test_cases` is the benchmarks' own Python, which is never executed. On MySQL most tests repeat the text of
-  the default comparison, by which such an entry is judged.
+- An entry without `dialect` has the dialect at the beginning of its id (`MySQL_12`), or else SQLite.
+- `external_knowledge` is a text, or a list of ids of lines in `<name>/<name>_kb.jsonl`.
+- `conditions` say whether the `order` of rows counts. The evaluators ignore what they say about decimals.
+- `test_cases` is Python code of the benchmarks and is never executed. On MySQL most tests repeat the code of
+  the default comparison, and such entries are graded by that comparison.
 """
 
 from __future__ import annotations
@@ -28,13 +27,14 @@ from trl_dbbench.tasks.source import Source
 
 FOLDERS = (".", "databases", "database")
 DATABASE_NAMES = ("{0}/{0}_template.sqlite", "{0}/{0}.sqlite")
-"""The evaluators work on a copy of the first, and may leave a changed one under the second name."""
+"""File names, in order of preference. The evaluators work on a copy of the template, and may leave a changed
+copy under the second name."""
 
 DUMP_FOLDERS = ("mysql_table_dumps", "evaluation/mysql_table_dumps", ".")
 DUMP_NAMES = ("{0}_template_dump.sql", "{0}_dump.sql")
 
 OTHERS = ("postgresql", "oracle", "sqlserver")
-"""Dialects of BIRD-CRITIC that are left out."""
+"""Dialects of BIRD-CRITIC whose entries are left out."""
 
 NEEDS_PYTHON = "judged by 'test_cases', Python that would have to be executed"
 
@@ -46,7 +46,7 @@ DEFAULT_TESTS = (
     [*_TEST, 'assert result == 1, f"ex_base returned {result} but expected 1."'],
     [*_TEST, "assert result == 1"],
 )
-"""The lines of a test that is the default comparison, but for those that leave DISTINCT out."""
+"""Lines of tests that only make the default comparison, without the lines that remove DISTINCT."""
 
 STATEMENTS = ("preprocess_sql", "clean_up_sql", "clean_up_sqls")
 
@@ -93,7 +93,7 @@ def _is_of_mysql(entry: Mapping[str, Any], id: str) -> bool:
 
 
 def _check_supported(entry: Mapping[str, Any], id: str) -> None:
-    """Raise Unsupported for what cannot be judged by comparing the rows of two queries."""
+    """Raise Unsupported if comparing the rows of two queries cannot grade the entry."""
     if (optional(entry, "category", str) or "").lower().startswith("management"):
         raise Unsupported(id, "of the category Management, which changes the database")
     if found := [key for key in STATEMENTS if entry.get(key)]:
@@ -108,7 +108,7 @@ def _sqlite_grader(entry: Mapping[str, Any], id: str) -> str:
 
 
 def _mysql_grader(entry: Mapping[str, Any], id: str) -> str:
-    """Text of the default comparison, which most tests repeat and which stands in for a missing test."""
+    """Return the grader of an entry for MySQL. A missing test means the default comparison."""
     if entry.get("efficiency"):
         raise Unsupported(id, "judged by the cost of its plan ('efficiency')")
     found = {_compared_by(test) for test in _texts(entry, "test_cases")}
@@ -118,7 +118,7 @@ def _mysql_grader(entry: Mapping[str, Any], id: str) -> str:
 
 
 def _compared_by(test: str) -> str | None:
-    """The grader that compares as a test does; `None` if it is any other than those two of the benchmark."""
+    """Return the grader that is equivalent to a test; `None` if the test is not a default comparison."""
     lines = [line for each in test.splitlines() if (line := each.strip())]
     grader = "critic_mysql"
     if sorted(lines[1:3]) == [
@@ -145,7 +145,7 @@ def _solution(entry: Mapping[str, Any], id: str, dialect: str) -> str:
 
 
 def _texts(entry: Mapping[str, Any], key: str) -> list[str]:
-    """A field that is a text or a list of them; the empty ones are left out."""
+    """Return a field that is a text or a list of texts as a list, without empty texts."""
     given = optional(entry, key, (str, list)) or []
     listed = [given] if isinstance(given, str) else given
     if wrong := [each for each in listed if not isinstance(each, str)]:
@@ -154,8 +154,8 @@ def _texts(entry: Mapping[str, Any], key: str) -> list[str]:
 
 
 def _knowledge(entry: Mapping[str, Any], file: Path) -> list[str]:
-    """Return what an entry says must be known: texts, or those of a database's file that it gives the
-    numbers of."""
+    """Return the external knowledge of an entry: its text, or the lines of the database's file that it lists
+    by id."""
     given = optional(entry, "external_knowledge", (str, list)) or []
     if isinstance(given, str):
         return [given.strip()] if given.strip() else []

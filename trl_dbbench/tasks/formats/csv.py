@@ -1,9 +1,8 @@
-"""Questions asked of tables of your own, both as CSV files.
+"""Questions about your own tables, both as CSV files.
 
-A missing answer is computed by executing the gold SQL. What cannot be right is an error that names file and
-line. Where two fields disagree, such as an answer and the rows of its SQL, that is a `Loss`, which `convert`
-prints with those of its own. This format is only read, and not in the registry: it needs the tables, and a
-database.
+A missing answer is computed by executing the gold SQL. A wrong field is an error that names file and line. If
+two fields disagree, such as an answer and the rows of its SQL, a `Loss` says so, which `convert` prints with
+its own. This format can only be read. It is not in the registry, since it needs tables and a database.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ FIELDS = ("question", "answer", "sql", "id", "operation", "tables")
 
 
 class CsvFormat:
-    """Questions of a CSV file with a header, or of JSONL; docs/data.md, "CSV files", has their fields.
+    """Questions in a CSV file with a header, or in JSONL. docs/data.md, "CSV files", describes the fields.
 
     Args:
-        tables: the tables by name.
-        gold_rows: what the gold SQL of a task gives; raises TaskError if it fails.
-        csv: how a CSV file of questions is read.
+        tables: tables by name.
+        gold_rows: returns the rows of a task's gold SQL, or raises TaskError if it fails.
+        csv: options for reading a CSV file of questions.
 
     Attributes:
-        warnings: what is doubtful in the tasks read so far: an answer that its SQL does not give, or SQL
-            that gives no rows.
+        warnings: doubts about the tasks read so far, such as an answer that differs from the rows of its SQL,
+            or SQL that returns no rows.
     """
 
     name = "csv"
@@ -59,7 +58,7 @@ class CsvFormat:
         self._questions = 0
 
     def matches(self, entry: Mapping[str, Any]) -> bool:
-        """Any entry: reading says which of its fields is wrong."""
+        """Match any entry, so that reading names the field that is wrong."""
         return True
 
     def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
@@ -88,7 +87,7 @@ class CsvFormat:
         return _answerable(task)
 
     def _as_held(self, answer: Any) -> Any:
-        """Return values as the tables hold them: their zip codes are texts, their dates MySQL's."""
+        """Return the answer with values as in the tables, such as zip codes as texts and dates as MySQL's."""
         if isinstance(answer, str):
             if (text := answer.strip()).upper() == "NULL":
                 return [[None]]
@@ -105,7 +104,8 @@ class CsvFormat:
         return cell if held is None else held
 
     def _held(self, text: str) -> str | None:
-        """The one text of the tables that a value is; `None` if it is a number of theirs, or in none."""
+        """Return the only text in the tables that equals a value; `None` if there is none, or for a number
+        that the tables hold."""
         texts, numbers = self._cells
         days = {read_if_fit(partial(day_of, month_first=first), text) for first in (False, True)}
         if len(held := texts.intersection(days)) == 1:
@@ -119,13 +119,13 @@ class CsvFormat:
 
     @cached_property
     def _times(self) -> frozenset[str]:
-        """The types of all columns of days and times."""
+        """The types of all columns with a time of day."""
         columns = (column.type for table in self._tables.values() for column in table.columns)
         return frozenset(type_ for type_ in columns if kind_of_type(type_) == "time")
 
     @cached_property
     def _cells(self) -> tuple[frozenset[str], frozenset[Cell]]:
-        """All texts and numbers of the tables; a DECIMAL is a number, whose cells are texts."""
+        """All texts of the tables, and all other cells. DECIMALs, whose cells are texts, are numbers."""
         held: set[Cell] = set()
         for table in self._tables.values():
             for column, cells in zip(table.columns, zip(*table.rows, strict=True), strict=False):
@@ -139,7 +139,7 @@ class CsvFormat:
 
 
 def _given(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that are not empty."""
+    """Return the fields that are not empty. Raises TaskError for unknown fields and wrong types."""
     check_known(entry, FIELDS, "field")
     given = {name: value for name, value in entry.items() if value not in (None, "")}
     for name in ("question", "sql", "operation"):
@@ -151,7 +151,7 @@ def _given(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _task(given: Mapping[str, Any], tables: Mapping[str, Table], number: str) -> Task:
-    """The task as it is given; its answer is empty where the SQL is to give it."""
+    """Return the task as given, with an empty answer if the SQL will give it."""
     sql, answer = given.get("sql"), given.get("answer")
     operation = given.get("operation", "").strip().upper() or (operation_in(sql) if sql else "SELECT")
     if operation not in OPERATIONS:
@@ -185,7 +185,7 @@ def _asked_of(names: Any, tables: Mapping[str, Table]) -> list[Table]:
 
 
 def _answer_rows(answer: Any) -> list:
-    """An answer as rows: those of a list, or one of a single cell."""
+    """Return an answer as rows: those of a list, or one row with a single cell."""
     if isinstance(answer, str):
         listed = _listed(answer.strip())
         answer = [[number_or_text(answer.strip())]] if listed is None else listed
@@ -195,7 +195,7 @@ def _answer_rows(answer: Any) -> list:
 
 
 def _listed(text: str) -> list | None:
-    """The list that a text is, in JSON's notation or in Python's; `None` for another text."""
+    """Parse a text as a list in JSON's or Python's notation; return `None` for another text."""
     if not (text.startswith(("[", "(", "{")) and text.endswith(("]", ")", "}"))):
         if _CALL.match(text):
             raise TaskError(f"the answer {text[:80]!r} is a call of Python's; write its value, such as 1.5")
@@ -219,11 +219,11 @@ def _listed(text: str) -> list | None:
 
 
 _LIST_LIKE = re.compile(r"[,'\"]|\d\s+[-\d]")
-"""Signs by which a text in brackets is meant as a list, such as NumPy's `[1 2]`; `[unknown]` has none."""
+"""Signs that a text in brackets is meant as a list, such as NumPy's `[1 2]`, but not `[unknown]`."""
 
 
 _CALL = re.compile(r"\b(?:Decimal|Timestamp|array|datetime\.\w+|np\.\w+)\(.*\)")
-"""Values as Python shows them, which no answer equals."""
+"""Calls in Python's notation of values. No answer equals such a text."""
 
 
 def _python_list(text: str) -> Any:
@@ -244,7 +244,7 @@ def _as_rows(found: list | tuple, text: str) -> list:
 
 
 def _json_cell(cell: Any) -> Cell:
-    """A cell of a result as a gold answer has it: numbers as numbers."""
+    """Convert a cell of a result to a cell of a gold answer: DECIMALs become numbers."""
     if isinstance(cell, Decimal):
         return int(cell) if cell == cell.to_integral_value() else float(cell)
     if cell is None or isinstance(cell, str | int | float):
@@ -253,9 +253,9 @@ def _json_cell(cell: Any) -> Cell:
 
 
 def _answerable(task: Task) -> Task:
-    """The task with a grader to which its gold answer can be right.
+    """Return the task with a grader that can accept its gold answer.
 
-    The default one cuts answers at commas; values that hold some become labels, for AgentBench's graders.
+    The default grader splits answers at commas. Values with commas become labels for AgentBench's graders.
     """
     answer = task.gold.answer
     if answer is None or GRADERS[DEFAULT_GRADER].can_be_right(answer):

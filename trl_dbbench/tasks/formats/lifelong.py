@@ -1,7 +1,7 @@
 """LifelongAgentBench's DB-Bench: JSON `{key: entry}`, or the parquet files of its hub repository.
 
-https://huggingface.co/datasets/csyq/LifelongAgentBench. A task has one table, and gold rows or the hash of
-the table that the gold SQL leaves.
+https://huggingface.co/datasets/csyq/LifelongAgentBench. A task has one table, and either gold rows or the
+hash of the table after the gold SQL.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LifelongFormat:
                 gold=Gold(
                     None if answer is None else tuple(GRADER.gold(answer)),
                     sql,
-                    # the benchmark takes the hash from MySQL's reply, where an empty table's is None
+                    # the benchmark takes the hash from MySQL's reply, which is None for an empty table
                     "" if md5 == "None" else md5,
                 ),
                 skills=skills_in(entry.get("skill_list"), sql),
@@ -88,10 +88,10 @@ class LifelongFormat:
 
 
 def _labels(task: Task, context: WriteContext) -> list[Any]:
-    """Return a question's labels, to which the answer that its gold SQL gives is right.
+    """Return labels of a question that accept the answer of its gold SQL; raise Unrepresentable if none do.
 
-    Where that gives numbers, labels become numbers: no text equals a DECIMAL, which agents see as
-    `Decimal('4.00')`.
+    If the SQL returns only numbers, labels become numbers, since no text equals a DECIMAL, which agents see
+    as `Decimal('4.00')`.
     """
     labels = list(task.gold.answer or ())
     if not GRADER.can_be_right(GRADER.gold(labels)):

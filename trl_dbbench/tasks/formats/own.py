@@ -1,8 +1,8 @@
-"""The native format: JSONL, one task a line, which holds everything that a task is.
+"""The native format: JSONL, one task a line, without any loss.
 
-docs/tasks.md has its fields ("The native format"), and those of a `database` ("Shared databases"). A relative
-path is looked for beside the task file, or in the folder that is read, then in the working directory; it is
-written as an absolute one.
+docs/tasks.md describes its fields ("The native format"), and those of a `database` ("Shared databases"). A
+relative path is searched for beside the task file, or in the folder that is read, then in the working
+directory. Absolute paths are written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class OwnFormat(BesideFiles):
     nested = frozenset(("tables", "answer", "skills", "results", "database", "suite"))
 
     def matches(self, entry: Mapping[str, Any]) -> bool:
-        """Any entry: what no other format claims is read as this one, whose errors say what is missing."""
+        """Match any entry: one that no other format matches is read as native, and errors name its faults."""
         return True
 
     def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
@@ -34,14 +34,14 @@ class OwnFormat(BesideFiles):
         return Task.from_entry(entry)
 
     def _found(self, database: Any) -> Any:
-        """Return the database with its whole path; anything else is left for `Task.from_entry` to refuse."""
+        """Return the entry of a database with absolute paths. `Task.from_entry` refuses any other value."""
         if not isinstance(database, dict):
             return database
         paths = {key: database[key] for key in ("path", "descriptions") if isinstance(database.get(key), str)}
         return {**database, **{key: self._located(path) for key, path in paths.items()}}
 
     def _located(self, path: str) -> str:
-        """Where a database lies: beside the tasks, or else as seen from the working directory."""
+        """Return the absolute path of a database: beside the tasks, or else in the working directory."""
         try:
             given = Path(path).expanduser()
             if given.is_absolute():

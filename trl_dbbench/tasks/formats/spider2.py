@@ -1,11 +1,10 @@
-"""Spider2-lite, its local part: questions on SQLite files, answered with SQL and judged by what it gives.
+"""The local part of Spider2-lite: questions on SQLite files, answered with SQL whose rows are graded.
 
-https://github.com/xlang-ai/Spider2, folder `spider2-lite`. A line of JSON an entry; docs/tasks.md has the
-fields, and where databases and gold answers lie. Ids of the local part begin with `local`; the other entries,
-for BigQuery and Snowflake, are left out.
+https://github.com/xlang-ai/Spider2, folder `spider2-lite`. JSONL; docs/tasks.md describes the fields, and
+where databases and gold answers are. Ids of the local part begin with `local`. The other entries, for
+BigQuery and Snowflake, are left out.
 
-Columns of a gold result that do not count are left out here; their number is kept, since an answer may have
-them.
+Columns of a gold result that do not count are removed. Their number is kept, since an answer may have them.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def _knowledge(path: Path | None, name: str | None) -> str | None:
 
 
 def _gold(folder: Path, id: str) -> tuple[tuple[Result, ...], bool]:
-    """Return the gold results, one of which an answer has to give, and whether the order of rows counts."""
+    """Return the gold results, one of which an answer must match, and whether the order of rows counts."""
     marks, name = _marks(folder / MARKS), re.compile(rf"{re.escape(id)}(_[a-z])?\.csv")
     files = [each for each in _results(folder / "exec_result") if name.fullmatch(each.name)]
     if id not in marks or not files:
@@ -88,10 +87,10 @@ def _gold(folder: Path, id: str) -> tuple[tuple[Result, ...], bool]:
 
 
 def _places(given: Sequence[Any], golds: int) -> list[Sequence[int]]:
-    """For each gold the columns that count, by their places from 0; all, if there are none.
+    """Return for each gold result the indices of the columns that count; an empty list means all.
 
-    `condition_cols` is a list of places for all golds, or a list of such lists. Golds for which that has no
-    list are not compared with.
+    `condition_cols` is a list of indices for all gold results, or a list of such lists. Gold results beyond
+    the end of that list are not used.
     """
     if not [each for each in given if each not in (None, [])]:
         return [()] * golds
@@ -117,7 +116,7 @@ def _read(file: Path) -> Result:
 
 
 def _cell(cell: Any) -> Cell:
-    """As a task can hold it; once it is CSV again, it is the same."""
+    """Convert a cell to one that a task can hold. Written as CSV again, it is the same."""
     if isinstance(cell, float) and not math.isfinite(cell):
         return None if cell != cell else str(cell)
     return cell if isinstance(cell, str | int | float) else str(cell)
@@ -131,7 +130,7 @@ def _marks(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def _results(folder: Path) -> list[Path]:
-    """Sort by name, so that `<id>.csv` comes before `<id>_a.csv`."""
+    """Return the files sorted by name, so that `<id>.csv` comes before `<id>_a.csv`."""
     try:
         return visible(folder.iterdir())
     except OSError as error:

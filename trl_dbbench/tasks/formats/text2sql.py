@@ -1,10 +1,10 @@
 """Spider and BIRD: questions on SQLite files, and BIRD's on MySQL, answered with SQL.
 
-https://yale-lily.github.io/spider, https://bird-bench.github.io. Both come as lists in `.json` files, with
-the databases in folders beside them; docs/tasks.md has their fields and places, and what the agent is told.
-Where a folder of Spider's has several databases, as those of its test suites, an answer must be right on all
-of them. BIRD's mini-dev for MySQL has one dump of all its databases; a task is of the tables of its own,
-which `dev_tables.json` names.
+https://yale-lily.github.io/spider, https://bird-bench.github.io. Both are lists in `.json` files, with the
+databases in folders beside them. docs/tasks.md describes their fields, the folders, and the prompt. If a
+folder of Spider has several databases, as in its test suites, an answer must be right on all of them. BIRD's
+mini-dev for MySQL has one dump of all databases; a task uses the tables of its own database, which
+`dev_tables.json` lists.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ BIRD_FOLDERS = ("dev_databases", "train_databases", "databases", ".")
 
 MYSQL_DUMPS = ("MINIDEV_mysql/BIRD_dev.sql", "BIRD_dev.sql")
 MYSQL_TABLES = ("dev_tables.json", "MINIDEV_mysql/dev_tables.json")
-"""Says which tables of the dump are whose."""
+"""Files that list the tables of each database in the dump."""
 
 _OF_SERVER = re.compile(r"_(mysql|postgresql|pg)(-\d+(-of-\d+)?)?$")
-"""Endings of the names of BIRD's files for servers, of their parts too."""
+"""Endings of the names of BIRD's files for servers, including parts such as `_mysql-1-of-2`."""
 
 
 class SpiderFormat(BesideFiles):
     name = "spider"
 
     def matches(self, entry: Mapping[str, Any]) -> bool:
-        # without 'query' and 'SQL' it is of a test set, which reading refuses
+        # an entry without 'query' and 'SQL' is from a test set, which reading refuses
         return {"db_id", "question"} <= entry.keys() and "SQL" not in entry
 
     def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
@@ -92,7 +92,7 @@ class BirdFormat(BesideFiles):
 
 
 def _part_of_dump(path: Path | None, db_id: str) -> Source:
-    """The tables of one database, with what BIRD says of their columns."""
+    """Return a database's tables in the dump, with BIRD's descriptions of their columns."""
     _check_name(db_id)
     dump = Source.of(find_beside(path, *MYSQL_DUMPS, lies_in="BIRD's mini-dev"))
     of_database = find_beside(path, *MYSQL_TABLES, lies_in="BIRD's mini-dev, beside mini_dev_mysql.json")
@@ -121,7 +121,7 @@ def _tables_by_database(file: Path, changed: int) -> dict[str, tuple[str, ...]]:
 
 @lru_cache(maxsize=256)
 def _names_in(dump: Source, db_id: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what the dump calls these tables: servers on other systems than Linux do not keep capitals."""
+    """Return the names of these tables in the dump, as some servers write all names in lower case."""
     known = {table.name.casefold(): table.name for table in dump.tables()}
     missing = [name for name in names if name.casefold() not in known]
     if len(missing) == len(names):
@@ -134,10 +134,11 @@ def _names_in(dump: Source, db_id: str, names: tuple[str, ...]) -> tuple[str, ..
 
 
 def sql_task(gold: Gold, source: Source, **fields: Any) -> Task:
-    """A question that is answered with SQL of its database's dialect; `fields` are further ones of `Task`."""
+    """Return a question to be answered with SQL of the database's dialect; `fields` are other fields of
+    `Task`."""
     dialect = source.opened.dialects[0]
     skills = skills_in(None, gold.sql, dialect)
-    # it may be one that sqlglot cannot parse: then there are no skills to go by
+    # SQL that sqlglot cannot parse has no skills, so it is not refused
     if changes := {"insert", "update", "delete"}.intersection(skills):
         raise TaskError(f"the gold SQL must be a query, is {min(changes).upper()}: {gold.sql}")
     fields |= {"tables": source.tables(), "operation": "SELECT", "skills": skills, "dialect": dialect}
@@ -145,7 +146,7 @@ def sql_task(gold: Gold, source: Source, **fields: Any) -> Task:
 
 
 def gold_sql(entry: Mapping[str, Any], key: str) -> str:
-    """The gold query in this field; TaskError if it is missing or empty."""
+    """Return the gold query in this field; raise TaskError if it is missing or empty."""
     sql = (optional(entry, key, str) or "").strip()
     if not sql:
         raise TaskError(
@@ -158,12 +159,12 @@ def gold_sql(entry: Mapping[str, Any], key: str) -> str:
 def find_database(
     path: Path | None, db_id: str, folders: Sequence[str], names: Sequence[str] = ("{0}/{0}.sqlite",)
 ) -> Path:
-    """The file of a database; TaskError if there is none, saying where it was looked for.
+    """Return the file of a database. Raises TaskError, which names the folders searched, if there is none.
 
     Args:
-        path: the task file. What is not beside it is looked for beside its folder.
-        folders: in which it may lie; the first one wins.
-        names: of the file in such a folder, with `{0}` for the database's name; the first one wins.
+        path: the task file. The folders are searched for beside it, then one folder above.
+        folders: folders that may hold the database, in order of preference.
+        names: names of the file in such a folder, in order of preference, with `{0}` for the database's name.
     """
     _check_name(db_id)
     here = folder_of(path)

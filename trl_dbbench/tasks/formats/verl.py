@@ -1,13 +1,13 @@
-"""The parquet that verl trains on, with the whole task in it.
+"""The parquet files that verl trains on, with the whole task in each row.
 
-The columns are what verl's "Prepare Data for Post-Training" asks for
+The columns follow verl's "Prepare Data for Post-Training"
 (https://verl.readthedocs.io/en/latest/preparation/prepare_data.html): `data_source`, which chooses the reward
 function; `prompt`, messages to which `RLHFDataset` (verl/utils/dataset/rl_dataset.py) applies the chat
-template; `ability`; `reward_model` with `style` and `ground_truth`; `extra_info`, whose `index` that class
-reads and the rest of which reaches the reward function, and whose `tools_kwargs` reach the tools.
+template; `ability`; `reward_model` with `style` and `ground_truth`; and `extra_info`. `RLHFDataset` reads its
+`index`, tools get its `tools_kwargs`, and the reward function gets the rest.
 
-The whole task stands in `extra_info.task`, so nothing is lost, and reading a file is reading that. It
-stands in `tools_kwargs` again, since tools get nothing else of a row.
+`extra_info.task` has the whole task, so nothing is lost, and reading a file only reads this field.
+`tools_kwargs` repeats it, since tools get nothing else of a row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 DATA_SOURCE = "trl_dbbench"
-"""verl's `data_source`: the name that a reward function for these rows is chosen by."""
+"""Value of verl's `data_source`, by which a reward function is chosen."""
 
 
 class VerlFormat:
@@ -81,7 +81,7 @@ class VerlFormat:
 
 
 def _ground_truth(task: Task) -> str:
-    """The gold as JSON: verl hands it to the reward function as it is, and Arrow needs one type for all."""
+    """Return the gold as JSON. verl passes it on unchanged, and Arrow needs one type for all rows."""
     fields = ("answer", "sql", "state_md5", "results", "grader")
     entry = task.to_entry()
     return json.dumps({key: entry[key] for key in fields if key in entry}, ensure_ascii=False)

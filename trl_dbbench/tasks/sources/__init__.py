@@ -1,4 +1,4 @@
-"""Kinds of shared databases, one module each: a SQLite file, a folder of tables, a dump.
+"""The kinds of shared databases, one module each: SQLite files, folders of tables, dumps.
 
-`tasks/source.py` is the way in: it tells which one lies at a path.
+`tasks/source.py` chooses the kind for a path.
 """

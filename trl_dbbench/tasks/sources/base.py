@@ -1,4 +1,4 @@
-"""Parts that all kinds of shared databases need: steps of loading, digests, views, samples, descriptions."""
+"""Parts common to all kinds of shared databases: steps of loading, digests, views, samples, descriptions."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from trl_dbbench.utils.sql import lexemes, only_statement
 logger = logging.getLogger(__name__)
 
 SYSTEM = ("information_schema", "mysql", "performance_schema", "sys")
-"""Databases that every server has."""
+"""System databases of every server."""
 
 EXAMPLE_ROWS = 3
 EXAMPLE_CHARACTERS = 60
-"""Rows, and characters of a cell, that a prompt shows of a table."""
+"""Most rows of a table, and most characters of a cell, in a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A statement of MySQL's that helps to make the database on a server.
+    """A MySQL statement for loading the database on a server.
 
-    It is executed for each of the `rows`, with a cell in each place `%s`. `else_lost` is what the database
-    lacks if the server refuses the statement; without it, the database cannot be made then.
+    With `rows`, it is executed for each of them, with a cell for each `%s`. `else_lost` says what the
+    database lacks if the server refuses the statement. Without it, a refusal is an error.
     """
 
     sql: str
@@ -45,7 +45,10 @@ class Step:
 
 
 def file_digest(path: Path) -> str:
-    """16 hex digits for the contents of a file, which is read again only if changed; OSError without one."""
+    """Return a hash of a file's contents, 16 hex digits, cached until the file changes.
+
+    Raises OSError if there is no such file.
+    """
     state = path.stat()
     if not S_ISREG(state.st_mode):
         raise OSError("it is not a file")
@@ -59,7 +62,7 @@ def _digest(path: Path, changed: int, size: int) -> str:
 
 
 def names_in(sql: str, names: Iterable[str]) -> set[str]:
-    """Return the names that occur in a statement, whatever they mean there; case does not count."""
+    """Return the names that occur anywhere in a statement, ignoring case."""
     words = {
         text.strip("'\"`").replace("``", "`").casefold()
         for kind, text in lexemes(sql)
@@ -69,22 +72,24 @@ def names_in(sql: str, names: Iterable[str]) -> set[str]:
 
 
 def in_order(views: Mapping[str, str]) -> list[str]:
-    """The names of views, each after those that its SELECT reads."""
+    """Return the names of views, each after the views that its SELECT reads."""
     read = {name: names_in(select, views) - {name} for name, select in views.items()}
     try:
         return list(TopologicalSorter(read).static_order())
-    except CycleError:  # a column has the name of another view; a server then says which cannot be made
+    except CycleError:  # a column has the name of another view; the server refuses what it cannot make
         return list(views)
 
 
 def view_steps(
     views: Mapping[str, str], tables: Iterable[str], functions: Iterable[str] = ()
 ) -> dict[str, Step | str]:
-    """Return by its name the step that makes each view, or the reason why no server can make it.
+    """Return for each view, by name, the step that makes it, or a text that says why no server can.
 
     Args:
-        views: CREATE VIEW in MySQL's dialect, by name. A server judges those that cannot be parsed here.
-        tables, functions: names of tables that there will be, and of functions that there will not be.
+        views: CREATE VIEW statements in MySQL's dialect, by name. Those that sqlglot cannot parse are left to
+            the server.
+        tables: names of the tables that will exist.
+        functions: names of functions that will not exist, as they are left out.
     """
     there, gone = {name.casefold() for name in tables} | {"dual"}, {name.casefold() for name in functions}
     steps: dict[str, Step | str] = {}
@@ -99,7 +104,7 @@ def view_steps(
 
 
 def select_of(made: str) -> exp.Query | None:
-    """The SELECT of a CREATE VIEW in MySQL's dialect; `None` if it cannot be parsed."""
+    """Return the SELECT of a CREATE VIEW in MySQL's dialect; `None` if it cannot be parsed."""
     tree = only_statement(made.replace(" SQL SECURITY INVOKER", "", 1))
     select = tree.expression if isinstance(tree, exp.Create) else None
     return select if isinstance(select, exp.Query) else None
@@ -127,7 +132,7 @@ def _shown(cell: Any) -> str:
 def with_rows(
     made: str, name: str, rows: Sequence[Sequence[Any]] | None, cell: Callable[[Any], str] = _shown
 ) -> str:
-    """A table as a prompt shows it: how it was made, and rows in a comment unless they are `None`."""
+    """Return a table for a prompt: its CREATE statement and, unless `rows` is `None`, rows in a comment."""
     if rows is None:
         return f"{made.strip()};"
     if not rows:
@@ -143,7 +148,7 @@ def _cut(text: str, most: int) -> str:
 
 
 class Sample:
-    """At most `size` of the rows that are added: each as likely as the others, or the first without `rng`."""
+    """A sample of at most `size` of the added rows: uniformly random, or the first ones without `rng`."""
 
     def __init__(self, size: int, rng: random.Random | None = None) -> None:
         self.size = size
@@ -159,19 +164,19 @@ class Sample:
             self.kept[place] = (self.seen, row)
 
     def drop(self, unwanted: Callable[[Any], bool]) -> None:
-        """Forget the rows that are not wanted any more."""
+        """Remove the rows for which `unwanted` is true."""
         kept = [each for each in self.kept if not unwanted(each[1])]
         self.seen -= len(self.kept) - len(kept)
         self.kept = kept
 
     def in_order(self) -> list[Any]:
-        """The rows that were kept, in the order in which they were seen."""
+        """Return the sampled rows in the order in which they were added."""
         return [row for _, row in sorted(self.kept, key=lambda each: each[0])]
 
 
 DESCRIPTIONS_FOLDER = "database_description"
 DESCRIPTION_CHARACTERS = 200
-"""Characters of what is said of a column, or of its values."""
+"""Most characters of the description of a column, or of its values."""
 
 _COLUMN, _NAME, _MEANING, _VALUES = (
     *("original_column_name", "column_name"),
@@ -180,13 +185,18 @@ _COLUMN, _NAME, _MEANING, _VALUES = (
 
 
 def descriptions(folder: Path) -> dict[str, dict[str, str]]:
-    """A line on each column that the folder's CSV files describe, by the names of table and column in small
-    letters."""
+    """Return a line for each column that the folder's CSV files describe, by table and by column.
+
+    The names of tables and columns are in lower case.
+    """
     return {path.stem.lower(): _lines(path) for path in visible(folder.glob("*.csv"))}
 
 
 def comment_on(table: Table, told: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """A comment on the columns of a table that are described, or nothing; `told` is of `descriptions`."""
+    """Return a comment on the described columns of a table, as a list that is empty if there are none.
+
+    `told` comes from `descriptions`.
+    """
     lines = told.get(table.name.lower(), {})
     shown = [line for column in table.columns if (line := lines.get(column.name.lower()))]
     return ["\n".join([f"/* What columns of {table.name} mean:", *shown]) + " */"] if shown else []
@@ -217,6 +227,6 @@ def _line(row: dict[str, str]) -> str:
     )
     said = list(dict.fromkeys(each for each in (name, meaning) if each.lower() not in ("", column.lower())))
     said += [f"values: {values}"] if values else []
-    # it stands in a comment
+    # it becomes part of a comment
     shown = "; ".join(_cut(each.replace("*/", "* /"), DESCRIPTION_CHARACTERS) for each in said)
     return f"{column}: {shown}" if column and said else ""

@@ -1,7 +1,7 @@
-"""A SQLite database as MySQL's: which statements make the same tables there.
+"""Convert the tables of a SQLite database to statements that make them on MySQL.
 
-SQLite keeps any value in any column, so a type follows what is declared only where all values fit it, and the
-values otherwise.
+SQLite keeps any value in any column. So a column keeps its declared type only if all values fit it, and
+otherwise gets a type for its values.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ from trl_dbbench.tasks.sources.declaration import Reference
 from trl_dbbench.utils.sql import only_statement, quote
 
 COLUMNS_AT_ONCE = 40
-"""Columns whose values are read in one pass over the table."""
+"""Columns examined in one pass over the table."""
 
 MAX_VARCHAR = 1000
-"""Characters of a VARCHAR; longer ones become TEXT, as all other columns of a row share 65,535 bytes."""
+"""Most characters of a VARCHAR; longer ones become TEXT, as a row's columns share 65,535 bytes."""
 
 MAX_ROW_BYTES = 60_000
-"""Bytes of a row's CHAR and VARCHAR columns, four for a character; MySQL takes 65,535 with the others."""
+"""Most bytes of a row's CHAR and VARCHAR columns, at four a character. MySQL's limit for all columns is
+65,535."""
 
 MAX_PAGE_BYTES = 8_000
-"""Bytes of a row that InnoDB keeps together; it takes 8,126 with the row's head."""
+"""Most bytes of a row that InnoDB stores in one page. Its limit is 8,126, with the row's header."""
 
 OUTSIDE_BYTES = 41
-"""Bytes that stay with the row of a text that lies outside."""
+"""Bytes that a text stored outside the page takes within it."""
 
 _LARGEST = {"INT": 2**31 - 1, "BIGINT": 2**63 - 1}
 
 _EXACT = 2**53
-"""Integers up to here are exact in a DOUBLE."""
+"""Largest integer up to which all are exact in a DOUBLE."""
 
 _FORM = re.compile(
     r"\s*(?P<word>[A-Za-z_]*)[^(]*(?:\(\s*(?P<size>\d+)\s*(?:,\s*(?P<scale>\d+)\s*)?\))?.*", re.DOTALL
@@ -60,7 +61,7 @@ _TIME = "{0} GLOB '[0-2][0-9]:[0-5][0-9]:[0-5][0-9]' AND time({0}) = {0}"
 
 @dataclass
 class _Values:
-    """Values of a column: counts of each kind, and their range."""
+    """Statistics of a column's values: counts of each kind, and ranges."""
 
     integers: int
     reals: int
@@ -81,19 +82,19 @@ class _Values:
 
 @dataclass
 class ConvertedColumn:
-    """A column of MySQL's, and its values in SQLite."""
+    """A column as MySQL is to have it, with statistics of its values in SQLite."""
 
     name: str
     type: str
     primary: int
-    """Its place in the primary key, from 1 on; 0 if it has none."""
+    """Its position in the primary key, from 1; 0 if it is not part of it."""
     not_null: bool
     default: str | None
     auto_increment: bool
     values: _Values
 
     def line(self) -> str:
-        """As CREATE TABLE takes it."""
+        """Return the column's line of CREATE TABLE."""
         words = [quote(self.name), self.type]
         if self.not_null:
             words.append("NOT NULL")
@@ -105,12 +106,12 @@ class ConvertedColumn:
         return " ".join(words)
 
     def selected(self) -> str:
-        """The column in a SELECT of SQLite's that gives what its type holds."""
+        """Return the expression that selects the column in SQLite, with values for its MySQL type."""
         name = quote(self.name)
         if _takes_text(self.type):
             number = f"typeof({name}) IN ('integer', 'real')"
             return f"CASE WHEN {number} THEN CAST({name} AS TEXT) ELSE {name} END"
-        if self.type == "DATETIME":  # SQLAlchemy writes .000000 behind it
+        if self.type == "DATETIME":  # SQLAlchemy appends .000000
             return f"substr({name}, 1, 19)"
         if self.type == "LONGBLOB":
             return f"CAST({name} AS BLOB)"
@@ -118,7 +119,7 @@ class ConvertedColumn:
 
 
 def converted_columns(connection: sqlite3.Connection, table: str) -> tuple[list[ConvertedColumn], list[str]]:
-    """The columns of a table, and what of them MySQL's do not have."""
+    """Return a table's columns for MySQL, and notes on what they lose."""
     found = connection.execute(
         'SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?) WHERE hidden <> 1',
         (table,),
@@ -188,7 +189,7 @@ def _is_time(declared: str) -> bool:
 
 
 def _parsed(declared: str) -> tuple[str, int | None, int]:
-    """The first word of a declared type in capitals, its size, and its digits behind the point."""
+    """Return the first word of a declared type in upper case, its size, and its digits after the point."""
     form = _FORM.fullmatch(declared)
     assert form is not None  # it matches any text
     return form["word"].upper(), int(form["size"]) if form["size"] else None, int(form["scale"] or 0)
@@ -233,7 +234,7 @@ def _number_type(word: str, size: int | None, scale: int, values: _Values) -> st
 
 
 def _declared_type(declared: str, word: str, size: int | None, scale: int) -> str:
-    """Where there are no values: as SQLite tells its own kinds of columns."""
+    """Return the type of a column without values, by rules similar to SQLite's type affinity."""
     if "INT" in declared:
         return "BIGINT" if word in ("BIGINT", "INT8") else "INT"
     if "CHAR" in declared and size and size <= MAX_VARCHAR:
@@ -248,7 +249,7 @@ def _declared_type(declared: str, word: str, size: int | None, scale: int) -> st
 
 
 def _is_unusual(declared: str, type: str, values: _Values) -> bool:
-    """Return whether values lie where the declaration has others."""
+    """Return whether a column holds values of other kinds than its declared type."""
     if not (values.integers or values.reals or values.texts or values.blobs):
         return False
     upper = declared.upper()
@@ -259,7 +260,7 @@ def _is_unusual(declared: str, type: str, values: _Values) -> bool:
 
 
 def _default(text: str, type: str) -> str | None:
-    """A default value as MySQL takes it, `None` if it has none like it."""
+    """Return a default value in MySQL's syntax; `None` if MySQL has no equivalent."""
     tree = only_statement(f"SELECT {text}", "sqlite")
     value = tree.expressions[0] if isinstance(tree, exp.Select) and len(tree.expressions) == 1 else None
     while isinstance(value, exp.Paren):
@@ -277,7 +278,7 @@ def _default(text: str, type: str) -> str | None:
     if number.is_string:
         if not _takes_text(type) and not re.fullmatch(r"-?\d+(\.\d+)?", number.name):
             return None
-        if (size := _characters(type)) and len(number.name) > size:  # which SQLite does not mind
+        if (size := _characters(type)) and len(number.name) > size:  # SQLite accepts this
             return None
         return number.sql(dialect="mysql")
     if abs(float(number.name)) > _LARGEST.get(type, math.inf):
@@ -292,15 +293,15 @@ def _takes_text(type: str) -> bool:
 ROWS_AT_ONCE = 1000
 
 MAX_KEY_CHARACTERS = 767
-"""Characters of all columns of a key together, four bytes each."""
+"""Most characters of all columns of a key together, at four bytes each."""
 
 KEY_CHARACTERS = 255
-"""Characters of a text in a key, unless the values or the key's other columns ask for another length."""
+"""Characters of a text in a key, unless its values need more or the key's other columns leave less."""
 
 
 @dataclass
 class Definition:
-    """A table as MySQL is to make it, and what it cannot have there (`notes`)."""
+    """A table as MySQL is to make it, and `notes` on what it loses."""
 
     name: str
     columns: list[ConvertedColumn]
@@ -311,7 +312,8 @@ class Definition:
     notes: list[str] = field(default_factory=list)
 
     def create(self, whole: bool = False) -> str:
-        """CREATE TABLE; `whole` with keys and references, which are else added when the rows are there."""
+        """Return the CREATE TABLE. If `whole`, it has the keys and references that are else added after the
+        rows."""
         lines = [each.line() for each in self.columns]
         if self.primary and (whole or self._primary_is_sure()):
             lines.append(f"PRIMARY KEY ({_listed(self.primary)})")
@@ -327,7 +329,7 @@ class Definition:
         return f"INSERT INTO {into.replace('%', '%%')} VALUES ({places})"
 
     def keys(self) -> Iterator[Step]:
-        """Yield keys that a server may refuse: texts that differ by case only, or NULL in a primary key."""
+        """Yield steps that add keys. A server may refuse some: texts may differ only by case, or be NULL."""
         if self.primary and not self._primary_is_sure():
             shown = ", ".join(self.primary)
             yield self._added(f"PRIMARY KEY ({_listed(self.primary)})", f"the primary key ({shown})")
@@ -373,7 +375,7 @@ def _foreign_key(each: Reference) -> str:
 
 
 def definitions(connection: sqlite3.Connection, names: Sequence[str]) -> list[Definition]:
-    """The tables of these names, whose values are looked at: that takes seconds for 100 MB."""
+    """Return the definitions of these tables. Their values are examined, which takes seconds for 100 MB."""
     made = [_definition(connection, name) for name in names]
     by_name = {each.name.casefold(): each for each in made}
     for each in made:
@@ -383,7 +385,7 @@ def definitions(connection: sqlite3.Connection, names: Sequence[str]) -> list[De
             _shorten(each, columns)
         for reference in each.foreign:
             _shorten(each, reference.columns)
-    # what refers to something has the same type; a type that grew may be referred to itself
+    # both ends of a reference need the same type; widening one may affect references to it
     references = [(each, reference) for each in made for reference in each.foreign]
     while sum(_same_types(each, reference, by_name) for each, reference in references):
         pass
@@ -393,7 +395,7 @@ def definitions(connection: sqlite3.Connection, names: Sequence[str]) -> list[De
 
 
 def _fit_row(table: Definition) -> None:
-    """Make texts of the longest VARCHAR columns without a key, until a row is no longer than MySQL takes."""
+    """Turn the longest VARCHAR columns without a key into TEXT until a row is within MySQL's limits."""
     keys = (table.primary, *table.uniques, *(each.columns for each in table.foreign))
     keyed = {name.casefold() for names in keys for name in names}
     places = [place for place, column in enumerate(table.columns) if column.name.casefold() in keyed]
@@ -402,9 +404,9 @@ def _fit_row(table: Definition) -> None:
 
 
 def too_wide(types: Sequence[str], keyed: Collection[int]) -> list[int]:
-    """Return the places of the longest CHAR and VARCHAR columns, which a row of MySQL's holds only as TEXT.
+    """Return the indices of the longest CHAR and VARCHAR columns, which must be TEXT for a row to fit.
 
-    Columns with a key, at the places `keyed`, stay.
+    Columns with a key, at the indices `keyed`, are not among them.
     """
     whole = [4 * _characters(type) for type in types]
     in_page = [_bytes_in_page(type) for type in types]
@@ -419,7 +421,10 @@ def too_wide(types: Sequence[str], keyed: Collection[int]) -> list[int]:
 
 
 def _bytes_in_page(type: str) -> int:
-    """Return the most bytes of a cell that InnoDB keeps with its row; texts beyond 255 bytes lie outside."""
+    """Return the most bytes of a cell that InnoDB stores in the row's page.
+
+    Texts that can be longer than 255 bytes are stored outside.
+    """
     size = 4 * _characters(type)
     if 0 < size <= 255:
         return size + 2
@@ -427,13 +432,13 @@ def _bytes_in_page(type: str) -> int:
 
 
 def _characters(type: str) -> int:
-    """Return the most characters of a CHAR or VARCHAR; 0 for another type."""
+    """Return the size of a CHAR or VARCHAR in characters; 0 for another type."""
     word, size, _ = _parsed(type)
     return (size or 0) if word in ("CHAR", "VARCHAR") else 0
 
 
 def check_finite(tables: Sequence[Definition]) -> None:
-    """Raise TaskError for an infinite number, which no column of MySQL's holds."""
+    """Raise TaskError for an infinite number, which MySQL cannot store."""
     for table in tables:
         for column in table.columns:
             if column.values.infinite:
@@ -444,7 +449,7 @@ def check_finite(tables: Sequence[Definition]) -> None:
 
 
 def rows_of(connection: sqlite3.Connection, table: Definition) -> Iterator[list[tuple[Any, ...]]]:
-    """The rows of a table in batches, each cell as its column's type holds it."""
+    """Yield the rows of a table in batches, with cells that fit the columns' MySQL types."""
     cells = ", ".join(column.selected() for column in table.columns)
     cursor = connection.execute(f"SELECT {cells} FROM {quote(table.name)}")
     while rows := cursor.fetchmany(ROWS_AT_ONCE):
@@ -452,9 +457,9 @@ def rows_of(connection: sqlite3.Connection, table: Definition) -> Iterator[list[
 
 
 def translated_view(name: str, sql: str) -> str | None:
-    """Return what makes a view on a server, `None` if it cannot be translated.
+    """Return the CREATE VIEW for a server; `None` if it cannot be translated.
 
-    It reads with the rights of its reader, so it shows nobody other tables than their own.
+    The view has its reader's rights (SQL SECURITY INVOKER), so it shows nobody other people's tables.
     """
     tree = only_statement(sql, "sqlite")
     if not isinstance(tree, exp.Create) or not isinstance(tree.expression, exp.Query):
@@ -465,7 +470,7 @@ def translated_view(name: str, sql: str) -> str | None:
     return f"CREATE SQL SECURITY INVOKER VIEW {quote(name)}{shown} AS {select}"
 
 
-# --- what a table has ------------------------------------------------------------------------------
+# --- keys and references ---------------------------------------------------------------------------
 
 
 def _definition(connection: sqlite3.Connection, name: str) -> Definition:
@@ -527,7 +532,7 @@ def _foreign(
 
 
 def _shorten(table: Definition, columns: Sequence[str]) -> None:
-    """Make texts in a key VARCHAR: a TEXT cannot have a unique key."""
+    """Turn texts in a key into VARCHAR if their values fit, since a TEXT cannot be in a unique key."""
     texts = [each for name in columns if (each := table.column(name)) and each.type.endswith("TEXT")]
     for each in texts:
         longest = MAX_KEY_CHARACTERS // len(texts)
@@ -536,7 +541,7 @@ def _shorten(table: Definition, columns: Sequence[str]) -> None:
 
 
 def _same_types(table: Definition, reference: Reference, by_name: dict[str, Definition]) -> bool:
-    """Give the two ends of a reference the wider of their integer types; return whether one changed."""
+    """Give both ends of a reference the wider of their integer types; return whether a type changed."""
     target = by_name[reference.target.casefold()]
     changed = False
     for here, there in zip(reference.columns, reference.target_columns, strict=True):

@@ -1,4 +1,4 @@
-"""Reads the CREATE TABLE of MySQL and MariaDB, from a dump or from SHOW CREATE TABLE."""
+"""Read CREATE TABLE statements of MySQL and MariaDB, from a dump or from SHOW CREATE TABLE."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from trl_dbbench.tasks.sources.dump_text import Word, joined, shown_name, unesca
 from trl_dbbench.tasks.table import Cell, Column, Table
 
 MAX_CHECK_CHARACTERS = 60
-"""Characters of a condition in a note."""
+"""Most characters of a condition in a note."""
 
 _NO_COLUMN = frozenset(
     {"PRIMARY", "UNIQUE", "KEY", "INDEX", "FULLTEXT", "SPATIAL", "CONSTRAINT", "FOREIGN", "CHECK"}
 )
-"""Words that begin a line of CREATE TABLE that is not a column."""
+"""First words of lines of CREATE TABLE that do not declare a column."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A foreign key: these columns name rows of `target`. `actions` are ON UPDATE and ON DELETE, if any."""
+    """A foreign key from `columns` to `target`. `actions` are the ON UPDATE and ON DELETE clauses, if any."""
 
     columns: tuple[str, ...]
     target: str
@@ -34,23 +34,23 @@ class Reference:
 
 @dataclass
 class Declaration:
-    """The columns of a table by their names, its keys, and what of it no task holds (`notes`)."""
+    """A table's columns by name, its keys, and `notes` on what tasks cannot hold."""
 
     columns: dict[str, Declared] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
-    """PRIMARY KEY or UNIQUE by the column that is one by itself."""
+    """PRIMARY KEY or UNIQUE, by the column that is the whole key."""
     primary: tuple[str, ...] = ()
     unique: list[tuple[str, ...]] = field(default_factory=list)
-    """The columns of all keys by which a row replaces another."""
+    """Columns of the primary key and of each unique key. By these, REPLACE finds the rows to replace."""
     references: list[Reference] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def name_of(self, written: str) -> str:
-        """The name of a column as it is declared, which a statement may write in other letters."""
+        """Return the name of a column as declared. A statement may write it in another case."""
         return same_name(self.columns, written) or written
 
     def move(self, written: str, behind: str) -> None:
-        """Put a column behind another, or before all where that is empty."""
+        """Move a column behind another, or to the beginning if `behind` is empty."""
         name = self.name_of(written)
         names = [each for each in self.columns if each != name]
         before, places = self.name_of(behind), ["", *names]
@@ -58,12 +58,12 @@ class Declaration:
         self.columns = {each: self.columns[each] for each in names}
 
     def place_of(self, line: Sequence[Word]) -> int:
-        """The number of the column that a line declares; keys come behind all columns."""
+        """Return the index of the column that a line declares. Keys sort after all columns."""
         names = list(self.columns)
         return names.index(self.name_of(shown_name(line[0].text))) if is_column(line) else len(names)
 
     def add(self, line: Sequence[Word]) -> None:
-        """Add a line of CREATE TABLE: a column, which replaces one of its name, a key, or a constraint."""
+        """Add a line of CREATE TABLE: a key, a constraint, or a column, which replaces one of its name."""
         upper = [word.upper for word in line]
         if is_column(line):
             self._add_column(line, upper)
@@ -88,7 +88,10 @@ class Declaration:
             self.hold(self._names(line), word, _key_name(line), whole)
 
     def hold(self, names: tuple[str, ...], word: str, key_name: str = "", whole: bool = True) -> None:
-        """Add a PRIMARY KEY or UNIQUE key, or note that no task holds it: one not of `whole` columns."""
+        """Add a PRIMARY KEY or UNIQUE key, or a note if tasks cannot hold it.
+
+        They cannot hold keys of several columns, or of a part of a column (not `whole`).
+        """
         if whole:
             self.unique.append(names)
             self.primary = names if word == "PRIMARY KEY" else self.primary
@@ -101,11 +104,11 @@ class Declaration:
     def task_columns(
         self, table: str, notes: list[str], lacking: Callable[[Declared], str | None] = lambda declared: None
     ) -> list[tuple[Declared, Column]]:
-        """The columns that a task's table can have.
+        """Return the declared columns that a task's table can have, each with the task's column.
 
         Args:
-            notes: gets a line for each thing that it does not hold.
-            lacking: why there are no cells of a column; `None` if there are.
+            notes: a note is added for each loss.
+            lacking: returns the reason why a column has no cells, or `None`.
         """
         kept = []
         for declared in self.columns.values():
@@ -124,11 +127,11 @@ class Declaration:
     def task_table(
         self, name: str, rows: Sample, cells: Callable[[Declared], list[Cell]], notes: list[str]
     ) -> Table | None:
-        """The table with its sampled rows as tasks have it, `None` if they cannot.
+        """Return the table with its sampled rows for a task; `None` if no column is left.
 
         Args:
-            cells: gives those of a column in all sampled rows; TaskError says why there are none.
-            notes: gets a line for each thing that it does not hold.
+            cells: returns a column's cells in all sampled rows, or raises TaskError with the reason.
+            notes: a note is added for each loss.
         """
         held: dict[str, list[Cell]] = {}
 
@@ -178,31 +181,31 @@ class Declaration:
             default=default,
             computed=computed,
             auto_increment="AUTO_INCREMENT" in rest,
-            # a bracket's end is outside of it; an AS within is of CAST, in a default or a check
+            # `outside` has closing parentheses; an AS inside belongs to a CAST in a default or check
             generated="GENERATED" in outside or not pairs.isdisjoint({("AS", ")"), ("AS", "ROW")}),
             on_update=("ON", "UPDATE") in pairs,
         )
 
     def _add_check(self, condition: Sequence[Word]) -> None:
         shown = joined(condition)
-        if not shown.lower().startswith("(json_valid("):  # by which MariaDB knows a JSON
+        if not shown.lower().startswith("(json_valid("):  # MariaDB adds this to JSON columns
             self.notes.append(f"its CHECK {shown[:MAX_CHECK_CHARACTERS]} is not held")
 
     def _names(self, line: Sequence[Word]) -> tuple[str, ...]:
-        """The columns of a key; an expression begins with a bracket."""
+        """Return the names of a key's columns. A part that begins with a parenthesis is an expression."""
         parts = [part[0].text for part in lines_of(line) if part]
         return tuple("an expression" if part == "(" else self.name_of(shown_name(part)) for part in parts)
 
 
 def declaration(words: Sequence[Word]) -> Declaration:
-    """Return what a CREATE TABLE declares, given its words."""
+    """Return the declaration in a CREATE TABLE, given its words."""
     made = of_lines(lines_of(words))
     made.notes = [*(f"without {lost}" for lost in not_made(words)), *made.notes]
     return made
 
 
 def of_lines(lines: Iterable[Sequence[Word]]) -> Declaration:
-    """Return what the lines of a CREATE TABLE declare, as `lines_of` gives them."""
+    """Return the declaration in the lines of a CREATE TABLE, which `lines_of` returns."""
     made = Declaration()
     for line in filter(None, lines):
         made.add(line)
@@ -210,21 +213,20 @@ def of_lines(lines: Iterable[Sequence[Word]]) -> Declaration:
 
 
 def not_made(words: Sequence[Word]) -> list[str]:
-    """Return what a table has where it comes from and not where it is made: partitions, and the history of
-    its rows."""
+    """Return the features of a CREATE TABLE that are always left out: partitions and system versioning."""
     pairs = set(pairwise(word.upper for word in words))
     lost = ["its partitions"] if ("PARTITION", "BY") in pairs else []
     return lost + (["its system versioning"] if ("SYSTEM", "VERSIONING") in pairs else [])
 
 
 def same_name(names: Iterable[str], written: str) -> str | None:
-    """The one of the names that is written so, or else in other letters."""
+    """Return the name that equals `written`, or else one that differs only in case; `None` without one."""
     same = [name for name in names if name.casefold() == written.casefold()]
     return written if written in same else next(iter(same), None)
 
 
 def lines_of(words: Sequence[Word]) -> list[list[Word]]:
-    """The parts of the first brackets, which commas divide: of CREATE TABLE, its columns and keys."""
+    """Return the comma-separated parts of the first parentheses: in CREATE TABLE, its columns and keys."""
     lines: list[list[Word]] = [[]]
     depth = 0
     for word in words:
@@ -239,19 +241,19 @@ def lines_of(words: Sequence[Word]) -> list[list[Word]]:
 
 
 def is_column(line: Sequence[Word]) -> bool:
-    if line[0].upper == "PERIOD":  # also a name that needs no quotes
+    if line[0].upper == "PERIOD":  # a column may have this name without quotes
         return len(line) > 1 and line[1].upper != "FOR"
     return line[0].upper not in _NO_COLUMN
 
 
 def _type_ends(line: Sequence[Word]) -> int:
-    """The place behind the type of a column's line, its size in parentheses included."""
+    """Return the index after the type in a column's line, including the size in parentheses."""
     end = next((n for n, each in enumerate(line) if each.text == ")"), 0) if line[2:3] else 0
     return end + 1 if end and line[2].text == "(" else 2
 
 
 def _default(behind: Sequence[Word]) -> tuple[str | None, bool]:
-    """The default of a column, by what stands behind DEFAULT, and whether it is an expression."""
+    """Return a column's default, from the words after DEFAULT, and whether it is an expression."""
     if not behind or behind[0].upper == "NULL":
         return None, False
     if behind[0].text.startswith(("'", '"')):
@@ -269,6 +271,6 @@ def _default(behind: Sequence[Word]) -> tuple[str | None, bool]:
 
 
 def _key_name(line: Sequence[Word]) -> str:
-    """The name of a key and a blank, if it has one."""
+    """Return a key's name with a blank after it, or an empty text if it has none."""
     named = [word.text for word in takewhile(lambda word: word.text != "(", line) if word.kind == "quoted"]
     return f"{shown_name(named[-1])} " if named else ""

@@ -1,6 +1,6 @@
-"""A dump of MySQL's or MariaDB's, as mysqldump writes it, as the database of tasks, or as tables of tasks.
+"""MySQL and MariaDB dumps, as mysqldump writes them, as databases of tasks, or as tables to import.
 
-`dump_text` has its statements, and `dump_statements` says what each of them makes.
+`dump_text` splits a dump into statements, and `dump_statements` interprets each of them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _ZEROS_KEPT = "SET SESSION sql_mode = CONCAT(@@SESSION.sql_mode, ',NO_AUTO_VALUE
 
 _USE = re.compile(r"USE\s+(`(?:[^`]|``)+`|\S+)$", re.IGNORECASE)
 _SETTING = re.compile(r"(?:/\*!\d*\s*)?SET\b", re.IGNORECASE)
-"""Begins a setting of the session, which holds for all databases that follow."""
+"""Beginning of a SET statement, which affects all databases after it."""
 
 _NO_TABLE = " and no CREATE TABLE; join the files with both: cat schema.sql data.sql > all.sql"
 
@@ -70,13 +70,13 @@ _MAKES = re.compile(r"CREATE\s+(?!DATABASE|SCHEMA)", re.IGNORECASE)
 
 @dataclass(eq=False)
 class Dump:
-    """The tables of one database of a dump; its methods are those of `SQLiteFile`.
+    """The tables of one database of a dump. Its methods are those of `SQLiteFile`.
 
     Args:
-        name: of the database, if there are several.
-        whole: the whole dump, where this one has only some tables.
-        only: the names of these.
-        described_in: a folder with what their columns mean, see `descriptions`.
+        name: name of the database, if the dump has several.
+        whole: the whole dump, if this one has only some of its tables.
+        only: names of these tables.
+        described_in: folder of CSV files that describe columns, see `descriptions`.
     """
 
     path: Path
@@ -130,7 +130,7 @@ class Dump:
                     yield sql.rows_put(statement, create.columns if isinstance(create, Create) else ())
                 else:
                     yield from seen.see(statement)
-            # the first of a name only stood in for it
+            # views come last: dumps first make a stand-in table or view of the same name
             yield from view_steps(*seen.of_views(self._has)).values()
             for kind, count in Counter(kind for kind, _ in seen.code).items():
                 yield f"{count} statements {kind}, which a dump cannot bring"
@@ -149,17 +149,17 @@ class Dump:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """A block whose errors name the dump."""
+        """Make errors in the block name the dump."""
         try:
             yield
         except (OSError, TaskError) as error:
             raise TaskError(f"the dump '{self.path}' cannot be read: {error}") from None
 
     def statements(self, first_rows: int | None = None, strict: bool = True) -> Iterator[Rows | list[Word]]:
-        """Yield the statements of the database by their words, and its rows; see `read_dump`.
+        """Yield the database's statements as words, and its rows; see `read_dump`.
 
-        A dump without USE has one database; of several, one must be named. Names with the database in use
-        lose that.
+        A dump without USE has one database. If there are several, `name` must choose one. The name of the
+        current database is removed from qualified names.
         """
         current: str | None = None
         used: dict[str, None] = {}
@@ -207,28 +207,28 @@ class Dump:
         )
 
 
-# --- what the statements make --------------------------------------------------------------------
+# --- tables and views of the statements ----------------------------------------------------------
 
 
 @dataclass
 class Made:
-    """A table or a view, and a sample of its rows, each by its columns' names."""
+    """A table or a view, with a sample of its rows as dictionaries by column."""
 
     create: Create | str
-    """A view's statement is a text."""
+    """The statement that makes it; a text for a view."""
     declared: Declaration
     rows: Sample
     last: int = 0
-    """The largest number in the column that is AUTO_INCREMENT."""
+    """Largest number so far in the AUTO_INCREMENT column."""
     unfit: str | None = None
-    """The reason that its rows cannot be read."""
+    """Reason why its rows cannot be read, if they cannot."""
 
     @property
     def sql(self) -> str:
         return self.create if isinstance(self.create, str) else self.create.sql
 
     def alter(self, words: Sequence[Word]) -> None:
-        """Add keys, columns and AUTO_INCREMENT declared when the rows are there, as by phpMyAdmin."""
+        """Apply an ALTER TABLE that adds or modifies columns and keys, as in phpMyAdmin's dumps."""
         if not isinstance(self.create, Create):
             return
         for verb, line, behind in sql.altered(words):
@@ -246,33 +246,35 @@ class Made:
 
 
 class Contents:
-    """The tables and views of a dump, as far as its statements were seen.
+    """The tables and views of a dump after the statements seen so far.
 
     Args:
-        sample: gives for a table the sample that its rows are added to.
-        has: whether a table is of interest; what makes or alters others is skipped.
+        sample: returns a new sample for the rows of the table of this name.
+        has: returns whether a table is wanted. Statements that make or alter other tables are skipped.
     """
 
     def __init__(
         self, sample: Callable[[str], Sample], has: Callable[[str], bool] = lambda name: True
     ) -> None:
         self.made: dict[str, Made] = {}
-        """Tables, and views whose columns are known."""
+        """Tables, and views with known columns, by name."""
         self.views: dict[str, str] = {}
-        """The statements of all views."""
+        """CREATE VIEW statements of all views, by name."""
         self.code: list[tuple[str, str]] = []
-        """Statements that are left out: the kind, and the name of what each would make, if it has one."""
+        """Statements that are left out: the kind of each, and the name of what it would make, if any."""
         self.homeless: dict[str, None] = {}
-        """Tables that there are rows of, and no CREATE TABLE."""
+        """Tables with rows but no CREATE TABLE, as an ordered set."""
         self.zeros_kept = False
-        """Whether a 0 in an AUTO_INCREMENT column stays, for the rest of the dump."""
+        """Set once the dump sets NO_AUTO_VALUE_ON_ZERO, which keeps a 0 in an AUTO_INCREMENT column."""
         self._sample = sample
         self._has = has
         self._dropped: dict[str, Made] = {}
 
     def see(self, statement: Rows | list[Word]) -> list[Step | str]:
-        """Note what a statement makes; return what does it on a server, but for rows, and views, which come
-        last."""
+        """Record a statement; return the steps that do the same on a server, or texts on what is lost.
+
+        There are none for rows, and for views, which are made last.
+        """
         if isinstance(statement, Rows):
             self._see_rows(statement)
             return []
@@ -324,7 +326,10 @@ class Contents:
             self.homeless[name] = None
 
     def _drop(self, words: Sequence[Word]) -> list[str]:
-        """Forget what a DROP names, and return the names; with IF EXISTS, `Emp` may be another than `emp`."""
+        """Remove the tables and views that a DROP names; return their names.
+
+        With IF EXISTS the case of names counts, as `Emp` may not be `emp`.
+        """
         exact = [word.upper for word in words[2:3]] == ["IF"]
         gone = [name if exact else same_name(self.made, name) or name for name in sql.names(words)]
         for name in gone:
@@ -347,7 +352,7 @@ class Contents:
         self.made[name] = Made(create, declared, Sample(0))
 
     def of_views(self, has: Callable[[str], bool]) -> tuple[dict[str, str], list[str], list[str]]:
-        """The arguments of `view_steps` where there is only what has these names."""
+        """Return the arguments of `view_steps` for the tables and views for which `has` is true."""
         views = {name: create for name, create in self.views.items() if has(name)}
         tables = [name for name in self.made if has(name) and name not in views]
         return views, tables, [name for kind, name in self.code if kind == "CREATE FUNCTION"]
@@ -366,7 +371,7 @@ def _add_rows(made: Made, rows: Rows, zeros_kept: bool) -> None:
             made.unfit = f"a row of it has {len(written)} values for {len(columns)} columns"
             continue
         new = dict(zip(columns, written, strict=True))
-        if numbered is not None:  # as AUTO_INCREMENT does it
+        if numbered is not None:  # do what AUTO_INCREMENT does
             digits = new.get(numbered, "NULL").strip("'\"")
             if digits.upper() in ("NULL", "DEFAULT") or (not digits.strip("0") and not zeros_kept):
                 digits = new[numbered] = str(made.last + 1)
@@ -386,7 +391,7 @@ def _same_key(made: Made, row: dict[str, str], other: dict[str, str]) -> bool:
 
 
 def _cells(rows: Sequence[dict[str, str]], table: str, notes: list[str], declared: Declared) -> list[Cell]:
-    """The cells of a column; TaskError says why the dump has none."""
+    """Return the cells of a column; raise TaskError with the reason if the dump does not have them."""
     written = [row.get(declared.name, "DEFAULT") for row in rows]
     if any(cell.upper() == "DEFAULT" for cell in written):
         if declared.generated:
@@ -420,7 +425,10 @@ _FRACTION = re.compile(r"(?:(\d{4}-\d\d-\d\d)[ T])?(-?)(\d+):(\d\d):(\d\d)\.(\d+
 
 
 def _rounded(cell: Cell, digits: int) -> Cell:
-    """Return a time with no more than so many digits behind its point; OverflowError beyond the last year."""
+    """Return a time with at most `digits` fractional digits, rounded half up as by MySQL.
+
+    Raises ValueError for an invalid date, and OverflowError after the year 9999.
+    """
     found = _FRACTION.fullmatch(cell) if isinstance(cell, str) else None
     if found is None or len(found[6]) <= digits:
         return cell
@@ -436,7 +444,7 @@ def _rounded(cell: Cell, digits: int) -> Cell:
 
 
 def _cell(written: str, declared: Declared) -> Cell:
-    """A cell of a task out of one that is written in SQL."""
+    """Convert a cell in SQL's notation to a cell of a task."""
     upper = written.upper()
     if upper == "DEFAULT":
         return None if declared.default is None else _typed(declared.default, declared)
@@ -452,7 +460,7 @@ def _typed(text: str, declared: Declared) -> Cell:
         return int(text) if re.fullmatch(r"[+-]?\d+", text) else text
     if declared.kind == "float":
         return float(text)
-    if declared.kind in ("date", "time"):  # which servers also take as 2024/1/31, and without a time of day
+    if declared.kind in ("date", "time"):  # servers also accept 2024/1/31, and no time of day
         text = str(read_if_fit(partial(day_of, month_first=False), text) or text)
         midnight = declared.word in ("datetime", "timestamp") and re.fullmatch(r"\d{4}-\d\d-\d\d", text)
         return f"{text} 00:00:00" if midnight else text
@@ -462,13 +470,13 @@ def _typed(text: str, declared: Declared) -> Cell:
 def dump_tables(
     dump: Dump, sample: int, seed: int, only: Collection[str] | None = None
 ) -> tuple[list[Table], list[str]]:
-    """The tables of a dump, as by `sqlite_tables`, and what of it they do not hold."""
+    """Return the tables of a dump, like `sqlite_tables`, and notes on what they lose."""
     contents = Contents(lambda name: Sample(sample, random.Random(f"{seed}-{name}")))
     with dump.errors():
         for statement in dump.statements(strict=False):
             try:
                 contents.see(statement)
-            except TaskError as error:  # such as of an UPDATE, after which its table has other rows
+            except TaskError as error:  # such as for an UPDATE, which changes rows of its table
                 words = [] if isinstance(statement, Rows) else [shown_name(word.text) for word in statement]
                 before = takewhile(lambda word: word.upper() != "SELECT", words)
                 changed = [contents.made[word] for word in before if word in contents.made]

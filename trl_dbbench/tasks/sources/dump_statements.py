@@ -1,9 +1,9 @@
-"""The statements of a dump: what each of them makes, and which are executed.
+"""Interpret the statements of a dump, and decide which of them are executed.
 
-A dump is data and not code: of its statements only those are executed that make tables, rows, keys and views,
-and of these only forms that read and touch nothing else, since they run under an account that may do much.
-Session settings are the loader's own. What else a dump has, such as routines, triggers, events, accounts and
-rights, is left out with a note.
+A dump is data, not code. Only statements that make tables, rows, keys and views are executed, and only in
+forms that read and change nothing else, since the account that executes them has many rights. The loader sets
+the session itself. Anything else in a dump, such as routines, triggers, events, accounts and grants, is left
+out with a note.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trl_dbbench.tasks.sources.dump_text import Rows, Word, cells, joined, shown
 from trl_dbbench.utils.sql import quote
 
 _SILENT = ("SET", "LOCK", "UNLOCK", "START", "BEGIN", "COMMIT", "CHANGE")
-"""Statements that leave nothing in tables. CHANGE MASTER says where the dump was taken."""
+"""First words of statements that do not affect tables. CHANGE MASTER records where the dump was taken."""
 
 _CODE = ("TRIGGER", "PROCEDURE", "FUNCTION", "EVENT", "USER", "ROLE", "TABLESPACE", "SERVER")
 
@@ -37,16 +37,19 @@ _NEVER_CALLED = (
     *("LOAD_FILE", "SLEEP", "BENCHMARK"),
     *("GET_LOCK", "RELEASE_LOCK", "RELEASE_ALL_LOCKS", "IS_FREE_LOCK", "IS_USED_LOCK"),
 )
-"""Functions that a column's default could call when rows are put in."""
+"""Functions that are refused, as a column's default could call them when rows are inserted."""
 
 NAMES = re.compile(r"`(?:[^`]|``)+`|[^\s,()`]+")
-"""Names in a list, as that of an INSERT."""
+"""Names in a list, such as the columns of an INSERT."""
 
 _UNICODE = ("utf8", "utf8mb3", "utf8mb4", "binary", "NULL")
 
 
 def kind_of(words: Sequence[Word]) -> str:
-    """Return what to do with a statement; in capitals, what it is that is left out."""
+    """Return the kind of a statement in lower case; in upper case, the kind of a statement to leave out.
+
+    Raises TaskError for a statement that is refused.
+    """
     upper = [word.upper for word in words]
     first, second, _, fourth = [*upper[:4], "", "", "", ""][:4]
     if first == "PRAGMA" or (first, second) == ("BEGIN", "TRANSACTION"):
@@ -85,7 +88,7 @@ def kind_of(words: Sequence[Word]) -> str:
     if first == "DROP":
         return "nothing"
     if first == "SELECT" and "INTO" not in upper:
-        return "nothing"  # what a script says or shows as it goes, or the number of a sequence
+        return "nothing"  # a script's messages, or a sequence's number
     if first == "TRUNCATE" and len(words) == 2 + (second == "TABLE"):
         return "empty"
     if (first, second) == ("DELETE", "FROM") and len(words) == 3:
@@ -96,13 +99,14 @@ def kind_of(words: Sequence[Word]) -> str:
 
 
 def _names_a_database(words: Sequence[str]) -> bool:
-    """Return whether a point stands anywhere but in a number such as 4.99."""
+    """Return whether there is a point outside numbers such as 4.99."""
     around = zip(["", *words], words, [*words[1:], ""], strict=False)
     return any(word == "." and not (left.isdigit() and right.isdigit()) for left, word, right in around)
 
 
 def names(words: Sequence[Word]) -> list[str]:
-    """The names in a statement: first those of tables or views that it makes, alters, empties or drops."""
+    """Return the names in a statement, beginning with the tables or views that it makes, alters, empties or
+    drops."""
     no_names = ("IF", "NOT", "EXISTS", "CASCADE", "RESTRICT")
     behind = words[2:] or words[1:]  # TRUNCATE t
     return [
@@ -113,12 +117,12 @@ def names(words: Sequence[Word]) -> list[str]:
 
 
 def named(words: Sequence[Word]) -> str:
-    """The first of `names`."""
+    """Return the first of `names`, or an empty text."""
     return next(iter(names(words)), "")
 
 
 def code_made(words: Sequence[Word], kind: str) -> str:
-    """The name of the function, or of what else `kind` says, that a statement makes; empty if it has none."""
+    """Return the name of the function, trigger, or other `kind` that a statement makes; empty without one."""
     upper = [word.upper for word in words[:20]]
     place = upper.index(kind) if upper[:1] == ["CREATE"] and kind in upper else None
     return "" if place is None else named(words[place - 1 : place + 6])
@@ -126,7 +130,7 @@ def code_made(words: Sequence[Word], kind: str) -> str:
 
 @dataclass
 class Create:
-    """A CREATE TABLE: its quoted name, its columns and keys, and what of its options is kept."""
+    """A CREATE TABLE: its quoted name, its lines (columns and keys), and the options that are kept."""
 
     name: str
     lines: list[list[Word]]
@@ -139,14 +143,14 @@ class Create:
 
     @cached_property
     def columns(self) -> list[Declared]:
-        """The columns as they are when the table is made."""
+        """The columns that the statement declares."""
         return list(of_lines(self.lines).columns.values())
 
 
 def table_made(words: Sequence[Word]) -> Create:
-    """CREATE TABLE with its columns, and its options for texts and numbers.
+    """Parse a CREATE TABLE, keeping columns, keys, and the options that `_options` returns.
 
-    TaskError if it names another database, has its rows from a query, or calls what reads files.
+    Raises TaskError if it names another database, takes rows from a query, or calls one of `_NEVER_CALLED`.
     """
     parts = words[5:] if if_not_there(words) else words[2:]
     if parts[:1] and parts[0].kind == "string":
@@ -171,13 +175,14 @@ def table_made(words: Sequence[Word]) -> Create:
 
 
 def _says_nothing(line: Sequence[Word]) -> bool:
-    """Return whether a line is a period, which has no versions here, or a check that MySQL does not make."""
+    """Return whether a line has no effect here: a PERIOD of system versioning, or a CHECK that is not
+    enforced."""
     unchecked = [word.upper for word in line[-2:]] == ["NOT", "ENFORCED"]
     return not is_column(line) and (unchecked or line[0].upper == "PERIOD")
 
 
 def if_not_there(words: Sequence[Word]) -> bool:
-    """Return whether CREATE TABLE does nothing where there is such a table."""
+    """Return whether a CREATE TABLE has IF NOT EXISTS."""
     return [word.upper for word in words[2:5]] == ["IF", "NOT", "EXISTS"]
 
 
@@ -187,17 +192,17 @@ _NOT_MADE = (
     *(("AS", "ROW", each) for each in ("START", "END")),
     *(("SRID", "NUMBER"), ("COMPRESSED",), ("VISIBLE",), ("PERSISTENT",)),
 )
-"""Words that a CREATE TABLE loses: MariaDB's of row history, and those that one server alone knows."""
+"""Words removed from CREATE TABLE: MariaDB's system versioning, and words that only one server knows."""
 
 
 def _on_any_server(line: Sequence[Word]) -> list[Word]:
-    """A line of CREATE TABLE without what is in `_NOT_MADE`."""
+    """Return a line of CREATE TABLE without the words in `_NOT_MADE`."""
     kept: list[Word] = []
     place = 0
     while place < len(line):
         upper = tuple("NUMBER" if word.text.isdigit() else word.upper for word in line[place : place + 5])
         size = next((len(each) for each in _NOT_MADE if upper[: len(each)] == each), 0)
-        if not size or not kept or kept[-1].text in ("(", ","):  # or it is a name
+        if not size or not kept or kept[-1].text in ("(", ","):  # in the last cases it is a name
             kept.append(line[place])
             size = 1
         place += size
@@ -208,9 +213,9 @@ _BEFORE_TABLES = ("", "FROM", "JOIN", "TABLE", "INTO", "VIEW", "EXISTS", "REFERE
 
 
 def unqualified(words: Sequence[Word], database: str | None, is_table: bool = False) -> list[Word]:
-    """The words without the name of the database in use before a point, as MySQL Workbench writes it.
+    """Return the words without the current database's name in qualified names, as in MySQL Workbench's dumps.
 
-    Where a table has the same name (`is_table`), that stays before the name of a column.
+    If a table has the same name as the database (`is_table`), the name stays before a column.
     """
     kept: list[Word] = []
     for word, after in zip(words, [*words[1:], None], strict=False):
@@ -224,21 +229,21 @@ def unqualified(words: Sequence[Word], database: str | None, is_table: bool = Fa
 
 
 def database_named(words: Sequence[Word]) -> str | None:
-    """The database that a statement, or a table's name alone, names as DataGrip writes it without USE."""
+    """Return the database in a statement's or table's qualified name, as DataGrip writes it without USE."""
     before = (word for word, sign in pairwise(words[:7]) if sign.text == "." and word.kind != "sign")
     found = next((shown_name(word.text) for word in before), None)
     return None if found is None or found.lower() in SYSTEM else found
 
 
 def _alterations(words: Sequence[Word]) -> list[list[Word]]:
-    """Return the parts of an ALTER TABLE. Each begins with its verb, such as ADD."""
+    """Return the comma-separated parts of an ALTER TABLE. Each begins with its verb, such as ADD."""
     return [*filter(None, lines_of([Word("sign", "(", False), *words[3:], Word("sign", ")", False)]))]
 
 
 def without_what_is_there(words: Sequence[Word], columns: Collection[str]) -> list[Word]:
-    """Return an ALTER TABLE without the IF NOT EXISTS of MariaDB, which MySQL does not know.
+    """Return an ALTER TABLE without IF NOT EXISTS, which only MariaDB knows.
 
-    Columns of such parts that are among `columns` are not added. If nothing is left to do, the list is empty.
+    Parts with IF NOT EXISTS that add one of `columns` are removed. If no part is left, the list is empty.
     """
     kept: list[Word] = []
     for part in _alterations(words):
@@ -253,9 +258,9 @@ def without_what_is_there(words: Sequence[Word], columns: Collection[str]) -> li
 
 
 def altered(words: Sequence[Word]) -> Iterator[tuple[str, list[Word], str | None]]:
-    """The columns and keys that an ALTER TABLE adds or modifies, each after its ADD or MODIFY.
+    """Yield the columns and keys that an ALTER TABLE adds or modifies: verb, line and position.
 
-    The last is the column that it is put behind, empty for FIRST; `None` if nothing is said of its place.
+    The position is the column to put it behind, empty for FIRST, and `None` if it is not given.
     """
     for verb, *rest in _alterations(words):
         line = [word for word in rest if word.upper != "COLUMN"]
@@ -274,7 +279,7 @@ def altered(words: Sequence[Word]) -> Iterator[tuple[str, list[Word], str | None
 
 
 def _options(words: Sequence[str]) -> str:
-    """Character set, collation and next number of a table, of all that stands behind its columns."""
+    """Return a table's character set, collation and next AUTO_INCREMENT; other options are left out."""
     kept = []
     for place, word in enumerate(words):
         if word in ("AUTO_INCREMENT", "CHARSET", "COLLATE"):
@@ -285,9 +290,9 @@ def _options(words: Sequence[str]) -> str:
 
 
 def view_made(words: Sequence[Word]) -> tuple[str, list[str], str]:
-    """A view's name, the columns that it names, and the statement that makes it.
+    """Return a view's name, its listed columns, and the statement that makes it.
 
-    It reads with the rights of its reader, not with those of the account that makes it.
+    The view has its reader's rights (SQL SECURITY INVOKER), not those of the account that makes it.
     """
     upper = [word.upper for word in words]
     place = upper.index("VIEW") + 1
@@ -304,7 +309,10 @@ def view_made(words: Sequence[Word]) -> tuple[str, list[str], str]:
 
 
 def rows_put(rows: Rows, columns: Sequence[Declared]) -> Step:
-    """The INSERT without values of generated `columns`, which MariaDB's dumps have and it does not take."""
+    """Return the INSERT of rows, without values of generated `columns`.
+
+    MariaDB's dumps have such values, although the server refuses them.
+    """
     names, written = rows.columns, rows.rows
     if not names and any(column.generated for column in columns):
         kept = [not column.generated for column in columns]
@@ -320,7 +328,8 @@ def _check_calls(words: Sequence[Word]) -> None:
 
 
 _ORIGIN_CHARACTERS = 4096
-"""Characters searched for another server's SQL; without semicolons a statement is the whole file."""
+"""Characters of a statement searched for another server's SQL. Without semicolons, a statement is the whole
+file."""
 
 
 _ORIGINS = {
@@ -330,16 +339,16 @@ _ORIGINS = {
     ),
     "PostgreSQL": re.compile(r"\b(?:PUBLIC|PG_CATALOG) \.|\bFROM STDIN\b"),
 }
-"""Words that only another server's scripts have, in capitals and a blank apart."""
+"""Patterns that only other servers' scripts match, for tokens in upper case with a blank between them."""
 
 _UNDIVIDED = re.compile(
     r"((?:CREATE|DROP|ALTER|TRUNCATE) TABLE|DELETE FROM) .*? ((?:CREATE|DROP|TRUNCATE) TABLE|INSERT INTO) "
 )
-"""Two statements, written likewise."""
+"""Pattern of a second statement within a statement, for the same notation."""
 
 
 def check_origin(statement: str) -> None:
-    """Raise TaskError for a statement of another server's dumps, and for texts in another encoding."""
+    """Raise TaskError for a statement of another server, one without its semicolon, or another encoding."""
     words = words_of(statement[:_ORIGIN_CHARACTERS])
     bare = " ".join(word.upper if word.kind in ("word", "sign") else "'" for word in words)
     if (whose := next((name for name, form in _ORIGINS.items() if form.search(bare)), None)) is not None:

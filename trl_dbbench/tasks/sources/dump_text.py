@@ -1,6 +1,6 @@
-"""Statements out of the text of a dump, which is read in pieces.
+"""Split the text of a dump into statements.
 
-No more than one statement is in memory, and of an INSERT no more than some of its rows.
+The file is read in pieces. At most one statement is in memory, and of an INSERT only some rows at a time.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from trl_dbbench.errors import TaskError
 from trl_dbbench.utils.sql import lexemes
 
 PIECE = 1 << 20
-"""Characters that are read at a time."""
+"""Characters read at a time."""
 
 MAX_BEGINNING_CHARACTERS = 1 << 16
-"""Characters of a comment between statements, and of an INSERT up to VALUES."""
+"""Most characters of a comment between statements, and of an INSERT up to VALUES."""
 
 MAX_TEXT_CHARACTERS = 1 << 26
-"""Characters of a row, a text or a comment; more than any server takes at once."""
+"""Most characters of a row, a text or a comment; more than any server accepts."""
 
 MAX_INSERT_CHARACTERS = 100_000
-"""Characters of rows sent together: our servers take 320 KiB, and a character has up to four bytes."""
+"""Characters of rows after which a statement is sent: our servers accept 320 KiB, and a character takes up to
+four bytes."""
 
-# Groups with a lookahead are repeated by + and *, never by ++ and *+: Python before 3.11.5 gets those wrong.
+# Groups with a lookahead are repeated with + and *, not ++ and *+, which are broken before Python 3.11.5.
 _GAP = re.compile(
-    # the last: what the program says of a password, by `mysqldump ... > dump.sql 2>&1`
+    # the last: warnings of the program about passwords, from `mysqldump ... > dump.sql 2>&1`
     r"(?:\s++|--(?=[\s]|\Z)[^\n]*+\n?|\#[^\n]*+\n?|/\*(?!M?!(?!999999)).*?\*/"
     r"|(?:mysqldump|mysqlpump|mariadb-dump|Warning):[^\n]*+\n?)+",
     re.DOTALL,
@@ -50,7 +51,7 @@ _ROUTINE = re.compile(
 )
 _BLOCKS = ("IF", "LOOP", "WHILE", "REPEAT")
 _BEFORE_STATEMENTS = (";", ":", "BEGIN", "THEN", "ELSE", "DO", "LOOP", "REPEAT", "ROW")
-"""Words behind which IF and REPEAT begin a block; elsewhere they are functions."""
+"""Words after which IF, REPEAT and the like begin a block. Elsewhere IF and REPEAT are functions."""
 
 _NAME = r"(?:`(?:[^`]|``)+`|[A-Za-z0-9_$\x80-\U0010ffff]+)"
 _VALUE = r"""(?:
@@ -65,7 +66,7 @@ _INSERT = re.compile(
     re.IGNORECASE,
 )
 _ROW_GAP = r"(?:\s++|--(?=\s)[^\n]*+\n?|\#[^\n]*+\n?|/\*(?!M?!)(?s:.*?)\*/|/\*M?!\d*+|\*/)"
-"""White space, comments, and the marks around what servers execute of one."""
+"""White space, comments, and the marks around the executed part of a comment."""
 
 _ROW = re.compile(
     rf"{_ROW_GAP}*\({_ROW_GAP}*(?P<cells>{_VALUE}(?:{_ROW_GAP}*,{_ROW_GAP}*{_VALUE})*){_ROW_GAP}*\)"
@@ -86,9 +87,10 @@ _ESCAPED = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Some rows of an INSERT, each as it is written between its parentheses.
+    """Some rows of an INSERT, each as the text between its parentheses.
 
-    `ignores`: a row whose key is there already is skipped. `unread`: why the rows that follow are not read.
+    `ignores`: rows with an existing key are skipped. `unread`: the reason why the rows after these are not
+    read.
     """
 
     verb: str
@@ -100,7 +102,7 @@ class Rows:
 
 
 class Word(NamedTuple):
-    """A part of a statement: its kind (as in `sql.lexemes`), its text, and whether a space is before it."""
+    """A token of a statement: its kind (as in `sql.lexemes`), its text, and whether a space precedes it."""
 
     kind: str
     text: str
@@ -108,23 +110,23 @@ class Word(NamedTuple):
 
     @property
     def upper(self) -> str:
-        """The text, in capitals if it is a bare word, so that no quoted one equals a keyword."""
+        """The text, in upper case if it is not quoted, so that only unquoted words equal keywords."""
         return self.text.upper() if self.kind == "word" else self.text
 
 
 def read_dump(
     file: IO[str], first_rows: int | None = None, only: Collection[str] = (), strict: bool = True
 ) -> Iterator[str | Rows]:
-    """The statements of a dump. What a server would execute of a comment is part of its statement.
+    """Yield the statements of a dump, including the parts of comments that servers execute.
 
     Args:
         file: opened as UTF-8 with `errors="surrogateescape"` and `newline=""`.
-        first_rows: rows read of each INSERT, the others are skipped; all if left out.
-        only: reads no INSERT into other tables than these; into all, if there are none.
-        strict: an INSERT with anything but values is an error; else its rows say that they are unread.
+        first_rows: rows to read of each INSERT; the others are skipped. Default: all.
+        only: tables whose INSERTs are read. Default: all.
+        strict: raise an error for an INSERT with anything but values. Otherwise its `Rows` have `unread` set.
 
     Raises:
-        TaskError: an INSERT has anything but values in its rows, or the file ends in a statement.
+        TaskError: an INSERT has anything but values in its rows, or the file ends within a statement.
     """
     text = _Text(file)
     delimiter = ";"
@@ -146,7 +148,7 @@ def read_dump(
 
 
 def _rest_of_body(text: _Text, begun: str) -> str:
-    """Return what follows of a routine whose body has semicolons of its own; TaskError if it has no END."""
+    """Read the rest of a routine whose body contains semicolons; raise TaskError if its END is missing."""
     depth = _blocks_opened(begun)
     rest = ""
     while depth > 0:
@@ -159,7 +161,7 @@ def _rest_of_body(text: _Text, begun: str) -> str:
 
 
 def _blocks_opened(part: str) -> int:
-    """Return how many blocks of a routine's body a part of it begins, less those that it ends."""
+    """Return the number of blocks that a part of a routine begins, minus those that it ends."""
     depth = 0
     for before, word in pairwise([";", *(word.upper for word in words_of(part))]):
         if word == "END":
@@ -172,19 +174,19 @@ def _blocks_opened(part: str) -> int:
 
 
 def cells(row: str) -> list[str]:
-    """The cells of a row of `Rows`, as they are written."""
+    """Return the cells of a row of `Rows`, as written."""
     return [match["cell"] for match in _CELL.finditer(row) if match["cell"]]
 
 
 def shown_name(written: str) -> str:
-    """A name without its quotes."""
+    """Return a name without its quotes."""
     return written[1:-1].replace("``", "`") if written.startswith("`") else written
 
 
 def unescaped(written: str) -> str:
-    """Return the value of a quoted text or of hexadecimal or binary digits; another cell as it is.
+    """Return the value of a quoted text or of hexadecimal or binary digits; other cells unchanged.
 
-    Raises UnicodeDecodeError if bytes are not UTF-8.
+    Raises UnicodeDecodeError if the bytes are not UTF-8.
     """
     if (held := bytes_of(written)) is not None:
         return held.decode()
@@ -195,7 +197,7 @@ def unescaped(written: str) -> str:
 
 
 def _between_quotes(text: str, quote: str) -> str:
-    """Return what a text between quotes stands for; MySQL keeps both characters of `\\%` and `\\_`."""
+    """Return the value of a text between quotes. MySQL keeps both characters of `\\%` and `\\_`."""
 
     def meant(found: re.Match[str]) -> str:
         letter = found[1]
@@ -207,7 +209,7 @@ def _between_quotes(text: str, quote: str) -> str:
 
 
 def bytes_of(written: str) -> bytes | None:
-    """The bytes of a cell that is written in hexadecimal or binary digits, `None` for another."""
+    """Return the bytes of a cell in hexadecimal or binary digits; `None` for another cell."""
     found = _DIGITS.fullmatch(written)
     if found is None:
         return None
@@ -218,7 +220,7 @@ def bytes_of(written: str) -> bytes | None:
 
 
 def words_of(statement: str) -> list[Word]:
-    """The parts of a statement without comments, and without the marks around what servers execute of one."""
+    """Return the tokens of a statement, without comments and the marks around executed parts of comments."""
     words = []
     spaced = False
     for kind, text in lexemes(statement):
@@ -231,13 +233,13 @@ def words_of(statement: str) -> list[Word]:
 
 
 def joined(words: Sequence[Word]) -> str:
-    """The text of these parts of a statement."""
+    """Return the text of these tokens."""
     return "".join(f" {word.text}" if word.spaced else word.text for word in words).strip()
 
 
 @contextmanager
 def open_dump(path: Path) -> Iterator[IO[str]]:
-    """A dump as text: of UTF-8, or of UTF-16 with its mark as PowerShell writes it; `.gz` is unpacked."""
+    """Open a dump as text: UTF-8, or UTF-16 with a byte-order mark as by PowerShell. `.gz` is unpacked."""
     unpack: Callable[..., Any] = gzip.open if path.suffix.lower() == ".gz" else open
     try:
         with unpack(path, "rb") as file:
@@ -253,7 +255,7 @@ def open_dump(path: Path) -> Iterator[IO[str]]:
 
 
 class _Text:
-    """The rest of a file. In memory is only what the last pattern needed."""
+    """The unread rest of a file. Only as much is in memory as the last pattern needed."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -264,7 +266,7 @@ class _Text:
             self._place = 1
 
     def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Return what stands here, if the pattern matches it."""
+        """Match the pattern at the current position and, if it matches, move behind the match."""
         while True:
             match = pattern.match(self._kept, self._place)
             if self._ended or (match is not None and match.end() < len(self._kept)):
@@ -320,7 +322,7 @@ def _rows(text: _Text, insert: re.Match[str], wanted: int | None, strict: bool) 
         rows.append(written)
         size += len(written)
         enough = len(rows) == wanted
-        last = row["end"] != ","  # the end of the file ends a statement too
+        last = row["end"] != ","  # the end of the file also ends a statement
         if size > MAX_INSERT_CHARACTERS or enough or last:
             yield Rows(verb, table, columns, rows, ignores)
             rows, size = [], 0
@@ -337,7 +339,7 @@ def _skip(text: _Text) -> None:
 
 
 def _parts(text: _Text, delimiter: str) -> Iterator[str]:
-    """The text of a statement up to its end, without that."""
+    """Yield the text of a statement in parts, without the delimiter that ends it."""
     end = re.escape(delimiter)
     first = re.escape(delimiter[0])
     plain = rf"[^'\"`#/\-{first}]++|(?!{end})(?:/(?!\*)|-(?!-\s)|(?![#'\"`/-]){first})"
@@ -352,7 +354,7 @@ def _parts(text: _Text, delimiter: str) -> Iterator[str]:
 
 
 def _in_digits(match: re.Match[str]) -> str:
-    """A text that is not UTF-8 as hexadecimal digits: a column of bytes takes them, one of text does not."""
+    """Return a text that is not UTF-8 as hexadecimal digits: only columns of bytes accept them."""
     if not _SURROGATE.search(match[1]):
         return match[0]
     plain = _between_quotes(match[1], quote="'")

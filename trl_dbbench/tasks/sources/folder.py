@@ -1,6 +1,6 @@
-"""A folder of CSV or parquet files as the database of tasks: each file is a table.
+"""Folders of CSV or parquet files as databases of tasks: each file is a table, or a part of one.
 
-They are converted into a SQLite file once, in the user's cache, and that is the database from then on.
+They are converted once to a SQLite file in the user's cache, which is then the database.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 SUFFIXES = (*CSV_SUFFIXES, ".parquet")
 
 _VERSION = 5
-"""Version of the conversion; files of an older one are made again."""
+"""Version of the conversion. Files of older versions are not used."""
 
 
 class Folder(SQLiteFile):
@@ -48,7 +48,7 @@ class Folder(SQLiteFile):
 
     @staticmethod
     def digest_of(path: Path) -> str:
-        """Return what stands for all its files; OSError or TaskError if it cannot be read."""
+        """Return a hash of all its files; raise OSError or TaskError if it cannot be read."""
         digest = hashlib.blake2b(digest_size=8)
         for file in table_files(path):
             digest.update(f"{file.name}\0{file_digest(file)}\0".encode())
@@ -56,18 +56,18 @@ class Folder(SQLiteFile):
 
 
 def cache_folder() -> Path:
-    """Where converted folders are kept; any file there may be deleted when nothing uses it."""
+    """Return the folder of converted databases. Files there may be deleted while no run uses them."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trl_dbbench" / "databases"
 
 
 _PART = re.compile(r"\w+=.*")
-"""Folder of rows of a table with one value of a column."""
+"""Name of a folder with the rows that share one value of a column, such as `year=2024`."""
 
 
 def table_files(folder: Path) -> list[Path]:
     """Return the files of a folder that are tables or parts of one (`parts.by_table`).
 
-    Raises TaskError for none, for two tables of one name, and for folders of rows.
+    Raises TaskError if there are none, if two tables have the same name, and for folders such as `year=2024`.
     """
     there = visible(folder.iterdir())
     if part := next((each.name for each in there if _PART.fullmatch(each.name)), None):
@@ -87,13 +87,13 @@ def table_files(folder: Path) -> list[Path]:
 
 
 def _converted(folder: Path, digest: str) -> Path:
-    """The SQLite file with the tables of the folder, which is made if it is not there."""
+    """Return the SQLite file with the tables of the folder. It is made if it does not exist."""
     target = cache_folder() / f"{digest}-{_VERSION}.sqlite"
     if target.is_file() and _notes_of(target).is_file():
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # of its own name for each process: who is last replaces the same with the same
+        # in a folder per process: processes that convert at the same time replace equal files
         with tempfile.TemporaryDirectory(dir=target.parent) as working:
             made = Path(working) / target.name
             notes = _convert(table_files(folder), made)
@@ -109,7 +109,7 @@ def _converted(folder: Path, digest: str) -> Path:
 
 
 def _notes_of(converted: Path) -> Path:
-    """Where it is written what was read otherwise than the files have it."""
+    """Return the file with the notes of the conversion."""
     return converted.with_suffix(".json")
 
 
@@ -133,7 +133,7 @@ def _convert(files: Iterable[Path], target: Path) -> list[str]:
                 connection.execute(f"CREATE TABLE {name} ({made})")
                 connection.executemany(f"INSERT INTO {name} VALUES ({places})", rows)
             except sqlite3.Error as error:
-                if "disk" in str(error):  # is full, or gives errors
+                if "disk" in str(error):  # the disk is full or faulty
                     raise
                 raise TaskError(f"{file}: its table cannot be made: {error}.") from None
         connection.execute("COMMIT")
@@ -141,7 +141,7 @@ def _convert(files: Iterable[Path], target: Path) -> list[str]:
 
 
 def _sqlites(type_: str) -> str:
-    """A column's type as SQLite takes it, which knows no lists of values."""
+    """Return a column's type for SQLite, which has no ENUM or SET."""
     return re.sub(r"^(ENUM|SET)\s*\((?:'(?:[^']|'')*'|[^')])*\)", "TEXT", type_, flags=re.IGNORECASE)
 
 
@@ -177,7 +177,7 @@ def _parquet_rows(
 
 
 def _held(value: Any) -> Any:
-    """A value as a cell that gives all of its digits back; TaskError for one that SQLite would change."""
+    """Return the cell to store for a value; raise TaskError if SQLite would lose some of its digits."""
     if isinstance(value, float) and math.isnan(value):
         return None
     beyond = too_long(value)

@@ -1,4 +1,4 @@
-"""Tables of parquet files: the column that each of their types becomes, and their cells."""
+"""Read tables from parquet files: convert Arrow types to column types, and values to cells."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 10_000
 
 EXACT_DIGITS = 15
-"""Significant digits of a number with places that SQLite gives back as they were."""
+"""Most significant digits of a fraction that SQLite returns unchanged."""
 
 _EVERY_DIGIT = Context(prec=100)
 
 MAX_PLACES = 30
-"""Digits behind the point of a DECIMAL."""
+"""Most digits after the point of a DECIMAL."""
 
 _BEGINS = re.compile(r"(?!0000)\d{4}-|\d\d:", re.ASCII)
-"""Begins a day or a time that databases have."""
+"""Beginning of a date or time that databases support."""
 
 _SPARE = re.compile(r"\.0+$|(?<=\.\d{6})000$")
-"""Digits of a second's fraction that say nothing, and of which databases have no more than six."""
+"""Trailing zeros of a second's fraction that can be cut: all, or those after six digits."""
 
 _INDEX = re.compile(r"__index_level_\d+__")
-"""Column that pandas makes of an index without a name."""
+"""Column in which pandas stores an index without a name."""
 
 _EXTENSION = b"ARROW:extension:name"
-"""Where a field has the name of an extension type that is not loaded."""
+"""Metadata key of a field with the name of an extension type that is not loaded."""
 
 _AS_STORED = (
     *("arrow.json", "arrow.bool8", "arrow.uuid"),
     *("google:sqlType:datetime", "google:sqlType:geography", "google:sqlType:json"),  # BigQuery's
 )
-"""Extension types whose cells are what is stored; pandas' months are stored as numbers."""
+"""Extension types whose stored values are the cells. Others differ: pandas' periods are stored as numbers."""
 
 _UTC = ("UTC", "Etc/UTC", "+00:00", "GMT", "Z")
 
 
 @dataclass(frozen=True)
 class ParquetColumn:
-    """A column: its type, empty if no table has it, and what makes a list of cells of an array."""
+    """A column: its type, which is empty if a table cannot have it, and a function from array to cells."""
 
     name: str
     type: str
@@ -63,7 +63,7 @@ class ParquetColumn:
 
     @property
     def unfit(self) -> str:
-        """Why no table has it."""
+        """Reason why a table cannot have the column."""
         return f"has the type {self.arrow}; a table has numbers, texts, dates, times and bytes"
 
     @property
@@ -73,7 +73,7 @@ class ParquetColumn:
 
 @dataclass(frozen=True)
 class ParquetParts:
-    """A parquet file, or the parts of a table, as one file."""
+    """A parquet file, or all parts of a table, read as one file."""
 
     files: list[ParquetFile]
 
@@ -82,7 +82,10 @@ class ParquetParts:
 
 
 def open_parquet(parts: Sequence[Path]) -> tuple[ParquetParts, list[ParquetColumn]]:
-    """The file, or the parts of a table, and its columns; TaskError if it cannot be read, or has none."""
+    """Open a file, or the parts of a table; return it with its columns.
+
+    Raises TaskError if it cannot be read or has no columns, or if the parts' columns differ.
+    """
     import pyarrow
     import pyarrow.parquet
 
@@ -104,12 +107,12 @@ def open_parquet(parts: Sequence[Path]) -> tuple[ParquetParts, list[ParquetColum
 
 
 def batches(path: Path, file: ParquetParts, columns: list[ParquetColumn]) -> Iterator[list[list[Any]]]:
-    """The cells of some of the columns, each a list, for some rows after the others."""
+    """Yield batches of rows, each as a list of cells for each of the given columns."""
     import pyarrow
 
     try:
         names = [column.name for column in columns]
-        # a name with a point would mean a field of a structure
+        # a name with a point would select a field of a struct
         chosen = None if any("." in name for name in names) else names
         for batch in file.iter_batches(ROWS_AT_ONCE, columns=chosen):
             cells = []
@@ -125,7 +128,7 @@ def batches(path: Path, file: ParquetParts, columns: list[ParquetColumn]) -> Ite
 
 
 def too_long(value: Any) -> str | None:
-    """Return what makes a number too long for SQLite to give it back as it was; `None` if it is not."""
+    """Return the limit that a number exceeds, so that SQLite would change it; `None` if it fits."""
     if isinstance(value, int):
         return "64 bits" if value >= 2**63 else None
     digits = len(value.normalize(_EVERY_DIGIT).as_tuple().digits) if isinstance(value, Decimal) else 0
@@ -133,11 +136,10 @@ def too_long(value: Any) -> str | None:
 
 
 def parquet_table(parts: Sequence[Path], note: Callable[[str], object]) -> Table:
-    """Return the table of a file or of its parts, named by `table_name`. A column that no task can have is
-    left out.
+    """Return the table of a file or of its parts, without columns that no task can have.
 
     Args:
-        note: gets a line for each column that is left out or read otherwise than it is written.
+        note: called with a line for each column that is left out or read differently than written.
     """
     path, name = parts[0], table_name(parts[0])
     file, columns = open_parquet(parts)
@@ -158,7 +160,10 @@ def parquet_table(parts: Sequence[Path], note: Callable[[str], object]) -> Table
 
 
 def _task_cells(path: Path, file: ParquetParts, column: ParquetColumn) -> tuple[str, list[Cell], list[str]]:
-    """The type of a column, its cells as JSON holds them, and what there is to say of it."""
+    """Return a column's type, its cells as JSON holds them, and notes.
+
+    Raises TaskError if no task can have the column.
+    """
     if _INDEX.fullmatch(column.name):
         raise TaskError("it is pandas' index, which has no name; name it to keep it")
     if not column.type:
@@ -229,7 +234,7 @@ def _each(read: Callable[[Any], Any]) -> Callable[[pyarrow.Array], list[Any]]:
 
 
 def _written(array: pyarrow.Array) -> list[Any]:
-    """Days and times as databases write them, in UTC."""
+    """Return dates and times as databases write them, in UTC."""
     import pyarrow
 
     if pyarrow.types.is_dictionary(array.type):

@@ -1,4 +1,4 @@
-"""A SQLite file as the database of tasks: of SQLite's dialect as it is, of MySQL's converted."""
+"""SQLite files as databases of tasks: unchanged for SQLite's dialect, converted for MySQL's."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from trl_dbbench.tasks.table import Column, Table
 from trl_dbbench.utils.sql import quote
 
 MAX_CELL_BYTES = 1_000_000
-"""Larger cells are not read for a prompt."""
+"""Most bytes of a cell that is read for a prompt."""
 
 
 class SQLiteFile:
-    """The database in a SQLite file, read when it is asked for.
+    """The database in a SQLite file, which is read lazily.
 
-    What reads it raises TaskError if it cannot be read.
+    Methods that read it raise TaskError if it cannot be read.
     """
 
     dialects: tuple[str, ...] = ("sqlite", "mysql")
-    """Dialects of the tasks that it can serve; tasks that name none have the first."""
+    """SQL dialects of tasks on this database. The first is the default."""
 
     def __init__(self, path: Path, digest: str) -> None:
         self.path = path
@@ -55,7 +55,7 @@ class SQLiteFile:
 
     @staticmethod
     def digest_of(path: Path) -> str:
-        """See `file_digest`; TaskError if a program still writes to the file."""
+        """Return `file_digest`; raise TaskError if a program still writes to the file."""
         found = file_digest(path)
         if _has_log(path):
             raise TaskError(
@@ -66,12 +66,12 @@ class SQLiteFile:
 
     @property
     def uri(self) -> str:
-        """For `sqlite3`: read only, and nobody else changes it."""
+        """URI for `sqlite3` that opens the file read-only, on the assumption that nothing changes it."""
         return f"file:{url_quote(str(self.path))}?mode=ro&immutable=1"
 
     @contextmanager
     def connect(self, max_cell_bytes: int | None = MAX_CELL_BYTES) -> Iterator[sqlite3.Connection]:
-        """A connection that can only read; TaskError if it is not an SQLite database."""
+        """Open a read-only connection; raise TaskError if the file is not a SQLite database."""
         try:
             with closing(sqlite3.connect(self.uri, uri=True)) as connection:
                 connection.text_factory = lambda text: text.decode(errors="replace")
@@ -83,7 +83,7 @@ class SQLiteFile:
             raise TaskError(f"the database '{self.path}' cannot be read: {error}") from None
 
     def tables(self, dialect: str | None = None) -> tuple[Table, ...]:
-        """Its tables and views without their rows, for tasks of this dialect, or of the first."""
+        """Return its tables and views without rows, for tasks of this dialect (default: the first)."""
         if dialect != "mysql":
             return self._tables
         lost = {name for name, step in self._views.items() if not isinstance(step, Step)}
@@ -98,7 +98,7 @@ class SQLiteFile:
                     columns = connection.execute(
                         "SELECT name, type FROM pragma_table_xinfo(?) WHERE hidden <> 1", (name,)
                     ).fetchall()
-                except sqlite3.OperationalError:  # a view of something that is not there
+                except sqlite3.OperationalError:  # a view of a table that does not exist
                     continue
                 tables.append(Table(name, tuple(Column(column, type) for column, type in columns)))
         if not tables:
@@ -106,7 +106,7 @@ class SQLiteFile:
         return tuple(tables)
 
     def described(self, dialect: str) -> str:
-        """Return how its tables were made, in this dialect, and their first rows."""
+        """Return the CREATE statements of its tables in this dialect, with their first rows."""
         with self.connect() as connection:
             made = self._made
             if dialect == "mysql":
@@ -118,15 +118,15 @@ class SQLiteFile:
                 if table.name not in made:  # a view that no server can have
                     continue
                 type, sql = made[table.name]
-                # a view may compute for ever
+                # a view may compute forever
                 rows = _first_rows(connection, table.name) if type == "table" else None
                 parts += [*comment_on(table, told), with_rows(sql, table.name, rows)]
             return "\n".join(parts)
 
     def steps(self) -> Iterator[Step | str]:
-        """Return what makes the database on a server, in the order in which it is to be executed.
+        """Yield the steps that make the database on a server, in order.
 
-        A text among the steps says what of the database has no counterpart there.
+        A text among them says what the server's database lacks.
         """
         made = self.definitions
         for each in made:
@@ -138,27 +138,27 @@ class SQLiteFile:
                     yield Step(each.insert(), rows)
         for each in made:
             yield from each.keys()
-        for each in made:  # when all that they refer to is there
+        for each in made:  # last, as they refer to other tables
             yield from each.references()
         yield from self._views.values()
 
     @cached_property
     def definitions(self) -> list[Definition]:
-        """Its tables as MySQL is to make them; TaskError if it holds what no server could."""
+        """Its tables as MySQL is to make them; raises TaskError for infinite numbers."""
         with self.connect(None) as connection:
             made = definitions(connection, self.names("table"))
             check_finite(made)
             return made
 
     def names(self, kind: str) -> list[str]:
-        """The names of what is a `table`, or a `view`."""
+        """Return the names of all tables (`"table"`) or views (`"view"`)."""
         return [name for name, (type, _) in self._made.items() if type == kind]
 
     @cached_property
     def _made(self) -> dict[str, tuple[str, str]]:
-        """Tables and views in the order in which they were made: which of the two, and the SQL, by name."""
+        """Kind (`"table"` or `"view"`) and SQL of each table and view by name, in order of creation."""
         with self.connect() as connection:
-            # of a text index, which itself shows as a table
+            # inner tables of a full-text index, which itself is listed as a table
             shadows = connection.execute("SELECT name FROM pragma_table_list WHERE type = 'shadow'")
             inner = {name for (name,) in shadows}
             found = connection.execute(
@@ -172,7 +172,7 @@ class SQLiteFile:
 
     @cached_property
     def _views(self) -> dict[str, Step | str]:
-        """By its name what makes each view on a server, or why nothing can."""
+        """The step that makes each view on a server, or the reason why none can, by name."""
         there = {table.name for table in self.tables()}
         made = {
             name: translated_view(name, self._made[name][1]) for name in self.names("view") if name in there
@@ -185,16 +185,16 @@ class SQLiteFile:
 def _first_rows(connection: sqlite3.Connection, name: str) -> list[Any] | None:
     try:
         return connection.execute(f"SELECT * FROM {quote(name)} LIMIT {EXAMPLE_ROWS}").fetchall()
-    except sqlite3.Error:  # of a module that is not here, or a cell beyond all bounds
+    except sqlite3.Error:  # a table of a module that is not installed, or a cell that is too large
         return None
 
 
 _JOURNAL = bytes.fromhex("d9d505f920a163d7")
-"""With which SQLite's journal begins as long as it counts."""
+"""First bytes of a SQLite journal that is still valid."""
 
 
 def _has_log(path: Path) -> bool:
-    """Return whether a program writes to the database, or was killed while it did."""
+    """Return whether a program is writing to the database, or was killed while it did."""
     log, journal = Path(f"{path}-wal"), Path(f"{path}-journal")
     if log.exists() and log.stat().st_size:
         return True
@@ -207,11 +207,11 @@ def _has_log(path: Path) -> bool:
 def sqlite_tables(
     file: SQLiteFile, sample: int, seed: int, only: Collection[str] | None = None
 ) -> tuple[list[Table], list[str]]:
-    """The tables of a SQLite file as MySQL has them, and what they do not hold.
+    """Return the tables of a SQLite file as MySQL has them, and notes on what they lose.
 
     Args:
         sample: most rows of a table, drawn at random.
-        only: the names of tables; all if left out.
+        only: names of tables. Default: all.
     """
     tables, notes = [], list[str]()
     with file.connect(None) as connection:
@@ -248,19 +248,19 @@ def _readable(names: Iterable[str], connection: sqlite3.Connection, notes: list[
     for name in names:
         try:
             connection.execute(f"SELECT * FROM {quote(name)} LIMIT 1").fetchall()
-        except sqlite3.Error as error:  # such as of a module that is not here
+        except sqlite3.Error as error:  # such as a table of a module that is not installed
             notes.append(f"{name}: left out, it cannot be read ({error})")
         else:
             yield name
 
 
 def _says_all(note: str) -> bool:
-    """Return whether a note is of a column that is there, in another form than was declared."""
+    """Return whether a note is complete: it is about a column that is kept in another form."""
     return " by its values" in note or "of plain values" in note
 
 
 def _cells(made: Definition, rows: Iterable[Sequence[Any]], declared: Declared) -> list[Any]:
-    """The cells of a column, whose texts are bytes; TaskError for those that no task has."""
+    """Return the cells of a column, whose texts are bytes; raise TaskError if no task can have them."""
     place = [column.name for column in made.columns].index(declared.name)
     if made.columns[place].values.infinite:
         raise TaskError("it holds an infinite number")
