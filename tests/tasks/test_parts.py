@@ -81,6 +81,13 @@ def test_a_cell_that_is_wrong_is_named_by_its_part(tmp_path: Path) -> None:
         read_csv_tables([first, second])
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t-00000-of-00001.csv"])
+def test_a_file_that_is_given_twice_is_refused(tmp_path: Path, name: str) -> None:
+    file = write(tmp_path / name, [1])
+    with pytest.raises(TaskError, match="there is a table named 't' already; rename the file"):
+        read_csv_tables([file, file])
+
+
 def test_a_table_and_parts_of_its_name_are_two_tables(tmp_path: Path) -> None:
     write(tmp_path / "t.csv", [1])
     write(tmp_path / "t-00000-of-00001.parquet", [1])

@@ -31,7 +31,9 @@ def by_table(paths: Iterable[Path]) -> list[list[Path]]:
     found: dict[Any, list[Path]] = {}
     for path in paths:
         name = table_name(path)
-        same = path if name == path.stem else (path.absolute().parent, name, path.suffix.lower())
+        same: Any = (path.absolute().parent, name, path.suffix.lower())
+        if name == path.stem or path in found.get(same, ()):  # given twice, it is refused as a second table
+            same = object()
         found.setdefault(same, []).append(path)
     # the sort is stable: `part.10` follows `part.9`
     return [sorted(parts, key=lambda path: len(path.name)) for parts in found.values()]
