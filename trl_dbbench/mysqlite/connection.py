@@ -61,6 +61,7 @@ class Result(NamedTuple):
 
 _DONE = Result(affected=0)
 _LATE = "Query execution was interrupted, maximum statement execution time exceeded"
+_INFINITE = frozenset({math.inf, -math.inf})
 
 
 def _named(shown: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...]:
@@ -308,8 +309,7 @@ class Connection:
             rows, limit = self._take(shown(found, kinds))
         finally:
             found.close()
-        beyond = any(isinstance(cell, float) and math.isinf(cell) for row in rows for cell in row)
-        refuse_if(beyond, "a result beyond the range of DOUBLE")
+        refuse_if(not all(map(_INFINITE.isdisjoint, rows)), "a result beyond the range of DOUBLE")
         return Result(rows, columns=tuple(column[0] for column in found.description or ()), limit=limit)
 
     def _cut(self, columns: tuple[str, ...], rows: list[tuple]) -> Result:
