@@ -20,6 +20,7 @@ from trl_dbbench.advantages.estimators import (
     token_wise,
     weighted,
 )
+from trl_dbbench.advantages.gae import GAE
 from trl_dbbench.advantages.registry import ADVANTAGES, check_needs, compute, get_advantage
 from trl_dbbench.advantages.state import StateGroups, StateTree
 from trl_dbbench.advantages.vine import Vine, differences
@@ -411,6 +412,10 @@ def test_penalties_are_taken_from_the_outcome(played):
 # --- what is refused ------------------------------------------------------------------------------------
 
 
+class Whitened(GAE):
+    """A user's advantage."""
+
+
 @pytest.mark.parametrize(
     "name, arguments, error",
     [
@@ -427,6 +432,8 @@ def test_penalties_are_taken_from_the_outcome(played):
         ("process_avg_unique", {"step_spread": "all"}, "unknown advantage_args.step_spread 'all'; allowed: "),
         ("tree", {"lam": -0.1}, "advantage_args.lam must be a share from 0 to 1, is -0.1"),
         ("vine", {"continuations": 0}, "advantage_args.continuations must be at least 1, is 0"),
+        ("trl_dbbench.advantages.gae.GAE", {"lam": "0.9"}, "advantage_args.lam must be a number, is '0.9'"),
+        (f"{__name__}.Whitened", {"whiten": "false"}, "whiten in advantage_args must be true or false"),
     ],
 )
 def test_arguments_that_cannot_be_used(name, arguments, error):

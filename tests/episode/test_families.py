@@ -244,6 +244,11 @@ def test_a_mark_after_the_thought_is_text(opened: str, closed: str) -> None:
     assert (thought_of(turn), after_thoughts(turn).strip()) == ("I look.", sql)
 
 
+def test_a_thought_though_thoughts_are_off() -> None:
+    turn = "<think>\n\n</think>\n\nI look.\n</think>\n\nSELECT 1"
+    assert (thought_of(turn), after_thoughts(turn).strip()) == ("I look.", "SELECT 1")
+
+
 @pytest.mark.parametrize("blanks", ["", "\n", " \n\n"])
 def test_blanks_around_a_turn_are_no_thought(blanks: str) -> None:
     assert not has_thought(f"{blanks}SELECT 1{blanks}")

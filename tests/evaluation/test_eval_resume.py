@@ -181,6 +181,7 @@ def test_a_full_disk_is_told_though_the_file_cannot_be_closed(tmp_path: Path) ->
     journal._begun, journal._file = True, io.TextIOWrapper(io.BufferedWriter(FullDisk()))
     with pytest.raises(StorageError, match=r"no space is left .* again with --resume\.$"), closing(journal):
         journal.add("greedy", [(0, record(0, True))])
+    assert journal.done("greedy") == {}  # what is not written is not said to be kept
 
 
 def test_a_damaged_file_is_not_replaced(api: Api, command: Callable, arguments: list, tmp_path: Path) -> None:

@@ -96,7 +96,8 @@ def get_advantage(name: str, arguments: dict[str, Any] | str | None = None) -> A
             f"the advantage {name!r} cannot be called with advantage_args {arguments}: {error}; allowed are "
             f"{', '.join(taken) or 'none'}."
         ) from None
-    if name in ADVANTAGES:
+    ours = tuple(each for each in ADVANTAGES.values() if inspect.isclass(each))
+    if found in ADVANTAGES.values() or (inspect.isclass(found) and issubclass(found, ours)):
         _check_arguments(found, arguments)
     made: Any = found
     return made(**arguments) if inspect.isclass(found) else partial(made, **arguments)
@@ -106,12 +107,12 @@ def _check_arguments(found: Callable, arguments: dict[str, Any]) -> None:
     """Raise ConfigError for a value of the wrong type for its parameter, or out of range for its name."""
     kinds = get_type_hints(found.__init__ if inspect.isclass(found) else found)
     for name, value in arguments.items():
-        kind, setting = kinds[name], f"advantage_args.{name}"
+        kind, setting = kinds.get(name), f"advantage_args.{name}"
         if get_origin(kind) is Literal:
             check_choice(setting, value, get_args(kind))
-        elif kind is not bool:
+        elif kind in (int, float):
             check_number(setting, value, whole=kind is int)
-        elif not isinstance(value, bool):
+        elif kind is bool and not isinstance(value, bool):
             raise ConfigError(f"{name} in advantage_args must be true or false, is {value!r}.")
 
 

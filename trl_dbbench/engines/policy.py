@@ -217,7 +217,7 @@ class ServedPolicy:
         name_or_path: the model's folder or hub id.
         adapter: a LoRA adapter's folder, which the servers see under the same path, or its hub id. With vLLM
             in process, it may be set to another of `adapters`, or to `None`, between rollouts.
-        adapters: the adapters that `adapter` may be set to; by default only itself.
+        adapters: the adapters that `adapter` may be set to besides its own.
         computes_in: precision of the training that made the adapter; "auto" is what the model's config says.
         revision: the model's, for vLLM in process.
         config_changes: changes to the model's config. vLLM in process applies them; servers must be started

@@ -111,6 +111,8 @@ def thought_of(text: str) -> str:
     if has_header(text):
         messages = (message.partition("<|message|>") for message in text.split(_MESSAGE_START))
         return "\n".join(body.partition("<|end|>")[0] for header, _, body in messages if _thinks(header))
+    if switched_off := _EMPTY_THOUGHT.match(text):
+        text = text[switched_off.end() :]
     if own := _OWN_THOUGHTS.match(text):  # a mark after it is text, as in SQL
         text = own[0]
     for opened, closed in THOUGHTS:

@@ -17,6 +17,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,11 @@ def template_columns(settings: RunSettings) -> dict[str, Any]:
 
 def protocol_of(settings: RunSettings) -> AgentProtocol:
     """Return the protocol of the run's episodes."""
-    return get_protocol(settings.protocol, settings.observation_characters, settings.grader)
+    return _protocol(settings.protocol, settings.observation_characters, settings.grader)
+
+
+_protocol = lru_cache(maxsize=16)(get_protocol)
+"""A user's protocol may take long to make, and each episode asks for it."""
 
 
 # --- as data ------------------------------------------------------------------------------------------

@@ -90,15 +90,17 @@ class Journal:
         to memory lines of the earlier episodes in their prompts."""
         new = {id: line for id, line in (shots or {}).items() if id not in self.shots}
         self.shots |= new
-        self._records[part] |= dict(played)
-        if self.path is None:
-            return
-        assert self._file is not None
         lines = [{"part": part, "place": place, "record": record, **more} for place, record in played]
         if lines and new:
             lines[0]["shots"] = new
+        if self.path is not None:
+            self._write(lines)
+        self._records[part] |= dict(played)
+
+    def _write(self, lines: list[dict[str, Any]]) -> None:
+        assert self._file is not None and self.path is not None
         if not self._begun:
-            lines.insert(0, {"asked": self.asked})
+            lines = [{"asked": self.asked}, *lines]
         with telling_of_no_space(self.path, "Free some, and start the same command again with --resume."):
             if not self._begun:
                 self._file.truncate(0)

@@ -37,6 +37,9 @@ MLP          3 F c: gate, its activation, and the factor that this is multiplied
 inputs       of the linear layers whose weights or adapters are trained
 ```
 
+If autocast computes in fewer bytes than the weights have, it also keeps a copy of each linear layer's weights
+(`copied_bytes`).
+
 With gradient checkpointing only each layer's input is kept, and one layer at a time is recomputed.
 
 **Output layer.** TRL computes logits in tiles of at most 4,096 tokens by 32,768 words, and recomputes them in

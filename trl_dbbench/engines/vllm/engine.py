@@ -38,6 +38,7 @@ from trl_dbbench.engines.vllm.servers import (
 )
 from trl_dbbench.engines.vllm.weights import AdapterWeights, FullWeights, ServedWeights, way_of
 from trl_dbbench.episode.types import Completion, Request
+from trl_dbbench.errors import ConfigError
 from trl_dbbench.utils.ranks import Ranks
 
 logger = logging.getLogger(__name__)
@@ -177,6 +178,11 @@ class VLLMBackend:
         return not self._weights.full
 
     def __init__(self, args: Any, policy: Policy | ServedPolicy):
+        if not args.vllm_server_urls:
+            raise ConfigError(
+                "engine: vllm needs vllm_server_urls, the addresses of running servers such as "
+                "http://10.0.0.7:8000."
+            )
         self._policy = policy
         way = way_of(policy, "vllm_server_urls", ServedWeights, FullWeights, AdapterWeights)
         self._weights = way(policy, args)

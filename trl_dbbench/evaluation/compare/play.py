@@ -100,9 +100,9 @@ class ArmPlayer:
         ids to memory lines of the earlier episodes in their prompts."""
         played = [episode for episode in episodes if episode.status != Status.ENVIRONMENT_FAULT]
         ids = [episode.completion_ids for episode in played]
-        prompts = [self._prompt(episode, shots) for episode in played]
         for name, function in self._rewards.items():
             try:
+                prompts = [self._prompt(episode, shots) for episode in played]
                 values = values_of(function, played, prompts, completion_ids=ids)
             except ConfigError:
                 raise
