@@ -155,6 +155,32 @@ def test_a_file_that_only_claims_to_be_packed(tmp_path: Path) -> None:
         Source.of(tmp_path / "e.sql.gz").tables()
 
 
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        ("TRIGGER g BEFORE INSERT ON u FOR EACH ROW SET NEW.b = CASE WHEN NEW.b > 1 THEN IF(NEW.b > 5, 1, 2) ELSE IF(1, 2, 3) END;", "its trigger g is not held"),
+        ("FUNCTION f(x INT) RETURNS TEXT RETURN CASE x WHEN 1 THEN REPEAT('a', 3) ELSE CASE WHEN x THEN 'b' END END;", "left out: function f"),
+        ("PROCEDURE p() BEGIN FOR i IN 1..10 DO SELECT (1) FOR UPDATE; END FOR; DELETE FROM u; INSERT INTO u VALUES (99); END;", "left out: procedure p"),
+        ("PROCEDURE p(n INT) CASE n WHEN 1 THEN DELETE FROM u; ELSE DROP TABLE u; END CASE;", "left out: procedure p"),
+        ("PROCEDURE p() BEGIN BEGIN END; INSERT INTO v (begin, end) VALUES (1, @end); DELETE FROM u; END;", "left out: procedure p"),
+        ("TRIGGER g BEFORE INSERT ON u FOR EACH ROW BEGIN SET NEW.end = 3; DELETE FROM u; END;", "its trigger g is not held"),
+        ("DEFINER = `the root` @ `localhost` PROCEDURE p() BEGIN SELECT 1; DELETE FROM u; END;", "left out: procedure p"),
+        ("OR REPLACE DEFINER=root@my-host.example FUNCTION f() RETURNS INT BEGIN DELETE FROM u; DELETE FROM u; END;", "left out: function f"),
+        ("DEFINER=CURRENT_USER() EVENT e ON SCHEDULE EVERY 1 DAY DO BEGIN SELECT 1; DELETE FROM u; END;", "left out: event e"),
+        ("/* x */ TRIGGER g BEFORE INSERT ON u FOR EACH ROW BEGIN SELECT 1; DELETE FROM u; END;", "its trigger g is not held"),
+    ],
+)  # fmt: skip
+def test_no_statement_of_a_body_is_executed_and_what_follows_is_read(
+    tmp_path: Path, code: str, what: str
+) -> None:
+    (tmp_path / "d.sql").write_text(
+        f"CREATE TABLE u (b int); INSERT INTO u VALUES (7);\nCREATE {code}\nINSERT INTO u VALUES (8);"
+    )
+    found = import_from([str(tmp_path / "d.sql")])
+    assert [table.rows for table in found.tables] == [((7,), (8,))]
+    assert found.notes == [what]
+
+
 def test_a_body_without_its_end_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "d.sql").write_text(BODIES.replace("END IF;", "", 1))
     with pytest.raises(

@@ -19,7 +19,7 @@ from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.column_types import Declared
 from trl_dbbench.tasks.sources.base import SYSTEM, Step
 from trl_dbbench.tasks.sources.declaration import is_column, lines_of, of_lines, same_name
-from trl_dbbench.tasks.sources.dump_text import Rows, Word, cells, joined, shown_name, words_of
+from trl_dbbench.tasks.sources.dump_text import Rows, Word, bare_text, cells, joined, shown_name
 from trl_dbbench.utils.sql import quote
 
 _SILENT = ("SET", "LOCK", "UNLOCK", "START", "BEGIN", "COMMIT", "CHANGE")
@@ -349,8 +349,7 @@ _UNDIVIDED = re.compile(
 
 def check_origin(statement: str) -> None:
     """Raise TaskError for a statement of another server, one without its semicolon, or another encoding."""
-    words = words_of(statement[:_ORIGIN_CHARACTERS])
-    bare = " ".join(word.upper if word.kind in ("word", "sign") else "'" for word in words)
+    bare = bare_text(statement[:_ORIGIN_CHARACTERS])
     if (whose := next((name for name, form in _ORIGINS.items() if form.search(bare)), None)) is not None:
         raise TaskError(
             f"it is a script of {whose}, not a dump of MySQL or MariaDB. Export each of its tables as a CSV "

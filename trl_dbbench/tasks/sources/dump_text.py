@@ -46,12 +46,17 @@ _COMMENT = (
     rf"|/\*M?!(?:{_QUOTED}|[^'\"`*]++|\*(?!/))*\*/"
 )
 _ROUTINE = re.compile(
-    r"CREATE\s+(?:OR\s+REPLACE\s+)?(?:DEFINER\s*=\s*\S+\s+)?(?:AGGREGATE\s+)?(?:TRIGGER|PROCEDURE|FUNCTION|EVENT)\b",
-    re.IGNORECASE,
+    r"CREATE (?:OR REPLACE )?(?:DEFINER = \S+ (?:\( \) )?(?:@ \S+ (?:[.-] \S+ )*)?)?(?:AGGREGATE )?"
+    r"(?:TRIGGER|PROCEDURE|FUNCTION|EVENT) "
 )
-_BLOCKS = ("IF", "LOOP", "WHILE", "REPEAT")
+"""Beginning of a routine, for tokens in upper case with a blank between them."""
+
+_BEGINNING_CHARACTERS = 4096
+"""Characters of a statement in which `_ROUTINE` is searched."""
+
+_BLOCKS = ("CASE", "FOR", "IF", "LOOP", "REPEAT", "WHILE")
 _BEFORE_STATEMENTS = (";", ":", "BEGIN", "THEN", "ELSE", "DO", "LOOP", "REPEAT", "ROW")
-"""Words after which IF, REPEAT and the like begin a block. Elsewhere IF and REPEAT are functions."""
+"""Words after which `_BLOCKS` begin a block. Elsewhere IF and REPEAT are functions; CASE is an expression."""
 
 _NAME = r"(?:`(?:[^`]|``)+`|[A-Za-z0-9_$\x80-\U0010ffff]+)"
 _VALUE = r"""(?:
@@ -142,7 +147,7 @@ def read_dump(
             else:
                 _skip(text)
         elif statement := "".join(_parts(text, delimiter)).strip():
-            if delimiter == ";" and _ROUTINE.match(statement):
+            if delimiter == ";" and _ROUTINE.match(bare_text(statement[:_BEGINNING_CHARACTERS])):
                 statement += _rest_of_body(text, statement)
             yield statement
 
@@ -162,15 +167,18 @@ def _rest_of_body(text: _Text, begun: str) -> str:
 
 def _blocks_opened(part: str) -> int:
     """Return the number of blocks that a part of a routine begins, minus those that it ends."""
-    depth = 0
+    depth = in_case = 0
     for before, word in pairwise([";", *(word.upper for word in words_of(part))]):
-        if word == "END":
-            depth -= 1
-        elif before not in ("END", ".") and (
-            word in ("BEGIN", "CASE") or (word in _BLOCKS and before in _BEFORE_STATEMENTS)
-        ):
+        begins = before in _BEFORE_STATEMENTS
+        if before in (".", "@"):  # a name, such as NEW.end
+            continue
+        if in_case or (word == "CASE" and not begins and before != "END"):
+            in_case += (word == "CASE") - (word == "END")
+        elif word in ("END", "UNTIL"):  # elsewhere END is a name, or stands behind UNTIL
+            depth -= before in (";", "BEGIN")
+        elif (word == "BEGIN" and before not in ("END", "(", ",")) or (word in _BLOCKS and begins):
             depth += 1
-    return depth
+    return depth + in_case  # an expression ends before the semicolon, so these are statements
 
 
 def cells(row: str) -> list[str]:
@@ -230,6 +238,11 @@ def words_of(statement: str) -> list[Word]:
             words.append(Word(kind, text, spaced))
             spaced = False
     return words
+
+
+def bare_text(statement: str) -> str:
+    """Return the tokens of a statement in upper case with a blank between them, and `'` for quoted ones."""
+    return " ".join(word.upper if word.kind in ("word", "sign") else "'" for word in words_of(statement))
 
 
 def joined(words: Sequence[Word]) -> str:
