@@ -154,8 +154,10 @@ class Declaration:
     def _add_column(self, line: Sequence[Word], upper: Sequence[str]) -> None:
         if "VARYING" in upper[2:3]:  # CHARACTER VARYING(9)
             return self._add_column([line[0], line[1]._replace(text="VARCHAR"), *line[3:]], upper[1:])
-        if "SERIAL" in upper[1:]:  # the type, or SERIAL DEFAULT VALUE behind a type
-            place = upper.index("SERIAL", 1)
+        serial = [n for n, word in enumerate(upper) if n and word == "SERIAL"]
+        # the type, or SERIAL DEFAULT VALUE behind a type; elsewhere a column of this name
+        place = next((n for n in serial if n == 1 or upper[n + 1 : n + 3] == ["DEFAULT", "VALUE"]), None)
+        if place is not None:
             meant = words_of(f"{'BIGINT UNSIGNED' if place == 1 else ''} NOT NULL AUTO_INCREMENT UNIQUE")
             line = [*line[:place], *meant, *line[place + (1 if place == 1 else 3) :]]
             upper = [word.upper for word in line]

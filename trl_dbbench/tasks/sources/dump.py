@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import date, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cached_property, partial
 from itertools import takewhile
@@ -423,11 +423,14 @@ def _cells(rows: Sequence[dict[str, str]], table: str, notes: list[str], declare
 
 _FRACTION = re.compile(r"(?:(\d{4}-\d\d-\d\d)[ T])?(-?)(\d+):(\d\d):(\d\d)\.(\d+)", re.ASCII)
 
+_LONGEST_TIME = Decimal(838 * 3600 + 59 * 60 + 59)
+"""Seconds of the largest TIME, 838:59:59."""
+
 
 def _rounded(cell: Cell, digits: int) -> Cell:
     """Return a time with at most `digits` fractional digits, rounded half up as by MySQL.
 
-    Raises ValueError for an invalid date, and OverflowError after the year 9999.
+    Raises ValueError if the day after an invalid date is needed, and OverflowError after the year 9999.
     """
     found = _FRACTION.fullmatch(cell) if isinstance(cell, str) else None
     if found is None or len(found[6]) <= digits:
@@ -435,11 +438,13 @@ def _rounded(cell: Cell, digits: int) -> Cell:
     day, sign, hours, minutes, seconds, fraction = found.groups()
     whole = int(hours) * 3600 + int(minutes) * 60 + int(seconds)
     exact = Decimal(f"{whole}.{fraction}").quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+    exact = exact if day else min(exact, _LONGEST_TIME.quantize(exact))
     whole, behind = int(exact), str(exact).partition(".")[2]
-    if day:
-        clock = str(datetime.fromisoformat(day) + timedelta(seconds=whole))
-    else:
-        clock = f"{sign}{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}"
+    if day:  # only the next day needs a valid date: servers have 0000-00-00
+        later, whole = divmod(whole, 24 * 3600)
+        day = str(date.fromisoformat(day) + timedelta(later)) if later else day
+    clock = f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}"
+    clock = f"{day} {clock}" if day else f"{sign if exact else ''}{clock}"
     return f"{clock}.{behind}" if behind else clock
 
 
