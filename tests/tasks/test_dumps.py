@@ -195,6 +195,17 @@ def test_a_zero_that_becomes_the_next_number_is_imported_so(tmp_path: Path) -> N
     assert tables == {"t": ((1, "a"), (2, "b"), (7, "c"), (8, "d")), "u": ((0, "a"), (1, "b"))}
 
 
+def test_a_set_may_set_the_mode_and_the_time_zone(tmp_path: Path) -> None:
+    (tmp_path / "d.sql").write_text(
+        "SET SQL_MODE='NO_AUTO_VALUE_ON_ZERO', TIME_ZONE='+00:00';\nCREATE TABLE t (a int);"
+    )
+    steps = [getattr(step, "sql", "") for step in Source.of(tmp_path / "d.sql").opened.steps()]
+    assert steps[2:4] == [
+        "SET SESSION sql_mode = CONCAT(@@SESSION.sql_mode, ',NO_AUTO_VALUE_ON_ZERO')",
+        "SET SESSION time_zone = '+00:00'",
+    ]
+
+
 def test_what_is_not_on_the_server_is_not_told(tmp_path: Path) -> None:
     (tmp_path / "d.sql").write_text(TWICE)
     prompt = over(tmp_path / "d.sql").prompt()
@@ -345,6 +356,36 @@ def test_a_column_has_the_place_that_it_is_added_at(
 
 
 @pytest.mark.parametrize(
+    ("altered", "sent"),
+    [
+        ("ADD KEY IF NOT EXISTS I (b), ADD UNIQUE KEY IF NOT EXISTS `u` (b)", None),
+        ("ADD CONSTRAINT IF NOT EXISTS c CHECK (a > 1), ADD INDEX IF NOT EXISTS a (a)", "ADD INDEX a (a)"),
+        ("ADD COLUMN IF NOT EXISTS (b INT, A INT, x DECIMAL(5,2))", "ADD COLUMN ( x DECIMAL(5,2))"),
+        ("ADD IF NOT EXISTS (a INT, b INT)", None),
+        (
+            "ADD COLUMN IF NOT EXISTS x INT, ADD IF NOT EXISTS X INT, ADD IF NOT EXISTS (x INT, y INT)",
+            "ADD COLUMN x INT, ADD ( y INT)",
+        ),
+        ("ADD y INT, ADD COLUMN IF NOT EXISTS y INT, ADD KEY (a)", "ADD y INT, ADD KEY (a)"),
+    ],
+)
+def test_what_a_table_has_is_not_added_again(
+    local_database: Database, tmp_path: Path, altered: str, sent: str | None
+) -> None:
+    """MySQL does not know IF NOT EXISTS there."""
+    (tmp_path / "d.sql").write_text(
+        "CREATE TABLE t (a int, b int, UNIQUE KEY u (a), CONSTRAINT c CHECK (a > 0));\n"
+        f"ALTER TABLE t ADD KEY `i` USING BTREE (a);\nALTER TABLE t {altered};"
+    )
+    steps = [getattr(step, "sql", "") for step in Source.of(tmp_path / "d.sql").opened.steps()]
+    assert [step for step in steps if step.startswith("ALTER")][1:] == (
+        [f"ALTER TABLE `t` {sent}"] if sent else []
+    )
+    with local_database.sandbox(over(tmp_path / "d.sql")) as sandbox:
+        assert sandbox.execute("SELECT a FROM t").rows == []
+
+
+@pytest.mark.parametrize(
     "part",
     ["DROP COLUMN phone", "CHANGE phone mail text", "ALTER phone SET DEFAULT 1", "RENAME COLUMN phone TO p"],
 )
@@ -380,7 +421,13 @@ def test_a_table_whose_name_differs_in_letters_is_another(tmp_path: Path) -> Non
     assert [table.name for table in Source.of(tmp_path / "d.sql").tables()] == ["emp", "Emp"]
 
 
-@pytest.mark.parametrize("cut", ["DROP TABLE;", "DROP VIEW ;", "ALTER TABLE t ADD UNIQUE KEY k ();"])
+@pytest.mark.parametrize(
+    "cut",
+    [
+        *("DROP TABLE;", "DROP VIEW ;", "ALTER TABLE t ADD UNIQUE KEY k ();"),
+        *("ALTER TABLE t ADD COLUMN IF NOT EXISTS;", "ALTER TABLE t ADD COLUMN IF NOT EXISTS ();"),
+    ],
+)
 def test_a_statement_without_its_names_stops_nothing(tmp_path: Path, cut: str) -> None:
     """It was an IndexError."""
     path = tmp_path / "t.sql"

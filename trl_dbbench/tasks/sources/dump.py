@@ -59,6 +59,8 @@ _ZEROS_NUMBERED = "SET SESSION sql_mode = REPLACE(@@SESSION.sql_mode, 'NO_AUTO_V
 _ZEROS_KEPT = "SET SESSION sql_mode = CONCAT(@@SESSION.sql_mode, ',NO_AUTO_VALUE_ON_ZERO')"
 """A 0 in an AUTO_INCREMENT column becomes the next number, unless the dump sets this mode."""
 
+_UTC = "SET SESSION time_zone = '+00:00'"
+
 _USE = re.compile(r"USE\s+(`(?:[^`]|``)+`|\S+)$", re.IGNORECASE)
 _SETTING = re.compile(r"(?:/\*!\d*\s*)?SET\b", re.IGNORECASE)
 """Beginning of a SET statement, which affects all databases after it."""
@@ -295,7 +297,8 @@ class Contents:
             self.made[name] = Made(create, declaration(words), self._sample(name), last)
             return [*(f"{name}: {lost}" for lost in not_made(words)), Step(create.sql)]
         if kind == "alter":
-            there = self.made[name].declared.columns if name in self.made else ()
+            old = self.made[name].create if name in self.made else ""
+            there = old.lines if isinstance(old, Create) else ()
             if not (words := sql.without_what_is_there(words, there)):
                 return []
             if name in self.made:
@@ -309,14 +312,15 @@ class Contents:
             gone = self._drop(words)
             drops = words[1].upper == "TABLE"
             return [Step(f"DROP TABLE IF EXISTS {quote(each)}") for each in gone if drops and self._has(each)]
-        if kind == "zeros":
-            self.zeros_kept = True
-            return [Step(_ZEROS_KEPT)]
+        if kind == "settings":
+            zeros, utc = sql.settings(words)
+            self.zeros_kept |= zeros
+            return [Step(each) for each, is_set in ((_ZEROS_KEPT, zeros), (_UTC, utc)) if is_set]
         if kind == "view":
             self._see_view(*sql.view_made(words))
         elif kind.isupper():
             self.code.append((kind, sql.code_made(words, kind.removeprefix("CREATE "))))
-        return [Step("SET SESSION time_zone = '+00:00'")] if kind == "zone" else []
+        return []
 
     def _see_rows(self, rows: Rows) -> None:
         name = shown_name(rows.table)

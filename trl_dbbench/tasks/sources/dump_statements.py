@@ -9,20 +9,20 @@ out with a note.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, compress, pairwise
+from itertools import accumulate, compress, pairwise, takewhile
 from typing import NoReturn
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.column_types import Declared
 from trl_dbbench.tasks.sources.base import SYSTEM, Step
-from trl_dbbench.tasks.sources.declaration import is_column, lines_of, of_lines, same_name
+from trl_dbbench.tasks.sources.declaration import is_column, lines_of, of_lines
 from trl_dbbench.tasks.sources.dump_text import Rows, Word, bare_text, cells, joined, shown_name
 from trl_dbbench.utils.sql import quote
 
-_SILENT = ("SET", "LOCK", "UNLOCK", "START", "BEGIN", "COMMIT", "CHANGE")
+_SILENT = ("LOCK", "UNLOCK", "START", "BEGIN", "COMMIT", "CHANGE")
 """First words of statements that do not affect tables. CHANGE MASTER records where the dump was taken."""
 
 _CODE = ("TRIGGER", "PROCEDURE", "FUNCTION", "EVENT", "USER", "ROLE", "TABLESPACE", "SERVER")
@@ -57,11 +57,10 @@ def kind_of(words: Sequence[Word]) -> str:
             f"it has '{joined(words[:4])}', as SQLite's dumps have, whose texts are written in another way "
             "than MySQL's; give the .sqlite file, or a dump of mysqldump."
         )
+    if first == "SET":
+        return "settings"
     if first in ("", *_SILENT):
-        if first == "SET" and any("NO_AUTO_VALUE_ON_ZERO" in each.upper() for each in upper):
-            return "zeros"
-        utc = any(each.strip("'\"") == "+00:00" for each in upper)  # phpMyAdmin writes double quotes
-        return "zone" if "TIME_ZONE" in upper and utc else "nothing"
+        return "nothing"
     if second in ("DATABASE", "SCHEMA"):
         return "nothing"
     if (first, second) == ("CREATE", "TABLE"):
@@ -96,6 +95,13 @@ def kind_of(words: Sequence[Word]) -> str:
     if first in ("INSERT", "REPLACE", "UPDATE", "DELETE", "TRUNCATE", "LOAD", "SELECT"):
         refuse(joined(words[:6]))
     return f"{first} {second}".upper() if second.isalpha() else first.upper()
+
+
+def settings(words: Sequence[Word]) -> tuple[bool, bool]:
+    """Return whether a SET sets the mode NO_AUTO_VALUE_ON_ZERO, and whether it sets the time zone to UTC."""
+    upper = [word.upper for word in words]
+    utc = any(each.strip("'\"") == "+00:00" for each in upper)  # phpMyAdmin writes double quotes
+    return any("NO_AUTO_VALUE_ON_ZERO" in each.upper() for each in upper), "TIME_ZONE" in upper and utc
 
 
 def _names_a_database(words: Sequence[str]) -> bool:
@@ -240,21 +246,40 @@ def _alterations(words: Sequence[Word]) -> list[list[Word]]:
     return [*filter(None, lines_of([Word("sign", "(", False), *words[3:], Word("sign", ")", False)]))]
 
 
-def without_what_is_there(words: Sequence[Word], columns: Collection[str]) -> list[Word]:
+def without_what_is_there(words: Sequence[Word], lines: Iterable[Sequence[Word]]) -> list[Word]:
     """Return an ALTER TABLE without IF NOT EXISTS, which only MariaDB knows.
 
-    Parts with IF NOT EXISTS that add one of `columns` are removed. If no part is left, the list is empty.
+    Columns and keys after IF NOT EXISTS are removed if `lines` of CREATE TABLE, or earlier parts, have them.
+    If no part is left, the list is empty.
     """
+    comma, end = Word("sign", ",", False), Word("sign", ")", False)
+    there = set(map(_declared, lines))
     kept: list[Word] = []
     for part in _alterations(words):
         upper = [word.upper for word in part]
         place = next((n for n in range(1, 4) if upper[n : n + 3] == ["IF", "NOT", "EXISTS"]), None)
         if place is not None:
-            if is_column(part[1:]) and same_name(columns, shown_name(part[place + 3].text)) is not None:
-                continue
             part = [*part[:place], *part[place + 3 :]]
-        kept += [Word("sign", ",", False), *part]
+        behind = 2 if upper[1:2] == ["COLUMN"] else 1
+        verb, line = part[:behind], part[behind:]
+        several = [word.text for word in line[:1]] == ["("]
+        left: list[Word] = []
+        for each in filter(None, lines_of(line) if several else [line]):
+            if place is None or _declared(each) not in there:
+                left += [comma, *each]
+            there.add(_declared(each))
+        if left or not line:
+            kept += [comma, *verb, *([line[0], *left[1:], end] if several else left[1:])]
     return [*words[:3], *kept[1:]] if kept else []
+
+
+def _declared(line: Sequence[Word]) -> tuple[bool, str]:
+    """Return whether a line is of a column, and the name of its column or key, whose case does not count."""
+    if is_column(line):
+        return True, shown_name(line[0].text).casefold()
+    before = takewhile(lambda word: word.upper not in ("(", "USING"), line)
+    *_, name = "", *(shown_name(word.text) for word in before if is_column([word]))
+    return False, name.casefold() or joined(line)
 
 
 def altered(words: Sequence[Word]) -> Iterator[tuple[str, list[Word], str | None]]:
