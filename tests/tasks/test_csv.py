@@ -350,7 +350,11 @@ def test_quotes_between_tabs_that_do_not_pair_are_characters(tmp_path: Path) -> 
     path.write_text('id\tname\n1\t5" pipe\n2\t"quoted\n3\t"a" b\n')
     (table,) = read_csv_tables([path], note=notes.append).values()
     assert table.rows == ((1, '5" pipe'), (2, '"quoted'), (3, '"a" b'))
-    assert notes == [f"{path}: its quotes do not pair, and are read as characters of the cells"]
+    odd = "the quotes of line {} do not pair: all quotes are characters of the cells"
+    assert notes == [f"{path}: {odd.format(3)}"]
+    path.write_text('sep=\t\nid\tname\n1\t"a\tb"\n2\t"c" d\n')
+    with pytest.raises(TaskError, match=f"line 3: has 3 cells, .* the header. Beware that {odd.format(4)}."):
+        read_csv_tables([path])
     path.write_text('id\tname\n1\t"5"" pipe"\n')
     assert read_csv_tables([path])["t"].rows == ((1, '5" pipe'),)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -594,9 +595,15 @@ def test_a_workbook_and_jsonl_of_powershell(tmp_path: Path) -> None:
     ):
         load_tasks(tmp_path / "q.xlsx")
     line = '{"id": "ö", "question": "q", "tables": [{"name": "t", "columns": [{"name": "a"}], "rows": []}], "answer": [1]}\n'
-    for encoding in ("utf-16", "utf-8-sig"):
-        (tmp_path / "q.jsonl").write_bytes((line + line.replace("ö", "ü")).encode(encoding))
+    for encoding in ("utf-16", "utf-32", "utf-8-sig"):
+        content = (line + line.replace("ö", "ü")).encode(encoding)
+        (tmp_path / "q.jsonl").write_bytes(content)
         assert [task.id for task in load_tasks(tmp_path / "q.jsonl")] == ["ö", "ü"]
+        reading, writing = os.pipe()
+        os.write(writing, content)
+        os.close(writing)
+        assert [task.id for task in load_tasks(f"/dev/fd/{reading}")] == ["ö", "ü"]
+        os.close(reading)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ WORKBOOKS = (".xlsx", ".xlsm", ".xls", ".ods")
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 """Delimiters that are recognised, with their names in notes."""
 
-_BOMS = (
+BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -97,10 +97,11 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
     if said := _EXCELS_LINE.match(text):
         delimiter, text, begins = said[1], text[said.end() :], 1
     delimiter = options.delimiter or delimiter or _delimiter(text)
-    quoted = delimiter != "\t" or _quotes_pair(text)
-    if not quoted:
-        notes.append(f"{path}: its quotes do not pair, and are read as characters of the cells")
-    numbered = _rows(path, text, delimiter, begins, quoted)
+    odd = ""
+    if delimiter == "\t" and (unpaired := _unpaired_quotes(text)):
+        odd = f"the quotes of line {unpaired + begins} do not pair: all quotes are characters of the cells"
+        notes.append(f"{path}: {odd}")
+    numbered = _rows(path, text, delimiter, begins, quoted=not odd)
     _, first = next(numbered, (0, None))
     if first is None:
         raise TaskError(f"{path} is empty; its first line must name the columns.")
@@ -138,7 +139,7 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
             raise TaskError(
                 f"{path}, line {line}: has {len(row)} cells, the header {len(header)} columns, divided by "
                 f"{DELIMITERS.get(delimiter, repr(delimiter))}. Correct the line, name the delimiter, or "
-                "delete the lines above the header."
+                f"delete the lines above the header.{odd and f' Beware that {odd}.'}"
             )
     columns = list(zip(*rows, strict=True)) or [()] * len(header)
     columns = [cells for name, cells in zip(header, columns, strict=True) if name]
@@ -176,7 +177,7 @@ def _text(path: Path, encoding: str | None) -> tuple[str, list[str], bool]:
         read = path.read_bytes()
     except OSError as error:
         raise TaskError(f"{path} cannot be read: {error}") from None
-    bom = next((name for mark, name in _BOMS if read.startswith(mark)), None)
+    bom = next((name for mark, name in BOMS if read.startswith(mark)), None)
     known = encoding or bom or _without_mark(read)
     names = [known] if known else ["UTF-8", "cp1252"]
     for name in names:
@@ -224,12 +225,18 @@ def _delimiter(text: str) -> str:
     return found
 
 
-def _quotes_pair(text: str) -> bool:
-    """Return whether quotes around cells pair. Many files with tabs have quotes only within texts."""
+def _unpaired_quotes(text: str) -> int:
+    """Return the first line in which quotes around cells do not pair, or 0.
+
+    Many files with tabs have quotes only within texts.
+    """
+    line, reader = 0, _reader(text, "\t", strict=True)
     try:
-        return '"' not in text or all(True for _ in _reader(text, "\t", strict=True))
+        for _ in reader if '"' in text else ():
+            line = reader.line_num
     except csv.Error:
-        return False
+        return line + 1
+    return 0
 
 
 def _rows(

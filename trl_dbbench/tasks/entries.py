@@ -6,7 +6,7 @@ An entry is a line of `.jsonl`, an item of a `.json` object or list, or a row of
 from __future__ import annotations
 
 import ast
-import codecs
+import io
 import json
 import logging
 import re
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, FROM_FILE, WORKBOOKS, CsvOptions, read_csv
+from trl_dbbench.tasks.csv_tables import BOMS, CSV_SUFFIXES, FROM_FILE, WORKBOOKS, CsvOptions, read_csv
 from trl_dbbench.tasks.fields import json_object
 from trl_dbbench.utils.files import visible, write_atomically
 
@@ -159,11 +159,12 @@ def _jsonl_entries(path: Path) -> Iterator[Entry]:
 
 def _lines(path: Path) -> Iterator[str]:
     try:
+        # opened once, as it may be a pipe
         with path.open("rb") as file:
-            wide = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-        # utf-8-sig: some editors write a byte-order mark; newline: no other character ends a line here
-        with path.open(encoding="utf-16" if wide else "utf-8-sig", newline="\n") as lines:
-            yield from lines
+            first = file.peek(4)
+            encoding = next((name for mark, name in BOMS if first.startswith(mark)), "utf-8-sig")
+            # newline: no other character ends a line here
+            yield from io.TextIOWrapper(file, encoding, newline="\n")
     except (OSError, UnicodeError) as error:
         raise TaskError(f"{path} cannot be read as UTF-8 text: {error}") from None
 
