@@ -22,7 +22,7 @@ from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.grading import GRADERS, SQL_GRADERS
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
-from trl_dbbench.tasks.formats import FORMATS, format_of
+from trl_dbbench.tasks.formats import FORMATS, READ_ONLY, format_of
 
 SFT = ROOT / "recipes" / "sft_dbbench.py"
 
@@ -217,6 +217,12 @@ def test_the_format_of_an_entry_is_told_by_its_fields(format: str, tmp_path: Pat
 def test_an_entry_that_no_format_claims_is_read_as_the_own() -> None:
     assert format_of({}) is FORMATS["own"]
     assert format_of({"description": "?", "table_info": {}}) is FORMATS["lifelong"]
+    asked = {"db_id": "d", "question": "?"}  # a test set of Spider
+    assert format_of(asked | {"sql": {"select": []}}) is format_of(asked) is READ_ONLY["spider"]
+    assert format_of(asked | {"query": "SELECT 1", "sql": "SELECT 1"}) is READ_ONLY["spider"]
+    for more in ({"sql": "SELECT 1"}, {"tables": []}, {"database": {"path": "d.sqlite"}}):
+        assert format_of(asked | more) is FORMATS["own"]
+    assert format_of(asked | {"data_source": "d", "reward_model": {}}) is FORMATS["verl"]
 
 
 def test_a_named_format_comes_first(here: Path) -> None:

@@ -43,8 +43,11 @@ class SpiderFormat(BesideFiles):
     name = "spider"
 
     def matches(self, entry: Mapping[str, Any]) -> bool:
-        # an entry without 'query' and 'SQL' is from a test set, which reading refuses
-        return {"db_id", "question"} <= entry.keys() and "SQL" not in entry
+        if not {"db_id", "question"} <= entry.keys():
+            return False
+        # test sets lack 'query', which reading refuses; Spider's 'sql' is an object
+        others = {"SQL", "tables", "database", "reward_model"}  # of BIRD, the native format and verl
+        return "query" in entry or (others.isdisjoint(entry) and not isinstance(entry.get("sql"), str))
 
     def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
         question = required(entry, "question", str)
