@@ -33,6 +33,7 @@ from trl_dbbench.grading.scorers import Result
 from trl_dbbench.rewards.efficiency import EfficiencyReward
 from trl_dbbench.rewards.outcome import ExecutionReward
 from trl_dbbench.tasks import Column, Gold, Source, Table, Task, load_tasks
+from trl_dbbench.tasks.formats.spider2 import _marks_in
 from trl_dbbench.tasks.formats.verl import VerlFormat
 
 Command = Callable[..., tuple[int | str | None, str]]
@@ -81,6 +82,16 @@ def test_an_entry(tmp_path: Path) -> None:
     assert task.prompt().startswith("What is local001?\n# RFM\nRecency counts.\nCREATE TABLE owners (id")
     named = spider2(tmp_path, OWNED, {"local001": {"external_knowledge": "RFM"}})
     assert only(named) == task
+
+
+def test_marks_are_read_once_for_all_entries(tmp_path: Path) -> None:
+    golds = {f"local{number:03}": {"": "a\n1\n"} for number in range(3)}
+    path = spider2(tmp_path, golds)
+    for ignored, grader in ((True, "spider2"), (False, "spider2_ordered")):
+        spider2(tmp_path, golds, marks={id: {"ignore_order": ignored} for id in golds})
+        before = _marks_in.cache_info().misses
+        assert {task.grader for task in load_tasks(path)} == {grader}
+        assert _marks_in.cache_info().misses == before + 1
 
 
 def test_databases_beside_the_file(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -124,9 +125,14 @@ def _cell(cell: Any) -> Cell:
 
 def _marks(file: Path) -> dict[str, dict[str, Any]]:
     try:
-        return {required(each, "instance_id", str): each for each in json_lines(file)}
+        return _marks_in(file, file.stat().st_mtime_ns)
     except (OSError, ValueError, TaskError) as error:
         raise TaskError(f"{file}, which says how gold results count, cannot be read: {error}") from None
+
+
+@lru_cache(maxsize=16)
+def _marks_in(file: Path, changed: int) -> dict[str, dict[str, Any]]:
+    return {required(each, "instance_id", str): each for each in json_lines(file)}
 
 
 def _results(folder: Path) -> list[Path]:
