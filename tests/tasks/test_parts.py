@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,6 +36,8 @@ PARTS = [
         "part-00001-7c2b6f6e-c000.snappy.parquet",
         "orders",
     ),
+    ("orders", "part-00000.snappy.parquet", "part-00001.snappy.parquet", "orders"),
+    ("orders", "part-9.parquet", "part-10.parquet", "orders"),
     ("orders.csv", "part-00000.csv", "part-00001.csv", "orders"),
     ("orders.parquet", "part.9.parquet", "part.10.parquet", "orders"),
 ]
@@ -81,11 +84,64 @@ def test_a_cell_that_is_wrong_is_named_by_its_part(tmp_path: Path) -> None:
         read_csv_tables([first, second])
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t-00000-of-00001.csv"])
-def test_a_file_that_is_given_twice_is_refused(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["t.csv", "t-00000-of-00001.csv", "part-0.parquet"])
+def test_a_file_that_is_given_twice_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
     file = write(tmp_path / name, [1])
-    with pytest.raises(TaskError, match="there is a table named 't' already; rename the file"):
-        read_csv_tables([file, file])
+    for again in (file, f"../{name}"):
+        with pytest.raises(TaskError, match=f"the file '{again}' is given twice; leave one out"):
+            import_from([file, again])
+
+
+@pytest.mark.parametrize(
+    ("there", "missing"),
+    [
+        (
+            [0, 2],
+            r"train-00000-of-00003\.{0}' is one of 3 .* 'train', and train-00001-of-00003\.{0} is missing",
+        ),
+        ([1], r"train-00001-of-00003\.{0}' is .*, and train-00000-of-00003\.{0} and 1 more are missing"),
+        ([1, 3], r"train-00001-of-00003\.{0}' is .*, and train-00002-of-00003\.{0} is missing"),
+        ([0, 1, 2], ""),
+        ([1, 2, 3], ""),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_parts_of_which_one_is_missing_are_refused(
+    tmp_path: Path, suffix: str, there: list[int], missing: str
+) -> None:
+    home = tmp_path / "home"
+    files = [write(home / f"train-{number:05}-of-00003.{suffix}", [number]) for number in there]
+    reads: list[Callable[[], object]] = [
+        lambda: [row[0] for row in import_from(files).tables[0].rows],
+        lambda: [row[0] for row in import_from([str(home)]).tables[0].rows],
+        lambda: Source.of(home).opened.described("sqlite").count("'v"),
+    ]
+    for read, rows in zip(reads, (there, there, 3), strict=True):
+        if missing:
+            with pytest.raises(TaskError, match=missing.format(suffix) + ". Give all of them, in one folder"):
+                read()
+        else:
+            assert read() == rows
+    if not missing:
+        write(home / f"train-00000-of-00001.{suffix}", [9])
+        with pytest.raises(TaskError, match=r"train-.*-of-0000.* are two tables of one name"):
+            Source.of(home)
+
+
+def test_equal_parts_in_two_folders_are_tables_named_after_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder's conversion is kept by what its files hold, and by the names of its tables."""
+    for name in ("a", "b"):
+        file = write(tmp_path / name / "part-00000.csv", [1])
+        assert [table.name for table in Source.of(tmp_path / name).tables()] == [name]
+        (tmp_path / name / "sub").mkdir()
+        monkeypatch.chdir(tmp_path / name / "sub")
+        assert [*read_csv_tables(["../part-00000.csv"])] == [*read_csv_tables([file])] == [name]
 
 
 def test_a_table_and_parts_of_its_name_are_two_tables(tmp_path: Path) -> None:

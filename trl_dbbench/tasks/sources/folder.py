@@ -52,6 +52,8 @@ class Folder(SQLiteFile):
         digest = hashlib.blake2b(digest_size=8)
         for file in table_files(path):
             digest.update(f"{file.name}\0{file_digest(file)}\0".encode())
+            if (name := table_name(file)) != file.stem:  # it may be the folder's
+                digest.update(f"{name}\0".encode())
         return digest.hexdigest()
 
 
