@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -142,6 +143,37 @@ def test_equal_parts_in_two_folders_are_tables_named_after_each(
         (tmp_path / name / "sub").mkdir()
         monkeypatch.chdir(tmp_path / name / "sub")
         assert [*read_csv_tables(["../part-00000.csv"])] == [*read_csv_tables([file])] == [name]
+
+
+def test_parts_are_opened_one_at_a_time(tmp_path: Path) -> None:
+    for number in range(45):
+        write(tmp_path / "home" / f"part.{number}.parquet", [number])
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len([*Path("/proc/self/fd").iterdir()]) + 20, limits[1]))
+    try:
+        (table,) = import_from([str(tmp_path / "home")]).tables
+        assert [row[0] for row in table.rows] == [*range(45)]
+        assert [table.name for table in Source.of(tmp_path / "home").tables()] == ["home"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_an_error_of_a_parquet_file_names_the_part(tmp_path: Path) -> None:
+    first, second = tmp_path / "home" / "part.0.parquet", tmp_path / "home" / "part.1.parquet"
+    first.parent.mkdir()
+    for value, message in (
+        (1, rf"{second} is not a readable parquet file"),
+        (2**64 - 1, rf"{second}, column 'id' holds 18446744073709551615, a number of more than 64 bits"),
+    ):
+        for path, cell in ((first, 1), (second, value)):
+            pq.write_table(pa.table({"id": pa.array([cell], pa.uint64()), "v": ["v"]}), path)
+        if value == 1:
+            content = bytearray(second.read_bytes())
+            content[4:60] = b"\xff" * 56  # a page of the column
+            second.write_bytes(content)
+            assert any(message in note for note in import_from([str(first.parent)]).notes)
+        with pytest.raises(TaskError, match=message):
+            Source.of(first.parent).tables()
 
 
 def test_a_table_and_parts_of_its_name_are_two_tables(tmp_path: Path) -> None:

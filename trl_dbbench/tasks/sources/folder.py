@@ -14,21 +14,24 @@ import re
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, read_csv_tables
 from trl_dbbench.tasks.parts import by_table, table_name
 from trl_dbbench.tasks.sources.base import file_digest
-from trl_dbbench.tasks.sources.parquet import ParquetColumn, ParquetParts, batches, open_parquet, too_long
+from trl_dbbench.tasks.sources.parquet import ParquetColumn, batches, parquet_files, too_long
 from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile
 from trl_dbbench.tasks.table import Column, check_differ
 from trl_dbbench.utils.files import visible
 from trl_dbbench.utils.sql import quote
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
 
 logger = logging.getLogger(__name__)
 
@@ -150,21 +153,20 @@ def _sqlites(type_: str) -> str:
 def _parquet_table(
     parts: Sequence[Path], note: Callable[[str], object]
 ) -> tuple[tuple[Column, ...], Iterable[tuple[Any, ...]]]:
-    path = parts[0]
-    file, columns = open_parquet(parts)
+    path, (files, columns) = parts[0], parquet_files(parts)
     for column in columns:
         if not column.type:
             raise TaskError(f"{path}: the column '{column.name}' {column.unfit}. Leave it out.")
         if column.note:
             note(f"{table_name(path)}.{column.name}: {column.note}")
-    return tuple(Column(each.name, each.type) for each in columns), _parquet_rows(path, file, columns, note)
+    return tuple(Column(each.name, each.type) for each in columns), _parquet_rows(files, columns, note)
 
 
 def _parquet_rows(
-    path: Path, file: ParquetParts, columns: list[ParquetColumn], note: Callable[[str], object]
+    files: Mapping[Path, FileMetaData], columns: list[ParquetColumn], note: Callable[[str], object]
 ) -> Iterator[tuple[Any, ...]]:
     none: Counter[str] = Counter()
-    for cells in batches(path, file, columns):
+    for path, cells in batches(files, columns):
         for place, column in enumerate(columns):
             try:
                 held = [_held(value) for value in cells[place]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from functools import partial
@@ -18,7 +18,7 @@ from trl_dbbench.tasks.table import Cell, Column, Table
 
 if TYPE_CHECKING:
     import pyarrow
-    from pyarrow.parquet import ParquetFile
+    from pyarrow.parquet import FileMetaData
 
 ROWS_AT_ONCE = 10_000
 
@@ -71,60 +71,60 @@ class ParquetColumn:
         return f"its times of {self.zone} are in UTC" if self.zone else ""
 
 
-@dataclass(frozen=True)
-class ParquetParts:
-    """A parquet file, or all parts of a table, read as one file."""
+def parquet_files(parts: Sequence[Path]) -> tuple[dict[Path, FileMetaData], list[ParquetColumn]]:
+    """Return the metadata of a file, or of the parts of a table, and the columns.
 
-    files: list[ParquetFile]
-
-    def iter_batches(self, size: int, columns: list[str] | None) -> Iterator[pyarrow.RecordBatch]:
-        return (batch for file in self.files for batch in file.iter_batches(size, columns=columns))
-
-
-def open_parquet(parts: Sequence[Path]) -> tuple[ParquetParts, list[ParquetColumn]]:
-    """Open a file, or the parts of a table; return it with its columns.
-
-    Raises TaskError if it cannot be read or has no columns, or if the parts' columns differ.
+    Raises TaskError if one cannot be read or has no columns, or if the parts' columns differ.
     """
     import pyarrow
     import pyarrow.parquet
 
-    try:
-        files = []
-        for path in parts:
-            files.append(pyarrow.parquet.ParquetFile(path))
-        file = files[0]
-        columns = [
-            _column(field.name, field.type, (field.metadata or {}).get(_EXTENSION, b"").decode())
-            for field in file.schema_arrow
-        ]
-    except (OSError, pyarrow.ArrowException) as error:
-        raise TaskError(f"{path} is not a readable parquet file: {error}") from None
-    if not columns:
-        raise TaskError(f"{path} has no columns.")
-    check_same_columns(parts, [[f"{each.name} {each.type}" for each in file.schema_arrow] for file in files])
-    return ParquetParts(files), columns
+    files, schemas = {}, []
+    for path in parts:
+        try:
+            with pyarrow.parquet.ParquetFile(path) as file:
+                files[path] = file.metadata
+                schemas.append(file.schema_arrow)
+        except (OSError, pyarrow.ArrowException) as error:
+            raise TaskError(f"{path} is not a readable parquet file: {error}") from None
+    if not schemas[0].names:
+        raise TaskError(f"{parts[0]} has no columns.")
+    check_same_columns(parts, [[f"{each.name} {each.type}" for each in schema] for schema in schemas])
+    return files, [
+        _column(field.name, field.type, (field.metadata or {}).get(_EXTENSION, b"").decode())
+        for field in schemas[0]
+    ]
 
 
-def batches(path: Path, file: ParquetParts, columns: list[ParquetColumn]) -> Iterator[list[list[Any]]]:
-    """Yield batches of rows, each as a list of cells for each of the given columns."""
+def batches(
+    files: Mapping[Path, FileMetaData], columns: list[ParquetColumn]
+) -> Iterator[tuple[Path, list[list[Any]]]]:
+    """Yield batches of rows: their file, and a list of cells for each of the given columns.
+
+    One file is open at a time.
+    """
     import pyarrow
+    import pyarrow.parquet
 
-    try:
-        names = [column.name for column in columns]
-        # a name with a point would select a field of a struct
-        chosen = None if any("." in name for name in names) else names
-        for batch in file.iter_batches(ROWS_AT_ONCE, columns=chosen):
-            cells = []
-            for column in columns:
-                place = batch.schema.get_all_field_indices(column.name)[0]
-                try:
-                    cells.append(column.read(batch.columns[place]))
-                except (OverflowError, ValueError) as error:
-                    raise TaskError(f"{path}, column '{column.name}' cannot be read: {error}") from None
-            yield cells
-    except (OSError, pyarrow.ArrowException) as error:
-        raise TaskError(f"{path} is not a readable parquet file: {error}") from None
+    names = [column.name for column in columns]
+    # a name with a point would select a field of a struct
+    chosen = None if any("." in name for name in names) else names
+    for path, metadata in files.items():
+        try:
+            with pyarrow.parquet.ParquetFile(path, metadata=metadata) as file:
+                for batch in file.iter_batches(ROWS_AT_ONCE, columns=chosen):
+                    cells = []
+                    for column in columns:
+                        place = batch.schema.get_all_field_indices(column.name)[0]
+                        try:
+                            cells.append(column.read(batch.columns[place]))
+                        except (OverflowError, ValueError) as error:
+                            raise TaskError(
+                                f"{path}, column '{column.name}' cannot be read: {error}"
+                            ) from None
+                    yield path, cells
+        except (OSError, pyarrow.ArrowException) as error:
+            raise TaskError(f"{path} is not a readable parquet file: {error}") from None
 
 
 def too_long(value: Any) -> str | None:
@@ -142,11 +142,11 @@ def parquet_table(parts: Sequence[Path], note: Callable[[str], object]) -> Table
         note: called with a line for each column that is left out or read differently than written.
     """
     path, name = parts[0], table_name(parts[0])
-    file, columns = open_parquet(parts)
+    files, columns = parquet_files(parts)
     kept, cells_by_column = [], []
     for column in columns:
         try:
-            made = _task_cells(path, file, column)
+            made = _task_cells(files, column)
         except TaskError as error:
             note(f"{name}.{column.name}: left out, {str(error).removeprefix(f'{path}, ')}")
             continue
@@ -159,7 +159,9 @@ def parquet_table(parts: Sequence[Path], note: Callable[[str], object]) -> Table
     return Table(name, tuple(kept), tuple(zip(*cells_by_column, strict=True)))
 
 
-def _task_cells(path: Path, file: ParquetParts, column: ParquetColumn) -> tuple[str, list[Cell], list[str]]:
+def _task_cells(
+    files: Mapping[Path, FileMetaData], column: ParquetColumn
+) -> tuple[str, list[Cell], list[str]]:
     """Return a column's type, its cells as JSON holds them, and notes.
 
     Raises TaskError if no task can have the column.
@@ -170,7 +172,7 @@ def _task_cells(path: Path, file: ParquetParts, column: ParquetColumn) -> tuple[
         raise TaskError(f"it {column.unfit}")
     if column.type == "BLOB":
         raise TaskError(f"its type {column.arrow} holds bytes")
-    cells = [cell for batch in batches(path, file, [column]) for cell in batch[0]]
+    cells = [cell for _, batch in batches(files, [column]) for cell in batch[0]]
     held = [cell for cell in cells if cell is not None]
     notes = [column.note] if column.note and held else []
     if column.type == "DOUBLE":
