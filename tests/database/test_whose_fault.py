@@ -410,5 +410,8 @@ def test_hostile_episodes_do_not_disturb_the_others(tokenizer, monkeypatch: pyte
         player = Player.of(tokenizer, database, rules=rules)
         episodes = player.play_all([player.start(CHANGE) for _ in range(24)], Slow(tokenizer, turns))
         assert database.restarts >= 1
-    assert {episode.status for episode in episodes[:8]} == {Status.SERVER_CRASH}
+    # on a busy machine, a statement may be killed before MySQL has begun what it cannot stop
+    stopped = [e for e in episodes[:8] if e.status == Status.ANSWERED and e.turns[0].result.limit == "time"]
+    assert [e.status for e in episodes[:8] if e not in stopped] == [Status.SERVER_CRASH] * (8 - len(stopped))
+    assert len(stopped) < 8
     assert [(e.status, e.right) for e in episodes[8:]] == [(Status.ANSWERED, True)] * 16
