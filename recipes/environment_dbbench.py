@@ -24,7 +24,7 @@ from trl_dbbench.training.run_folder import played_as, run_folder
 
 @dataclass
 class EnvironmentArguments:
-    """How an environment is used."""
+    """Use of the environment."""
 
     protocol: str = field(
         default="tools",

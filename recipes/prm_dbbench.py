@@ -41,7 +41,7 @@ from trl_dbbench.utils.settings import as_list, check_number
 
 @dataclass
 class ScriptArguments:
-    """What the process reward model learns from."""
+    """Training data of the process reward model."""
 
     placeholder_token: str = field(
         metadata={"help": "Stands after each turn: a token of the vocabulary that means nothing else."}

@@ -35,7 +35,7 @@ from trl_dbbench.utils.settings import as_list, check_number
 
 @dataclass
 class ScriptArguments:
-    """What the reward model learns from."""
+    """Training data of the reward model."""
 
     episodes: list[str] = field(
         default_factory=list, metadata={"help": "Folders of runs: their sampled and greedy episodes."}

@@ -224,7 +224,7 @@ def launch_command(
 
     Args:
         options: command-line options of the recipe, which override its keys.
-        num_processes: number of ranks, one for each GPU; by default that of the configuration.
+        num_processes: number of ranks, one per GPU; by default the configuration's.
         config_file: an accelerate configuration: a file, or the name of a shipped one. By default `cpu` for a
             recipe with `use_cpu: true`, else `single_gpu`, or `multi_gpu` for several processes.
 

@@ -102,7 +102,7 @@ class Database(Closing):
     """Number of times that the server lost everything this database had on it."""
     closed: bool = False
     silent: bool = False
-    """Whether the server has not answered for some seconds; reading this sends no query."""
+    """True if the server has not answered for some seconds. Reading it sends no query."""
     gave_up: str | None = None
     """Reason for which a sandbox gave up waiting for the server; `None` again once the server answers."""
 

@@ -76,8 +76,8 @@ class ServerDialect(Dialect):
     """Dialect of a server, with the statements that MySQL and MariaDB write differently.
 
     - `time_limit` and `timed_select`: templates for the methods below;
-    - `database_size`: statements, of which the last returns the size of a database on disk in bytes,
-      including a connection's temporary tables. Their parameters are `files` (a pattern of tablespaces),
+    - `database_size`: statements; the last one returns the size in bytes of a database on disk, including
+      a connection's temporary tables. Their parameters are `files` (a pattern of tablespaces),
       `database` and `connection`;
     - `temporary_size`: a statement that returns the size in bytes of the file that holds all temporary
       tables; `None` if there is no such file;

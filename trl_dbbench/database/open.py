@@ -98,7 +98,8 @@ def databases_of(spec: Spec) -> list[str]:
     """Return the databases that a spec names: a single one, or each server's URL, `"docker"` or `"local"`.
 
     Raises:
-        DatabaseError: the spec names no database, one server twice, or several of which one is not a server.
+        DatabaseError: if the spec names no database, the same server twice, or several databases that are not
+            all servers.
     """
     named = list(_named(spec))
     if not named:

@@ -112,11 +112,11 @@ class Sandbox(Closing):
     lost: Loss | None = None
     """Cause of the loss if the tables are gone, else `None`. `RetryingSandbox` makes a lost sandbox again."""
     changed: bool = True
-    """Whether the last statement may have changed anything: the tables, or its session."""
+    """True if the last statement may have changed the tables or the session."""
     reached: bool = True
-    """Whether the database itself was contacted. Reusing existing tables does not end an outage."""
+    """True if the database was contacted. Reusing existing tables does not show that an outage is over."""
     brought_down: bool = False
-    """Whether a statement of this sandbox has ended the server."""
+    """True if a statement of this sandbox ended the server."""
     retries: int = 0
     """Number of times that the sandbox recovered from a failure of the database."""
 

@@ -53,7 +53,7 @@ class Result:
 
     @property
     def says_nothing(self) -> bool:
-        """Whether there are no rows, or only NULLs, which wrong statements also give."""
+        """Return whether there are no rows, or only NULLs; wrong statements often give those too."""
         return all(cell is None for row in self.rows for cell in row)
 
 

@@ -54,7 +54,7 @@ class Replayed:
 
     @property
     def differs(self) -> bool:
-        """Whether there is a difference without an excuse."""
+        """Return whether there is a difference without an excuse."""
         return any(difference.excuse is None for difference in self.differences)
 
     def to_dict(self) -> dict[str, Any]:

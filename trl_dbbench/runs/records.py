@@ -101,7 +101,7 @@ class EpisodeRecord(TypedDict):
     branch_tokens: NotRequired[int]
     """Tokens sampled in continuations of this episode, if any."""
     left_out: NotRequired[bool]
-    """Whether dynamic sampling replaced the episode, so that no update used it."""
+    """True if dynamic sampling replaced the episode, so that no update used it."""
     seed: NotRequired[int]
     prompt_tokens: NotRequired[int]
     shots: NotRequired[list[str]]

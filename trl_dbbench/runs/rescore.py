@@ -41,7 +41,7 @@ class Reward:
     name: str
     function: Callable[..., list[float | None]]
     same: bool
-    """Whether the run used this function with these values, so that rewards must be equal."""
+    """True if the run used this function with these values, so that rewards must be equal."""
 
 
 def rewards_of(

@@ -179,7 +179,7 @@ class RunSettings:
 
     @property
     def rewrites(self) -> bool:
-        """Whether an episode may consist of several token sequences."""
+        """Return whether an episode may consist of several token sequences."""
         return bool(self.harness or self.history != "kept" or self.compaction_tokens)
 
     @property

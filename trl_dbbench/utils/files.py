@@ -290,7 +290,7 @@ def locks(file: IO[Any], path: Path) -> bool:
 
 
 def shortest_names(paths: Sequence[Sequence[str]], taken: Collection[str] = ()) -> list[str] | None:
-    """Return the shortest distinct endings of paths, given as their parts, of which none is `taken`.
+    """Return the shortest distinct endings of paths that are not `taken`. Paths are given as their parts.
 
     Returns `None` if two paths are equal.
     """

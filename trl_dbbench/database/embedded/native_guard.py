@@ -80,8 +80,8 @@ _RAW_TABLES = frozenset({"sqlite_dbpage"})
 class OwnFunctions:
     """SQLite's text functions with bounded time, as a call of the original cannot be interrupted.
 
-    They call the original on a separate connection, and refuse texts so long that the call would take
-    seconds. They cannot take text that is not UTF-8.
+    They call the original on a separate connection, and refuse a text if the call would take seconds. They
+    cannot take text that is not UTF-8.
     """
 
     def named(self, name: str) -> Callable[..., Any]:
@@ -139,11 +139,11 @@ class NativeGuard(Watch):
         """
         super().__init__(connection)
         self.search_denied = False
-        """Whether the statement searches large texts, which is denied before `replace_searches`."""
+        """True if the statement searches large texts before `replace_searches` allows that."""
         self._replaced = False
         self._large = False
         self.alters = False
-        """Whether the statement is an ALTER TABLE."""
+        """True for an ALTER TABLE statement."""
         self._calls = 0
         self._searches = 0
         (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()

@@ -78,9 +78,9 @@ class Moments:
         self._ahead = ahead
         types = [column.type for table in task.tables for column in table.columns]
         self._hidden = any(dialect.varies(each) or "TIMESTAMP" in each.upper() for each in types)
-        """Whether any statement may use the clock or random numbers, through what the task or agent made."""
+        """True if every statement may depend on the clock or on chance, as something made here uses them."""
         self._agents = False
-        """Whether the agent itself has set the clock or the seeds."""
+        """True once the agent has set the clock or the seeds."""
 
     def fix(self, session: Session, sql: str, kind: Kind, again: str | None) -> str | None:
         """Fix the statement's moment if its result may depend on it; return the moment, or `None`.

@@ -74,9 +74,9 @@ class Host:
     url: URL
     dialect: ServerDialect
     own_server: bool
-    """Whether this run started the server, so that nothing else uses it."""
+    """True if this run started the server, so that nothing else uses it."""
     has_accounts: bool
-    """Whether agents have their own accounts."""
+    """True if agents have their own accounts."""
     limits: Limits
     statements: int
     """Number of statements that may run at once."""

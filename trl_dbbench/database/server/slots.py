@@ -93,13 +93,13 @@ class Slot:
         self.key: TablesKey | None = None
         """Key of the tables if they can be kept, else `None`."""
         self.kept = False
-        """Whether an earlier episode has used these tables, which were not rebuilt since."""
+        """True if the tables were not rebuilt since an earlier episode used them."""
         self.changed: set[str] = set()
         """Names of the tables whose rows may differ from the task's."""
         self.failed = False
-        """Whether the server failed during a statement, so that the statement's effect is unknown."""
+        """True if the server failed during a statement, whose effect is therefore unknown."""
         self.interrupted = False
-        """Whether a statement, perhaps in a transaction, was stopped at a limit: its effect is unknown."""
+        """True if a statement was stopped at a limit, so its effect, or its transaction's, is unknown."""
         self._cut_off = False
         self._rows_changed = 0
         self._seconds = 0.0

@@ -150,7 +150,7 @@ class Tenancy(Host):
             self.ahead = float(self._keeper.exec_driver_sql("SELECT @@timestamp").scalar() or 0) - time.time()
             """Seconds by which the server's clock is ahead of ours."""
             self.lowers_names = self._keeper.exec_driver_sql("SELECT @@lower_case_table_names").scalar() == 1
-            """Whether the server stores table names in lower case."""
+            """True if the server stores table names in lower case."""
             connections = self._connections(self._keeper, ranks)
             self.statements = max(1, min(Database.statements_at_once, connections // 3))
             with self.admin.connect() as admin:

@@ -71,7 +71,7 @@ class InProcessEngine(AskedEngine):
         self.prompt_tokens = 0
         """Tokens before the turns, added up over all turns."""
         self.cached_tokens = 0
-        """How many of `prompt_tokens` the prefix cache held."""
+        """Number of `prompt_tokens` found in the prefix cache."""
         self._engine = llm.llm_engine
         self._eos_token_ids = list(eos_token_ids)
         self._adapter = adapter

@@ -35,7 +35,7 @@ class Flip:
     """Task that exactly one of two arms solved greedily."""
 
     won: bool
-    """Whether the other arm solved it, not the first."""
+    """True if the other arm solved the task and the first one did not."""
     first: EpisodeRecord
     other: EpisodeRecord
     gold: Mapping[str, Any] = field(default_factory=dict)
