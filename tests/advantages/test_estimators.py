@@ -21,7 +21,9 @@ from trl_dbbench.advantages.estimators import (
     weighted,
 )
 from trl_dbbench.advantages.gae import GAE
+from trl_dbbench.advantages.prime import Prime
 from trl_dbbench.advantages.registry import ADVANTAGES, check_needs, compute, get_advantage
+from trl_dbbench.advantages.reinforce import Reinforce
 from trl_dbbench.advantages.state import StateGroups, StateTree
 from trl_dbbench.advantages.vine import Vine, differences
 from trl_dbbench.episode.protocol import Answer, Operation
@@ -439,6 +441,21 @@ class Whitened(GAE):
 def test_arguments_that_cannot_be_used(name, arguments, error):
     with pytest.raises(ConfigError, match=error):
         get_advantage(name, arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda: Reinforce("runing"), "unknown advantage_args.baseline 'runing'"),
+        (lambda: Whitened(lam=1.5), "advantage_args.lam must be a share from 0 to 1, is 1.5"),
+        (lambda: Prime(by="trun"), "unknown advantage_args.by 'trun'"),
+        (lambda: ProcessAvgUnique("trun"), "unknown advantage_args.step_spread 'trun'"),
+        (lambda: Vine(0), "advantage_args.continuations must be at least 1, is 0"),
+    ],
+)
+def test_arguments_are_checked_where_a_class_is_called_too(make, error):
+    with pytest.raises(ConfigError, match=error):
+        make()
 
 
 OWN = """

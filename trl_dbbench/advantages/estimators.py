@@ -17,6 +17,8 @@ from typing import Literal
 import torch
 
 from trl_dbbench.advantages.batch import AdvantageBatch, needs
+from trl_dbbench.utils.lookup import check_choice
+from trl_dbbench.utils.settings import check_number
 
 EPSILON = 1e-6
 """Constant added to standard deviations. TRL's own is 1e-4."""
@@ -103,6 +105,9 @@ class ProcessAvgUnique:
 
     step_spread: Literal["last_token", "turn"] = "last_token"
 
+    def __post_init__(self) -> None:
+        check_choice("advantage_args.step_spread", self.step_spread, ("last_token", "turn"))
+
     def __call__(self, batch: AdvantageBatch) -> torch.Tensor:
         """(N, T)"""
         steps = batch.steps  # (N, K)
@@ -136,6 +141,9 @@ class TurnReturns:
     """
 
     gamma: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_number("advantage_args.gamma", self.gamma)
 
     def __call__(self, batch: AdvantageBatch) -> torch.Tensor:
         """(N, T)"""

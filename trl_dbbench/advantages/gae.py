@@ -10,6 +10,7 @@ from trl_dbbench.advantages.batch import AdvantageBatch
 from trl_dbbench.advantages.estimators import normalised, vary
 from trl_dbbench.episode.types import Status
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.utils.settings import check_number
 
 
 def gae(
@@ -53,6 +54,10 @@ class GAE:
     """
 
     def __init__(self, gamma: float = 1.0, lam: float = 1.0, whiten: bool = True):
+        check_number("advantage_args.gamma", gamma)
+        check_number("advantage_args.lam", lam)
+        if not isinstance(whiten, bool):
+            raise ConfigError(f"whiten in advantage_args must be true or false, is {whiten!r}.")
         self.gamma, self.lam, self.whiten = gamma, lam, whiten
         self.returns = self.values = self.sampled = torch.zeros(0, 1)
 

@@ -37,6 +37,8 @@ from trl_dbbench.advantages.estimators import rloo
 from trl_dbbench.advantages.gradients import check_whole_weights, reduce_gradients
 from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.utils.lookup import check_choice
+from trl_dbbench.utils.settings import check_number
 
 ADAPTER = "prime"
 
@@ -61,6 +63,9 @@ class Prime:
     def __init__(
         self, beta: float = 0.05, learning_rate: float = 1e-5, by: Literal["token", "turn"] = "token"
     ):
+        check_number("advantage_args.beta", beta)
+        check_number("advantage_args.learning_rate", learning_rate)
+        check_choice("advantage_args.by", by, ("token", "turn"))
         self.beta, self.learning_rate, self.by = beta, learning_rate, by
         self._adapter: dict[str, torch.Tensor] = {}
         self._optimizer: dict[str, Any] = {}

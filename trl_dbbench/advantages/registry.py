@@ -23,7 +23,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
 import torch
 
@@ -43,8 +43,7 @@ from trl_dbbench.advantages.state import StateGroups, StateTree
 from trl_dbbench.advantages.vine import Vine
 from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.utils.lookup import check_choice, look_up
-from trl_dbbench.utils.settings import check_number
+from trl_dbbench.utils.lookup import look_up
 
 AdvantageFunction = Callable[[AdvantageBatch], torch.Tensor]
 """Function that returns (N,), a value per episode, or (N, T), one per token; NaN and infinity count as 0."""
@@ -96,24 +95,8 @@ def get_advantage(name: str, arguments: dict[str, Any] | str | None = None) -> A
             f"the advantage {name!r} cannot be called with advantage_args {arguments}: {error}; allowed are "
             f"{', '.join(taken) or 'none'}."
         ) from None
-    ours = tuple(each for each in ADVANTAGES.values() if inspect.isclass(each))
-    if found in ADVANTAGES.values() or (inspect.isclass(found) and issubclass(found, ours)):
-        _check_arguments(found, arguments)
     made: Any = found
     return made(**arguments) if inspect.isclass(found) else partial(made, **arguments)
-
-
-def _check_arguments(found: Callable, arguments: dict[str, Any]) -> None:
-    """Raise ConfigError for a value of the wrong type for its parameter, or out of range for its name."""
-    kinds = get_type_hints(found.__init__ if inspect.isclass(found) else found)
-    for name, value in arguments.items():
-        kind, setting = kinds.get(name), f"advantage_args.{name}"
-        if get_origin(kind) is Literal:
-            check_choice(setting, value, get_args(kind))
-        elif kind in (int, float):
-            check_number(setting, value, whole=kind is int)
-        elif kind is bool and not isinstance(value, bool):
-            raise ConfigError(f"{name} in advantage_args must be true or false, is {value!r}.")
 
 
 def needs_of(function: AdvantageFunction | None) -> frozenset[Need]:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 
 from trl_dbbench.advantages.batch import AdvantageBatch
+from trl_dbbench.utils.lookup import check_choice
 
 
 class Reinforce:
@@ -17,6 +18,7 @@ class Reinforce:
     """
 
     def __init__(self, baseline: Literal["none", "running"] = "none"):
+        check_choice("advantage_args.baseline", baseline, ("none", "running"))
         self.baseline = baseline
         self._sum, self._count = 0.0, 0
 

@@ -14,6 +14,7 @@ from trl_dbbench.database import Database
 from trl_dbbench.episode.table_states import for_each_episode, states_along
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.grading.states import state_digest
+from trl_dbbench.utils.settings import check_number
 
 
 class _ByStates:
@@ -38,6 +39,8 @@ class StateGroups(_ByStates):
     """
 
     def __init__(self, omega: float = 1.0, gamma: float = 0.95):
+        check_number("advantage_args.omega", omega)
+        check_number("advantage_args.gamma", gamma)
         self.omega, self.gamma = omega, gamma
 
     def __call__(self, batch: AdvantageBatch) -> torch.Tensor:
@@ -63,6 +66,7 @@ class StateTree(_ByStates):
     """
 
     def __init__(self, lam: float = 0.0):
+        check_number("advantage_args.lam", lam)
         self.lam = lam
 
     def __call__(self, batch: AdvantageBatch) -> torch.Tensor:

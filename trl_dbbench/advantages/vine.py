@@ -15,6 +15,7 @@ from trl_dbbench.episode.types import Episode, Sampling, Start, Status
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.rewards.registry import StepRewards, call_reward
 from trl_dbbench.utils.ranks import Ranks, together
+from trl_dbbench.utils.settings import check_number
 
 
 @needs("groups")
@@ -34,6 +35,7 @@ class Vine:
     """
 
     def __init__(self, continuations: int = 4):
+        check_number("advantage_args.continuations", continuations, whole=True)
         self.continuations = continuations
 
     def prepare(self, trainer: Any, episodes: Sequence[Episode]) -> None:
