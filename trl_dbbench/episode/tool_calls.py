@@ -82,8 +82,7 @@ def after_thoughts(text: str) -> str:
     A header that names a function stays.
 
     Args:
-        text: a turn, including the part in the prompt. If its thought does not end, nothing is left. A mark
-            after the turn's own thought is text, as in SQL.
+        text: a turn, including the part in the prompt. If its thought does not end, nothing is left.
     """
     if has_header(text):
         text = text.rpartition(_MESSAGE_START)[2]
@@ -91,14 +90,22 @@ def after_thoughts(text: str) -> str:
         if not begun or _thinks(header):
             return ""
         text = text if "to=functions" in header else body
+    return _split(text)[1].removesuffix("<|END_RESPONSE|>")  # Cohere's, before the token that ends the turn
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Split a text without a header into its thoughts, with their marks, and the rest.
+
+    An empty thought at its start, which switches thoughts off, is in neither. A mark after the turn's own
+    thought is text, as in SQL.
+    """
     if switched_off := _EMPTY_THOUGHT.match(text):
         text = text[switched_off.end() :]
     if own := _OWN_THOUGHTS.match(text):
-        text = text[own.end() :]
+        end = own.end()
     else:
-        for _, closed in THOUGHTS:
-            text = text.rpartition(closed)[2]
-    return text.removesuffix("<|END_RESPONSE|>")  # Cohere's, before the token that ends the turn
+        end = max(text.rfind(closed) + len(closed) if closed in text else 0 for _, closed in THOUGHTS)
+    return text[:end], text[end:]
 
 
 def _thinks(header: str) -> bool:
@@ -111,12 +118,9 @@ def thought_of(text: str) -> str:
     if has_header(text):
         messages = (message.partition("<|message|>") for message in text.split(_MESSAGE_START))
         return "\n".join(body.partition("<|end|>")[0] for header, _, body in messages if _thinks(header))
-    if switched_off := _EMPTY_THOUGHT.match(text):
-        text = text[switched_off.end() :]
-    if own := _OWN_THOUGHTS.match(text):  # a mark after it is text, as in SQL
-        text = own[0]
+    thoughts, _ = _split(text)
     for opened, closed in THOUGHTS:
-        thought, found, _ = text.rpartition(closed)
+        thought, found, _ = thoughts.rpartition(closed)
         if found:
             return thought.strip().removeprefix(opened).strip()
     return ""
