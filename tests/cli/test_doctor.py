@@ -122,6 +122,12 @@ def test_versions_outside_of_the_tried_ranges(doctor, monkeypatch):
             "settings",
             "FAIL  settings: the reward function 'mine.py:short' cannot be imported: FileNotFoundError",
         ),
+        (
+            ["--reward_funcs", "modl:runs/rm"],
+            "settings",
+            "FAIL  settings: unknown reward function 'modl:runs/rm'; of those with a colon there are model:PATH",
+        ),
+        (["--reward_funcs", "model:"], "settings", "FAIL  settings: unknown reward function 'model:'"),
         (["--harness", ""], "settings", "FAIL  settings: harness is empty; name a function"),
         (
             ["--reward_funcs", "executes", "--outcome", '{"wrong": -1}'],

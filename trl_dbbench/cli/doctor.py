@@ -51,9 +51,7 @@ from trl_dbbench.episode.types import Episode, Rules
 from trl_dbbench.errors import ConfigError, DatabaseError, DBBenchError, EngineError, loading, one_line
 from trl_dbbench.evaluation.evaluate import evaluate
 from trl_dbbench.harness.program import Programs
-from trl_dbbench.rewards.named import NAMED
-from trl_dbbench.rewards.outcome import OutcomeReward
-from trl_dbbench.rewards.registry import LEARNED
+from trl_dbbench.rewards.registry import find_reward
 from trl_dbbench.runs.adapters import adapter_settings, check_is_model
 from trl_dbbench.runs.few_shot import Memory, load_memory
 from trl_dbbench.runs.settings import RunSettings
@@ -71,7 +69,6 @@ from trl_dbbench.training.memory import (
 )
 from trl_dbbench.training.unsupported import wants_bf16
 from trl_dbbench.utils.files import check_folder
-from trl_dbbench.utils.lookup import look_up
 from trl_dbbench.utils.memory import total_memory
 from trl_dbbench.utils.settings import as_list
 
@@ -301,8 +298,7 @@ def _settings(parser: RecipeParser, words: list[str], script: Path) -> str:
         if isinstance(each, RewardArguments):
             each.outcome_reward()
             for name in as_list(each.reward_funcs):
-                if name.partition(":")[0] not in LEARNED:  # no reward model is loaded here
-                    look_up("reward function", name, {"outcome": OutcomeReward, **NAMED})
+                find_reward(name)
         if (harness := getattr(each, "harness", None)) is not None:
             Programs(harness).close()  # imports the user's module in a process of its own
     return f"read by {script.name}"
@@ -340,8 +336,7 @@ def _extras(case: Case) -> Iterator[str]:
     yield from (
         name.replace("_", "-") for name, needed in needs.items() if needed and find_spec(name) is None
     )
-    asked = case.get("report_to", [])
-    trackers = {asked} if isinstance(asked, str) else set(asked)
+    trackers = set(as_list(case.get("report_to", [])))
     yield from sorted(trackers - {"none", "all", *get_available_reporting_integrations()})
 
 

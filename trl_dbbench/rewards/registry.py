@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from torch import nn
@@ -59,10 +59,9 @@ def load_reward_functions(
             something that the reward needs.
     """
     judge = Judge(database)  # one for all, because it remembers gold states
-    ours = {"outcome": outcome, **dict(sorted(NAMED.items()))}
     functions: list[RewardFunction] = []
     for name in names:
-        function: Any = _reward_function(name, ours)
+        function: Any = find_reward(name, outcome)()
         takes_database = name in NAMED and isinstance(function, type)
         functions.append(function(database, judge) if takes_database else function)
     return functions
@@ -74,14 +73,22 @@ LEARNED: dict[str, Callable[[str], RewardFunction]] = {
 """Prefix before the colon -> loader of the path after it."""
 
 
-def _reward_function(name: str, ours: dict[str, Any]) -> RewardFunction:
+def find_reward(
+    name: str, outcome: OutcomeReward = OUTCOME_PRESETS["greedy_then_grpo"]
+) -> Callable[[], RewardFunction]:
+    """Return a function that loads the reward of a name, as `load_reward_functions` takes it.
+
+    Raises:
+        ConfigError: if the name is unknown, or its import fails. Models are not looked for yet.
+    """
     kind, colon, path = name.partition(":")
     if not colon or kind.endswith(".py") or (kind not in LEARNED and path.isidentifier()):
-        return look_up("reward function", name, ours)
+        found = look_up("reward function", name, {"outcome": outcome, **dict(sorted(NAMED.items()))})
+        return lambda: found
     if kind not in LEARNED or not path:
         allowed = ", ".join(f"{each}:PATH" for each in LEARNED)
         raise ConfigError(f"unknown reward function {name!r}; of those with a colon there are {allowed}.")
-    return LEARNED[kind](path)
+    return partial(LEARNED[kind], path)
 
 
 class StepRewards:

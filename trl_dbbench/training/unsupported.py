@@ -29,6 +29,7 @@ from trl_dbbench.engines.transformers.models import check_adapter, check_model, 
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.adapters import check_is_model, check_switched_off
 from trl_dbbench.utils.lookup import check_choice, unknown
+from trl_dbbench.utils.settings import as_list
 
 
 class Refusal(NamedTuple):
@@ -316,7 +317,7 @@ TRACKERS = {
 
 def check_trackers(report_to: str | list[str] | None) -> None:
     """Raise ConfigError for a tracker that is unknown or not installed, before anything is opened."""
-    for name in [report_to] if isinstance(report_to, str) else report_to or []:
+    for name in as_list(report_to or []):
         if name not in (*INTEGRATION_TO_CALLBACK, "all", "none"):
             said = unknown("report_to", name, ["none", *TRACKERS])
             raise ConfigError(f"{said}. What transformers knows is allowed too.")

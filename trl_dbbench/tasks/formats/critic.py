@@ -24,6 +24,7 @@ from trl_dbbench.tasks.formats.text2sql import find_database, sql_task
 from trl_dbbench.tasks.model import Gold, Task
 from trl_dbbench.tasks.skills import operation_of
 from trl_dbbench.tasks.source import Source
+from trl_dbbench.utils.settings import as_list
 
 FOLDERS = (".", "databases", "database")
 DATABASE_NAMES = ("{0}/{0}_template.sqlite", "{0}/{0}.sqlite")
@@ -146,8 +147,7 @@ def _solution(entry: Mapping[str, Any], id: str, dialect: str) -> str:
 
 def _texts(entry: Mapping[str, Any], key: str) -> list[str]:
     """Return a field that is a text or a list of texts as a list, without empty texts."""
-    given = optional(entry, key, (str, list)) or []
-    listed = [given] if isinstance(given, str) else given
+    listed = as_list(optional(entry, key, (str, list)) or [])
     if wrong := [each for each in listed if not isinstance(each, str)]:
         raise TaskError(f"'{key}' must be a text or a list of texts, holds {wrong[0]!r}")
     return [each.strip() for each in listed if each.strip()]
