@@ -6,21 +6,21 @@ import json
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, Annotated, cast
+from typing import IO, TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from trl_dbbench.cli import options as opt
 from trl_dbbench.database import database_for, open_database
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.evaluation.report.figures import NO_MATPLOTLIB, can_draw, write_figures
-from trl_dbbench.evaluation.report.run import read_run
-from trl_dbbench.runs.differences import Replayed, Summary
 from trl_dbbench.runs.read import read_tasks
 from trl_dbbench.runs.records import TASKS_FILE, Phase
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks.entries import write_entries
 from trl_dbbench.utils.files import check_outputs, write_atomically
+
+if TYPE_CHECKING:
+    from trl_dbbench.runs.differences import Replayed
 
 
 def report(
@@ -37,7 +37,9 @@ def report(
 
     Two runs are shown side by side in one file, without PNG.
     """
+    from trl_dbbench.evaluation.report.figures import NO_MATPLOTLIB, can_draw, write_figures
     from trl_dbbench.evaluation.report.page import write_report
+    from trl_dbbench.evaluation.report.run import read_run
 
     if other is not None:
         opt.refuse(context, "PNG files are drawn of one run alone", "--figures")
@@ -127,6 +129,8 @@ def replay(
 def _tell(episodes: Iterable[Replayed], notes: Sequence[str], file: IO[str] | None, *, rescored: bool) -> int:
     """Print differences as they are found, and a summary at the end; return how many episodes differ."""
     from tqdm.auto import tqdm
+
+    from trl_dbbench.runs.differences import Summary
 
     summary = Summary()
     for replayed in episodes:

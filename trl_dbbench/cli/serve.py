@@ -20,7 +20,6 @@ from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.protocol import get_protocol
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.rewards.outcome import OutcomeReward
 from trl_dbbench.runs.settings import RunSettings, versions
 from trl_dbbench.tasks import load_tasks
 
@@ -166,6 +165,8 @@ def _check_installed(extra: str) -> None:
 def _reward(name: str | None, settings: RunSettings, database: Database) -> Callable[[Episode], None]:
     """Return a function that adds an episode's reward to its `rewards`."""
     if name is None:
+        from trl_dbbench.rewards.outcome import OutcomeReward
+
         outcome = OutcomeReward()
         return lambda episode: episode.rewards.update(outcome=outcome([episode])[0])
 

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trl_dbbench.cli import options as opt
-from trl_dbbench.data.convert import convert as convert_tasks
-from trl_dbbench.data.score_predictions import LIMITS, can_be_scored, read_predictions, score_all
 from trl_dbbench.database import database_for, open_database
 from trl_dbbench.database.server.tables import DEFAULT_SAMPLE
 from trl_dbbench.episode.validation import validate as validate_tasks
@@ -77,6 +75,8 @@ def scores(
 ) -> None:
     """Executes predicted SQL and scores it by the rules of each evaluator, side by side."""
     from tqdm.auto import tqdm
+
+    from trl_dbbench.data.score_predictions import LIMITS, can_be_scored, read_predictions, score_all
 
     check_outputs([json_file], tasks, predictions)
     loaded = load_tasks(tasks, format=format)
@@ -143,6 +143,8 @@ def convert(
     ] = False,
 ) -> None:
     """Writes tasks in another format, or makes them from CSV files; says what the format cannot hold."""
+    from trl_dbbench.data.convert import convert as convert_tasks
+
     conversion = convert_tasks(
         source,
         target,
