@@ -45,9 +45,11 @@ _COMMENT = (
     r"--(?=\s)[^\n]*+(?:\n|\Z)|\#[^\n]*+(?:\n|\Z)|/\*(?!M?!).*?\*/"
     rf"|/\*M?!(?:{_QUOTED}|[^'\"`*]++|\*(?!/))*\*/"
 )
+_KINDS_OF_ROUTINES = "TRIGGER|PROCEDURE|FUNCTION|EVENT"
+_PERHAPS_A_ROUTINE = re.compile(_KINDS_OF_ROUTINES, re.IGNORECASE)
 _ROUTINE = re.compile(
     r"CREATE (?:OR REPLACE )?(?:DEFINER = \S+ (?:\( \) )?(?:@ \S+ (?:[.-] \S+ )*)?)?(?:AGGREGATE )?"
-    r"(?:TRIGGER|PROCEDURE|FUNCTION|EVENT) "
+    rf"(?:{_KINDS_OF_ROUTINES}) "
 )
 """Beginning of a routine, for tokens in upper case with a blank between them."""
 
@@ -147,9 +149,14 @@ def read_dump(
             else:
                 _skip(text)
         elif statement := "".join(_parts(text, delimiter)).strip():
-            if delimiter == ";" and _ROUTINE.match(bare_text(statement[:_BEGINNING_CHARACTERS])):
+            if delimiter == ";" and _begins_routine(statement[:_BEGINNING_CHARACTERS]):
                 statement += _rest_of_body(text, statement)
             yield statement
+
+
+def _begins_routine(statement: str) -> bool:
+    """Return whether a statement makes a routine. Most name none, and are not split into words for this."""
+    return bool(_PERHAPS_A_ROUTINE.search(statement) and _ROUTINE.match(bare_text(statement)))
 
 
 def _rest_of_body(text: _Text, begun: str) -> str:
