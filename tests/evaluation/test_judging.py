@@ -30,6 +30,7 @@ from trl_dbbench.evaluation.compare.arms import (
     result_of,
 )
 from trl_dbbench.evaluation.compare.figures import figures_of
+from trl_dbbench.grading.states import rows_digest
 from trl_dbbench.runs.records import EpisodeRecord, episode_record
 from trl_dbbench.tasks import load_tasks
 
@@ -179,6 +180,44 @@ def test_changes_are_the_same_if_they_leave_the_same_tables(
     assert [e["right"] for e in (by_name, by_price, all_of_them, none)] == [True, True, False, False]
     assert result_of(by_name) == result_of(by_price)
     assert len({result_of(e) for e in (by_price, all_of_them, none)}) == 3
+
+
+def test_answers_in_sql_vote_by_their_rows(
+    sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Of five samples two are right, in other words; three are wrong, each in its own way."""
+    samples = [
+        episode_record(
+            play_script(
+                count_task(3),
+                [f"Action: Answer\nFinal Answer:\n```sql\n{statement}\n```"],
+                tokenizer,
+                sqlite_database,
+                protocol="text_sql",
+            ),
+            "eval",
+            0,
+        )
+        for statement in (
+            *("SELECT COUNT(*) FROM orders WHERE late = 1", "SELECT SUM(late) FROM orders"),
+            *("SELECT COUNT(*) FROM orders", "SELECT id FROM orders", "SELECT COUNT(* FROM orders"),
+        )
+    ]
+    assert [each["right"] for each in samples] == [True, True, False, False, False]
+    count, total, all_of_them, ids, fails = map(result_of, samples)
+    assert count == total and len({count, all_of_them, ids, fails}) == 4
+    assert fails == ("text", "SELECT COUNT(* FROM orders")
+    figures = figures_of(Arm("m", samples[:1], samples, Sampling(5, 1.0)))
+    assert figures.shares["overall"]["majority@5"].rate == 1.0
+
+
+def test_rows_vote_in_any_order_and_repeated_ones_where_they_count() -> None:
+    once, twice, turned = [(1, "a"), (2, "b")], [(1, "a"), (2, "b"), (1, "a")], [(2.0, "b"), (1, "a")]
+    assert rows_digest(once, repeated=True) == rows_digest(turned, repeated=True)
+    assert rows_digest(once, repeated=True) != rows_digest(twice, repeated=True)
+    assert rows_digest(once, repeated=False) == rows_digest(twice, repeated=False)
+    assert rows_digest([(1,)], repeated=True) != rows_digest([("1",)], repeated=True)
+    assert rows_digest([(None,)], repeated=True) != rows_digest([], repeated=True)
 
 
 def test_figures_by_hand() -> None:

@@ -15,7 +15,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from trl_dbbench.database import Database, Sandbox, State
@@ -31,7 +31,7 @@ from trl_dbbench.errors import ConfigError, EnvironmentFault, TaskError
 from trl_dbbench.grading import GRADERS, Grader, SQLGrader, get_grader
 from trl_dbbench.grading.rows import same_state
 from trl_dbbench.grading.scorers import Result
-from trl_dbbench.grading.states import state_digest, state_hash
+from trl_dbbench.grading.states import rows_digest, state_digest, state_hash
 from trl_dbbench.tasks import Task
 from trl_dbbench.tasks.model import TablesKey
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS
@@ -49,8 +49,9 @@ _MAX_STATE_ROWS = 1_000_000
 """Most rows of all gold states in memory together, some 300 MB."""
 
 _MAX_KEPT_ROWS = 1000
+_MAX_KEPT_CELLS = 20_000
 _MAX_KEPT_CHARACTERS = 100_000
-"""Bounds on a remembered result; larger ones are computed each time."""
+"""Bounds on a remembered result, which is computed each time beyond them, and on one that has a digest."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,14 @@ class Verdict:
     """The judgement of an episode; rewards and accuracy use `right`.
 
     `published_right` is the benchmark's own judgement of a change; `None` for questions and without a
-    published hash. `state` is the digest of a change's final tables, which `replay` compares.
+    published hash. `state` is the digest of a change's final tables, which `replay` compares. `result` is the
+    digest of the rows, in any order, of an answer that is SQL; `None` if it fails or gives very many.
     """
 
     right: bool
     published_right: bool | None = None
     state: str | None = field(default=None, compare=False)
+    result: str | None = field(default=None, compare=False)
 
 
 class _Remembered(Generic[T]):
@@ -137,7 +140,7 @@ class Judge:
         if task.is_question:
             grader = self._grader or grader_of(task, protocol_grader)
             if isinstance(grader, SQLGrader):
-                return Verdict(self._sql_right(task, answer.text or "".join(statements[-1:]), grader))
+                return self._sql_verdict(task, answer.text or "".join(statements[-1:]), grader)
             if task.gold.answer is None:
                 raise EnvironmentFault(
                     f"the grader {grader.name} needs a gold answer, and the task has only SQL"
@@ -183,21 +186,27 @@ class Judge:
                 f"{protocol.name} needs. Add 'sql', or set protocol: text or tools."
             )
 
-    def _sql_right(self, task: Task, sql: str, grader: SQLGrader) -> bool:
-        """Return whether an answer is right on each database of a suite. The gold may give nothing on some of
-        them, but not on all."""
-        told = False
+    def _sql_verdict(self, task: Task, sql: str, grader: SQLGrader) -> Verdict:
+        """Return the verdict on an answer, which must be right on each database of a suite. The gold may give
+        nothing on some of them, but not on all."""
+        told, digest = False, None
         for each in task.on_each_database():
             golds = self._gold_results(each, grader)
             if not sql.strip() or len(sql) > MAX_STATEMENT_CHARACTERS:
-                return False
+                return Verdict(False)
             telling = [gold for gold in golds if not gold.says_nothing]
             limits = answer_limits(telling or golds, grader)
+            # samples vote by their rows, also by more than a right answer has
+            limits = replace(
+                limits, rows=max(limits.rows, _MAX_KEPT_ROWS), cells=max(limits.cells or 0, _MAX_KEPT_CELLS)
+            )
             predicted, _ = execute_untruncated(self._database, each, grader.rewrite(sql), limits)
+            if predicted is not None and digest is None and _is_small(predicted):
+                digest = rows_digest(predicted.rows, repeated=grader.counts_rows)
             if predicted is None or not grader.right(predicted, telling or golds, task.gold.sql):
-                return False
+                return Verdict(False, result=digest)
             told = told or bool(telling)
-        return told
+        return Verdict(told, result=digest)
 
     def _gold_results(self, task: Task, grader: SQLGrader) -> Sequence[Result]:
         """Return the gold results; a right answer gives one of them."""
@@ -230,8 +239,8 @@ class Judge:
         return self._states.get((task.tables_key, task.gold.sql), make, lambda gold: not gold.out_of_time)
 
 
-def _is_small(gold: Result) -> bool:
-    return len(gold.rows) <= _MAX_KEPT_ROWS and len(repr(gold.rows)) <= _MAX_KEPT_CHARACTERS
+def _is_small(result: Result) -> bool:
+    return len(result.rows) <= _MAX_KEPT_ROWS and len(repr(result.rows)) <= _MAX_KEPT_CHARACTERS
 
 
 def grader_of(task: Task, protocol_grader: str) -> Grader | SQLGrader:

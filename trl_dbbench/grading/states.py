@@ -128,6 +128,13 @@ def state_digest(state: State) -> str:
     return rows_digest.hexdigest() + columns_digest.hexdigest()
 
 
+def rows_digest(rows: Iterable[Row], repeated: bool) -> str:
+    """Return 16 hex digits for rows in any order, with cells as in `state_digest`; `repeated` rows count."""
+    texts = [repr([cell_text(cell) for cell in row]) for row in rows]
+    told = "\n".join(sorted(texts if repeated else set(texts)))
+    return hashlib.blake2b(told.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
 def cell_text(cell: Any) -> tuple[str, str]:
     """Return the kind of a cell and its text, in which floats are rounded to nine digits."""
     kind, value = cell_key(cell)

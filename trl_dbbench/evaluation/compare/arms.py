@@ -198,14 +198,15 @@ def by_task(episodes: Iterable[EpisodeRecord]) -> dict[str, list[EpisodeRecord]]
 def result_of(record: EpisodeRecord) -> Hashable:
     """Return an episode's answer or the digest of its final tables; `None` if it ended without an answer.
 
-    Answers are equal if they are equal Python literals, such as `[(3,)]` and `[( 3.0, )]`, or else if they
-    have the same words.
+    Answers in SQL are equal if they give the same rows. Others, and SQL that fails, are equal if they are
+    equal Python literals, such as `[(3,)]` and `[( 3.0, )]`, or else if they have the same words.
     """
     if record["status"] != Status.ANSWERED or not record["turns"]:
         return None
     verdict = record.get("verdict") or {}
-    if (state := verdict.get("state")) is not None:
-        return "state", state
+    for kind in ("state", "result"):
+        if (digest := verdict.get(kind)) is not None:
+            return kind, digest
     if record["operation"] in ("INSERT", "UPDATE", "DELETE"):
         return "said", said_in(record)[:-1]  # early versions saved no digest: compare the statements
     statements = [turn["sql"] for turn in record["turns"] if "sql" in turn]
