@@ -7,8 +7,10 @@ import os
 import re
 import shlex
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +20,22 @@ from fakes import BrokenDatabase, play_script
 from peft import LoraConfig, get_peft_model
 from saved_runs import FORGOT_WHERE, LOOK, answer, count_task
 from test_judging import AS_THE_QUICKSTART, TINY, record
-from test_report import ATTACK, assert_quiet, browser, chips, episode, facts, write_run
+from test_report import ATTACK, assert_quiet, blocks, browser, chips, episode, facts, write_run
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from trl_dbbench.data.audit import Audited, Finding
 from trl_dbbench.data.audit.page import write_page
 from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.evaluation.compare.arms import Arm, Sampling, mcnemar
+from trl_dbbench.evaluation.compare.arms import Arm, Sampling, gold_of, mcnemar, portable_digests_of
 from trl_dbbench.evaluation.compare.comparison import Pairing, compare_arms, comparison_text
 from trl_dbbench.evaluation.compare.page import write_arm, write_comparison
+from trl_dbbench.evaluation.compare.saved import arm_dict
+from trl_dbbench.evaluation.report.page import write_report
+from trl_dbbench.evaluation.report.run import read_run
 from trl_dbbench.runs.records import EpisodeRecord, episode_record
 from trl_dbbench.runs.settings import RunSettings
-from trl_dbbench.tasks import load_tasks
+from trl_dbbench.tasks import Task, load_tasks
 
 __all__ = ["browser"]
 
@@ -213,6 +218,81 @@ def test_saved_evaluations(command: Callable, tmp_path: Path) -> None:
     (pairing,) = said["pairings"]
     assert (pairing["wins"], pairing["mcnemar_p"], len(pairing["flips"])) == (8, 2 / 256, 8)
     assert pairing["flips"][0]["first"]["turns"][0]["answer"] == "4"
+
+
+def shared_tasks(folder: Path, rows: int = 1, schema: str = "names") -> list[Task]:
+    """Three questions over a SQLite file in this folder, which another machine may have elsewhere."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(folder / "shop.sqlite")) as made, made:
+        made.execute("CREATE TABLE orders (id INTEGER)")
+        made.executemany("INSERT INTO orders VALUES (?)", [(n,) for n in range(rows)])
+    entry = {"database": {"path": str(folder / "shop.sqlite")}, "grader": "strict", "schema": schema}
+    return [
+        Task.from_entry(
+            {**entry, "id": f"q{n}", "question": "How many?", "sql": f"SELECT COUNT(*) + {n} FROM orders"}
+        )
+        for n in range(3)
+    ]
+
+
+def played(tasks: Sequence[Task], rights: Sequence[bool]) -> list[EpisodeRecord]:
+    return [
+        record(n, right, task_digest=task.digest)
+        for n, (task, right) in enumerate(zip(tasks, rights, strict=True))
+    ]
+
+
+def saved_over(path: Path, tasks: Sequence[Task], rights: Sequence[bool]) -> Path:
+    """A file of `eval --json`."""
+    arm = Arm("m", played(tasks, rights), gold=gold_of(tasks), portable_digests=portable_digests_of(tasks))
+    path.write_text(json.dumps({"episodes": arm.greedy, **arm_dict(arm)}))
+    return path
+
+
+def run_over(folder: Path, tasks: Sequence[Task], rights: Sequence[bool]) -> Path:
+    folder.mkdir()
+    (folder / "episodes.jsonl").write_text("".join(json.dumps(each) + "\n" for each in played(tasks, rights)))
+    (folder / "tasks.jsonl").write_text("".join(task.to_json() + "\n" for task in tasks))
+    return folder
+
+
+def test_a_shared_database_may_lie_at_another_path(command: Callable, tmp_path: Path) -> None:
+    """Evaluations of two machines, and the run folder of a third one whose database is not here."""
+    here, there, gone = (shared_tasks(tmp_path / name) for name in ("here", "there", "gone"))
+    assert len({each[0].digest for each in (here, there, gone)}) == 3
+    base = saved_over(tmp_path / "base.json", here, [False, False, True])
+    other = saved_over(tmp_path / "other.json", there, [True, True, True])
+    run = run_over(tmp_path / "run", gone, [True, False, True])
+    shutil.rmtree(tmp_path / "gone")
+    code, out = command("compare", base, other, run)
+    assert code == 0, code
+    assert "other against base, 3 tasks\n  wins 2, losses 0, ties 1" in out
+    assert "run, 0 updates against base, 3 tasks\n  wins 1, losses 0, ties 2" in out
+
+
+def test_other_contents_and_other_schemas_are_other_tasks(command: Callable, tmp_path: Path) -> None:
+    base = saved_over(tmp_path / "base.json", shared_tasks(tmp_path / "here"), [True] * 3)
+    for name, more in (("rows", {"rows": 2}), ("schema", {"schema": "full"})):
+        other = saved_over(tmp_path / f"{name}.json", shared_tasks(tmp_path / name, **more), [True] * 3)
+        code, _ = command("compare", base, other)
+        assert "have no task in common" in str(code)
+
+
+def test_a_file_of_an_earlier_version_matches_at_the_same_path(command: Callable, tmp_path: Path) -> None:
+    tasks = shared_tasks(tmp_path / "here")
+    earlier = tmp_path / "earlier.json"
+    earlier.write_text(json.dumps({"episodes": played(tasks, [False] * 3), "gold": gold_of(tasks)}))
+    code, out = command("compare", earlier, saved_over(tmp_path / "now.json", tasks, [True] * 3))
+    assert code == 0 and "now against earlier, 3 tasks\n  wins 3" in out
+
+
+def test_a_report_of_two_runs_knows_tasks_at_other_paths(tmp_path: Path) -> None:
+    runs = [
+        read_run(run_over(tmp_path / name, shared_tasks(tmp_path / f"of-{name}"), rights))
+        for name, rights in (("a", [False] * 3), ("b", [True] * 3))
+    ]
+    html = write_report(runs[0], tmp_path / "both.html", runs[1]).read_text()
+    assert len(blocks(html, "tasks")) == 3 and "<small>3 of 3</small>" in html
 
 
 def test_a_run_alone_is_compared_with_its_own_beginning(command: Callable, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ NEEDS_TOKENS = (
 
 
 def _evaluate_endpoint(context: typer.Context, plan: Plan | None) -> None:
-    from trl_dbbench.evaluation.compare.arms import Arm, gold_of
+    from trl_dbbench.evaluation.compare.arms import Arm, gold_of, portable_digests_of
     from trl_dbbench.evaluation.compare.play import sampling_of
 
     evaluation, journal = _play_endpoint(context, plan)
@@ -127,6 +127,7 @@ def _evaluate_endpoint(context: typer.Context, plan: Plan | None) -> None:
             sampling=None if plan is None else sampling_of(plan),
             gold=gold_of(evaluation.tasks),
             model=evaluation.endpoint,
+            portable_digests=portable_digests_of(evaluation.tasks),
         )
         _keep(evaluation, arm, json_file, context.params["html_file"])
     reason = evaluation.ended_early

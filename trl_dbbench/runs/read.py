@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.runs.records import EpisodeRecord, checked_record
+from trl_dbbench.runs.records import EpisodeRecord, checked_record, key_of
 from trl_dbbench.tasks import Task
+from trl_dbbench.tasks.model import portable_digest
 from trl_dbbench.utils.lookup import some_of
 
 
@@ -72,6 +75,32 @@ def read_tasks(path: Path, notes: list[str]) -> Iterator[Task]:
 def tasks_by_digest(path: Path, notes: list[str]) -> dict[str, Task]:
     """Return the tasks of a run by their digests, which its episodes name in `task_digest`."""
     return {task.digest: task for task in read_tasks(path, notes)}
+
+
+def portable_digests_in(path: Path) -> dict[str, str]:
+    """Return the `portable_digest` of a run's tasks over shared databases, which need not exist here, by the
+    tasks' digests."""
+    found = {}
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        with suppress(ValueError, TypeError, AttributeError, RecursionError):  # as after a kill
+            if (entry := json.loads(line)).get("database"):
+                digest = hashlib.blake2b(line.strip(), digest_size=8).hexdigest()
+                found[digest] = portable_digest(entry)
+    return found
+
+
+def same_task_names(first: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
+    """Return the digest in `first` of each task of `other` that differs from it only by the paths of shared
+    databases. Both map digests to `portable_digest`."""
+    names = {portable: digest for digest, portable in first.items()}
+    return {digest: names[key] for digest, key in other.items() if digest not in first and key in names}
+
+
+def renamed(episodes: Iterable[EpisodeRecord], names: Mapping[str, str]) -> list[EpisodeRecord]:
+    """Return episodes with the digests of their tasks replaced as `names` says."""
+    return [
+        {**each, "task_digest": names[key_of(each)]} if key_of(each) in names else each for each in episodes
+    ]
 
 
 def loads(text: bytes | str) -> Any:

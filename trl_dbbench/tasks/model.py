@@ -139,6 +139,11 @@ class Task:
         """Return a hash of the whole task, 16 hex digits. Its id is unique only within a file."""
         return hashlib.blake2b(self.to_json().encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
+    @property
+    def portable_digest(self) -> str:
+        """Return a hash of the task without the paths of shared databases, which differ between machines."""
+        return portable_digest(self.to_entry())
+
     def to_json(self) -> str:
         """Return the task as a line of the native format. `from_json` returns an equal task."""
         return json.dumps(self.to_entry(), ensure_ascii=False)
@@ -231,6 +236,19 @@ class Task:
                 max_turns=entry.get("max_turns"),
             )
         )
+
+
+def portable_digest(entry: Mapping[str, Any]) -> str:
+    """Return `Task.portable_digest` of an entry in the native format; its databases need not exist here."""
+
+    def placeless(database: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: key in ("path", "descriptions") or value for key, value in database.items()}
+
+    told = {**entry, "suite": [*map(placeless, entry.get("suite") or ())]}
+    if entry.get("database"):
+        told["database"] = placeless(entry["database"])
+    text = json.dumps(told, ensure_ascii=False, sort_keys=True)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _own_table(table: Mapping[str, Any]) -> Table:

@@ -13,6 +13,7 @@ import numpy as np
 
 from trl_dbbench.episode.types import Status
 from trl_dbbench.grading.answers import MISSING, literal
+from trl_dbbench.runs.read import renamed, same_task_names
 from trl_dbbench.runs.records import EpisodeRecord, is_void, key_of, said_in
 from trl_dbbench.tasks import Task
 
@@ -121,6 +122,7 @@ class Arm:
         greedy: one episode per task.
         samples: `sampling.n` episodes per task, if any were drawn.
         gold: gold `sql` and `answer` of each task, as far as known, by `key_of`.
+        portable_digests: `portable_digest` of tasks over shared databases, as far as known, by `key_of`.
     """
 
     name: str
@@ -130,6 +132,7 @@ class Arm:
     gold: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     model: str | None = None
     adapter: str | None = None
+    portable_digests: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def keys(self) -> list[str]:
@@ -140,6 +143,17 @@ class Arm:
         """Return name, model, adapter and sampling settings for JSON, without episodes."""
         sampling = None if self.sampling is None else vars(self.sampling)
         return {"name": self.name, "model": self.model, "adapter": self.adapter, "sampling": sampling}
+
+    def named_as(self, first: Arm) -> Arm:
+        """Return the arm with the other arm's digests of tasks that differ only by the paths of databases."""
+        names = same_task_names(first.portable_digests, self.portable_digests)
+        return replace(
+            self,
+            greedy=renamed(self.greedy, names),
+            samples=renamed(self.samples, names),
+            gold={names.get(key, key): gold for key, gold in self.gold.items()},
+            portable_digests={names.get(key, key): value for key, value in self.portable_digests.items()},
+        )
 
     def only(self, keys: Collection[str]) -> Arm:
         """Return the arm restricted to these tasks."""
@@ -185,6 +199,11 @@ class Arm:
 def gold_of(tasks: Iterable[Task]) -> dict[str, dict[str, Any]]:
     """Return the gold SQL and answer of each task, by `key_of` of its episodes."""
     return {task.digest: {"sql": task.gold.sql, "answer": task.gold.shown} for task in tasks}
+
+
+def portable_digests_of(tasks: Iterable[Task]) -> dict[str, str]:
+    """Return the `portable_digest` of tasks over shared databases, by `key_of` of their episodes."""
+    return {task.digest: task.portable_digest for task in tasks if task.source is not None}
 
 
 def by_task(episodes: Iterable[EpisodeRecord]) -> dict[str, list[EpisodeRecord]]:

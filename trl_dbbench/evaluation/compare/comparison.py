@@ -146,13 +146,15 @@ class Comparison:
 
 def compare_arms(arms: Sequence[Arm], *, notes: Sequence[str] = ()) -> Comparison:
     """Compare every arm with the first one; raise ConfigError if they share no task."""
-    first = arms[0]
+    first, *later = arms
+    arms = [first, *(arm.named_as(first) for arm in later)]
     others = [set(arm.keys) for arm in arms[1:]]
     shared = {key for key in first.keys if all(key in keys for keys in others)}
     if not shared:
         raise ConfigError(
             f"{', '.join(arm.name for arm in arms)} have no task in common, so nothing can be compared. "
-            "Evaluate them on the same --tasks, with the same schema and shared databases at the same paths."
+            "Evaluate them on the same --tasks, with the same schema and the same shared databases (at the "
+            "same paths, if an earlier version wrote one of the files)."
         )
     notes = [*notes]
     if alone := len(set(first.keys).union(*others)) - len(shared):

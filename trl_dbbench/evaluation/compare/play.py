@@ -18,7 +18,7 @@ from trl_dbbench.episode.plan import Plan
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.errors import ConfigError, load_errors, why_not_loaded
-from trl_dbbench.evaluation.compare.arms import Arm, Sampling, gold_of
+from trl_dbbench.evaluation.compare.arms import Arm, Sampling, gold_of, portable_digests_of
 from trl_dbbench.evaluation.evaluate import Evaluation, evaluate, shots_of, within_context
 from trl_dbbench.rewards.registry import with_step_rewards
 from trl_dbbench.runs.few_shot import Example, with_examples
@@ -78,7 +78,13 @@ class ArmPlayer:
     def judged(self, name: str, evaluation: Evaluation) -> Arm:
         """Draw the samples, and return the arm with these greedy episodes; raise as `evaluate` does."""
         trained, gold = self.trained, gold_of(self.tasks)
-        arm = Arm(name, evaluation.records, gold=gold, model=trained.model, adapter=trained.adapter)
+        arm = Arm(
+            *(name, evaluation.records),
+            gold=gold,
+            model=trained.model,
+            adapter=trained.adapter,
+            portable_digests=portable_digests_of(self.tasks),
+        )
         if (plan := self.plan) is None:
             return arm
         return replace(arm, samples=self._play(plan).records, sampling=sampling_of(plan, self._scorer))

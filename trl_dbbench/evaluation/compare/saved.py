@@ -11,15 +11,16 @@ from trl_dbbench.evaluation.compare.arms import Arm, Sampling, gold_of
 from trl_dbbench.evaluation.compare.figures import figures_of
 from trl_dbbench.evaluation.report.curves import updates, whole_evaluations
 from trl_dbbench.evaluation.report.run import read_run
-from trl_dbbench.runs.read import loads
-from trl_dbbench.runs.records import checked_record
+from trl_dbbench.runs.read import loads, portable_digests_in
+from trl_dbbench.runs.records import TASKS_FILE, checked_record
 from trl_dbbench.utils.files import shortest_names
 
 
 def arm_dict(arm: Arm) -> dict[str, Any]:
     """Return an arm's entries in an evaluation file, except its greedy episodes and their accuracy."""
     samples = {} if arm.sampling is None else {"samples": arm.samples}
-    return arm.to_dict() | {"gold": arm.gold, "figures": figures_of(arm).to_dict()} | samples
+    known = {"gold": arm.gold} | ({"portable_digests": arm.portable_digests} if arm.portable_digests else {})
+    return arm.to_dict() | known | {"figures": figures_of(arm).to_dict()} | samples
 
 
 def saved_arms(paths: Sequence[Path]) -> list[Arm]:
@@ -68,6 +69,7 @@ def _of_file(path: Path, name: str) -> Arm:
             saved.get("gold") or {},
             saved.get("model"),
             saved.get("adapter"),
+            dict(saved.get("portable_digests") or {}),
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         what = f"no {error}" if isinstance(error, KeyError) else error
@@ -80,9 +82,9 @@ def _of_file(path: Path, name: str) -> Arm:
 def _of_run(path: Path, name: str) -> list[Arm]:
     """Return an arm for each whole held-out evaluation of a run."""
     run = read_run(path)
-    gold = gold_of(run.tasks)
+    gold, portable = gold_of(run.tasks), portable_digests_in(path / TASKS_FILE)
     arms = [
-        Arm(f"{name}, {updates(step)}", episodes, gold=gold, model=run.model)
+        Arm(f"{name}, {updates(step)}", episodes, gold=gold, model=run.model, portable_digests=portable)
         for step, episodes in whole_evaluations(run).items()
     ]
     if not arms:

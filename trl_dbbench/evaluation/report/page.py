@@ -31,7 +31,16 @@ from trl_dbbench.evaluation.report.curves import (
 )
 from trl_dbbench.evaluation.report.run import Run
 from trl_dbbench.grading.statistics import Share
-from trl_dbbench.runs.records import PHASES, EpisodeRecord, failed_statement, is_void, key_of, share
+from trl_dbbench.runs.read import portable_digests_in, renamed, same_task_names
+from trl_dbbench.runs.records import (
+    PHASES,
+    TASKS_FILE,
+    EpisodeRecord,
+    failed_statement,
+    is_void,
+    key_of,
+    share,
+)
 from trl_dbbench.runs.stream import measures_text
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.files import shortest_names, write_atomically
@@ -251,7 +260,10 @@ def write_report(run: Run, out: str | Path, other: Run | None = None) -> Path:
     if other is None:
         drawn, compared = charts(run), compare(run)
     else:
-        pair = (run, other)
+        names = same_task_names(
+            *(portable_digests_in(Path(each.path or "", TASKS_FILE)) for each in (run, other))
+        )
+        pair = (run, replace(other, episodes=renamed(other.episodes, names)))
         shown = list(zip(names_of(pair), pair, strict=True))
         drawn, compared = charts_beside(pair), compare_runs(pair)
     index, episode_blocks, task_blocks = transcripts(shown)
