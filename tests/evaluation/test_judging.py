@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
@@ -32,7 +33,7 @@ from trl_dbbench.evaluation.compare.arms import (
 from trl_dbbench.evaluation.compare.figures import figures_of
 from trl_dbbench.grading.states import rows_digest
 from trl_dbbench.runs.records import EpisodeRecord, episode_record
-from trl_dbbench.tasks import load_tasks
+from trl_dbbench.tasks import Gold, load_tasks
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "recipes" / "tiny"
@@ -211,13 +212,37 @@ def test_answers_in_sql_vote_by_their_rows(
     assert figures.shares["overall"]["majority@5"].rate == 1.0
 
 
-def test_rows_vote_in_any_order_and_repeated_ones_where_they_count() -> None:
+def test_the_order_of_rows_counts_in_a_vote_if_the_gold_sorts(
+    sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """`strict` asks for the order of a gold that sorts."""
+    up, down = "SELECT id FROM orders ORDER BY id", "SELECT id FROM orders ORDER BY id DESC"
+    for gold, alike in ((up, False), ("SELECT id FROM orders", True)):
+        task = replace(count_task(3), gold=Gold(sql=gold), grader="strict")
+        one, other = (
+            episode_record(
+                play_script(
+                    task,
+                    [f"Action: Answer\nFinal Answer:\n```sql\n{statement}\n```"],
+                    tokenizer,
+                    sqlite_database,
+                    protocol="text_sql",
+                ),
+                "eval",
+                0,
+            )
+            for statement in (up, down)
+        )
+        assert (one["right"], other["right"]) == (True, alike)
+        assert (result_of(one) == result_of(other)) is alike
+
+
+def test_order_and_repetition_of_rows_count_where_asked() -> None:
     once, twice, turned = [(1, "a"), (2, "b")], [(1, "a"), (2, "b"), (1, "a")], [(2.0, "b"), (1, "a")]
-    assert rows_digest(once, repeated=True) == rows_digest(turned, repeated=True)
-    assert rows_digest(once, repeated=True) != rows_digest(twice, repeated=True)
+    assert rows_digest(once) == rows_digest(turned) != rows_digest(twice)
+    assert rows_digest(once, ordered=True) != rows_digest(turned, ordered=True)
     assert rows_digest(once, repeated=False) == rows_digest(twice, repeated=False)
-    assert rows_digest([(1,)], repeated=True) != rows_digest([("1",)], repeated=True)
-    assert rows_digest([(None,)], repeated=True) != rows_digest([], repeated=True)
+    assert rows_digest([(1,)]) != rows_digest([("1",)]) and rows_digest([(None,)]) != rows_digest([])
 
 
 def test_figures_by_hand() -> None:

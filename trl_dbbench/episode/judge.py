@@ -60,7 +60,8 @@ class Verdict:
 
     `published_right` is the benchmark's own judgement of a change; `None` for questions and without a
     published hash. `state` is the digest of a change's final tables, which `replay` compares. `result` is the
-    digest of the rows, in any order, of an answer that is SQL; `None` if it fails or gives very many.
+    digest of the rows of an answer that is SQL; `None` if it fails or gives very many. Their order and
+    repetition count as for the grader.
     """
 
     right: bool
@@ -202,7 +203,8 @@ class Judge:
             )
             predicted, _ = execute_untruncated(self._database, each, grader.rewrite(sql), limits)
             if predicted is not None and digest is None and _is_small(predicted):
-                digest = rows_digest(predicted.rows, repeated=grader.counts_rows)
+                ordered = grader.ordered(task.gold.sql or "")
+                digest = rows_digest(predicted.rows, ordered, repeated=grader.counts_rows)
             if predicted is None or not grader.right(predicted, telling or golds, task.gold.sql):
                 return Verdict(False, result=digest)
             told = told or bool(telling)

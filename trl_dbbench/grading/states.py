@@ -128,11 +128,16 @@ def state_digest(state: State) -> str:
     return rows_digest.hexdigest() + columns_digest.hexdigest()
 
 
-def rows_digest(rows: Iterable[Row], repeated: bool) -> str:
-    """Return 16 hex digits for rows in any order, with cells as in `state_digest`; `repeated` rows count."""
+def rows_digest(rows: Iterable[Row], ordered: bool = False, repeated: bool = True) -> str:
+    """Return 16 hex digits for rows, with cells as in `state_digest`.
+
+    Args:
+        ordered: whether the order and repetition of rows count.
+        repeated: whether the repetition of rows counts in any order.
+    """
     texts = [repr([cell_text(cell) for cell in row]) for row in rows]
-    told = "\n".join(sorted(texts if repeated else set(texts)))
-    return hashlib.blake2b(told.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    told = texts if ordered else sorted(texts if repeated else set(texts))
+    return hashlib.blake2b("\n".join(told).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def cell_text(cell: Any) -> tuple[str, str]:
