@@ -114,8 +114,9 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
     - `.jsonl`: lines with `id` and `sql` (or a `.json` list of such objects), or the `episodes.jsonl` of a
       run whose answers are SQL (the last episode of a task counts; void ones and those of other tasks are
       skipped);
+    - the greedy episodes in a file of `eval --json`;
     - `.json`: an object of SQL by id, or by a task's position from 0, as in BIRD's own files. A BIRD suffix
-      is cut off, and 0 or null means no prediction;
+      is cut off, and 0, null or pandas' NaN means no prediction;
     - anything else: a line of SQL for each task, in their order; a tab and what follows it is cut off.
 
     Two different predictions for one id are an error. A task that occurs twice shares one prediction by id.
@@ -130,7 +131,9 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
         if path.suffix.lower() == ".jsonl":
             found = _of_entries(_json_lines(text), tasks)
         elif path.suffix.lower() == ".json":
-            told = json.loads(text, object_pairs_hook=_once)
+            told = json.loads(text, object_pairs_hook=_once, parse_constant=_missing)
+            if isinstance(told, dict) and isinstance(told.get("episodes"), list):
+                told = told["episodes"]  # of a file of `eval --json`
             if isinstance(told, list) and not all(isinstance(each, dict) for each in told):
                 raise ValueError("a list does not say which tasks its SQL is for")
             found = _of_entries(told, tasks) if isinstance(told, list) else _of_object(told, tasks)
@@ -154,12 +157,16 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
     return _with_repeats(found, tasks)
 
 
+def _missing(constant: str) -> None:
+    """Read NaN, which pandas writes for a missing text, as null."""
+
+
 def _json_lines(text: str) -> list[Any]:
     """Return the values of the lines. The last line of a killed or unfinished run may be incomplete."""
     *whole, last = text.split("\n")
-    entries = [json.loads(line) for line in whole if line.strip()]
+    entries = [json.loads(line, parse_constant=_missing) for line in whole if line.strip()]
     with suppress(ValueError) if entries and "turns" in entries[-1] else nullcontext():
-        entries += [json.loads(last)] if last.strip() else []
+        entries += [json.loads(last, parse_constant=_missing)] if last.strip() else []
     return entries
 
 
