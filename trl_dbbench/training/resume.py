@@ -37,6 +37,7 @@ from trl import GRPOTrainer
 
 from trl_dbbench.episode.types import Status
 from trl_dbbench.errors import ConfigError, DatabaseError
+from trl_dbbench.runs.adapters import check_resumes
 from trl_dbbench.runs.checkpoints import (
     PREFIX_CHECKPOINT_DIR,
     begin_run,
@@ -121,11 +122,13 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
         Raises:
             ConfigError: if the named folder is not a checkpoint, or is unfinished, damaged or of another run,
-                or if another run trains in `output_dir`.
+                if it holds other weights than the settings train, or if another run trains in `output_dir`.
             StorageError: if the disk is full.
         """
         with running_in(self.args.output_dir), self.flow.signal.noted():
             checkpoint = find_checkpoint(self.args.output_dir, resume_from_checkpoint)
+            if checkpoint is not None:
+                check_resumes(self.model, checkpoint)
             self.run_id = begin_run(self.args.output_dir, checkpoint, self._weights_read())
             return super().train(checkpoint, *args, **kwargs)
 
