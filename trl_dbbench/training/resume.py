@@ -28,7 +28,7 @@ from typing import Any
 import httpx2
 import torch
 from accelerate.utils import send_to_device
-from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
+from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
 from huggingface_hub.utils import disable_progress_bars
 from torch.optim.lr_scheduler import LambdaLR
 from transformers.trainer_callback import DefaultFlowCallback
@@ -439,13 +439,14 @@ def replaced(settings: object, **values: Any) -> Iterator[None]:
 
 @contextmanager
 def telling_of_the_hub(what: str, instead: str) -> Iterator[None]:
-    """Raise a one-line ConfigError if the hub refuses a request in the block, or does not answer.
+    """Raise a one-line ConfigError if the hub refuses a request in the block, does not answer, or may not be
+    asked (`HF_HUB_OFFLINE`).
 
     `what` completes "the model could not be ...", as in "pushed to 'me/agent'"; `instead` tells the user what
     to do.
     """
     try:
         yield
-    except (HfHubHTTPError, httpx2.HTTPError, LocalTokenNotFoundError) as error:
+    except (HfHubHTTPError, httpx2.HTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled) as error:
         said = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ConfigError(f"the model could not be {what}: {said} {instead}") from None
