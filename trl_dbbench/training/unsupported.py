@@ -173,7 +173,7 @@ REFUSED_ARGUMENTS: dict[str, Refusal] = {
 CHOICES_OF_TRL: dict[type, dict[str, tuple[object, ...]]] = {
     GRPOConfig: {
         "loss_type": ("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
-        "scale_rewards": ("group", "batch", "none", True, False, "True", "False"),
+        "scale_rewards": ("group", "batch", "none", True, False),
         "importance_sampling_level": ("token", "sequence"),
         "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
         "vllm_mode": ("server", "colocate"),
