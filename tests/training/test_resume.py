@@ -526,6 +526,24 @@ def test_the_logs_of_a_run_go_where_its_checkpoints_go(tmp_path):
     assert sorted(path.name for path in (tmp_path / "_earlier.2").iterdir()) == sorted(["run.json", *logs])
 
 
+def test_tables_of_completions_are_not_those_of_another_run(tmp_path, caplog):
+    """TRL names them by step, so those of a longer run stayed among those of the next."""
+    tables = tmp_path / "completions"
+    tables.mkdir()
+    begin_run(tmp_path, None)
+    assert [path.name for path in tmp_path.iterdir()] == ["completions"], "TRL's, made for this run"
+    for step in (1, 2):
+        (tables / f"completions_{step:05d}.parquet").touch()
+    begin_run(tmp_path, None)
+    assert list(tables.iterdir()) == []
+    aside = tmp_path / "_earlier.1" / "completions"
+    assert sorted(path.name for path in aside.iterdir()) == [
+        "completions_00001.parquet",
+        "completions_00002.parquet",
+    ]
+    assert "does not go on with: completions are in _earlier.1 now" in caplog.text
+
+
 def test_weights_that_a_run_reads_from_its_own_folder_stay(tmp_path):
     """A model that is trained further where it lies."""
     for name in ("run.json", "config.json", "model.safetensors"):
