@@ -186,10 +186,9 @@ def check_resumes(model: Any, checkpoint: str | Path) -> None:
         differ = _differences(PeftConfig.from_pretrained(str(saved)), own, names)
         wrong = f"holds an adapter of another shape: {'; '.join(differ)}" if differ else None
     if wrong:
-        start = "model_name_or_path" if own is not None and whole else "adapter_name_or_path"
         raise ConfigError(
-            f"resume_from_checkpoint: '{saved}' {wrong}. Set the run's own settings again, or start another "
-            f"run from its weights: {start}."
+            f"resume_from_checkpoint: '{saved}' {wrong}. Give the settings that the run began with, or leave "
+            "resume_from_checkpoint out to begin another run."
         )
 
 
