@@ -155,6 +155,26 @@ def test_the_warm_start(tmp_path, tiny_tasks, monkeypatch, caplog):
     assert adapter["base_model_name_or_path"] == str(warm)
 
 
+@pytest.mark.slow
+def test_a_warm_start_resumes_the_adapter_that_it_trained(tmp_path, monkeypatch):
+    sft = [
+        ROOT / "recipes" / "sft_dbbench.py",
+        "--config",
+        SFT,
+        "--output_dir",
+        tmp_path,
+        "--use_peft",
+        "true",
+    ]
+    sft += ["--save_strategy", "steps", "--save_steps", 1, "--per_device_train_batch_size", 4]
+    run_here(monkeypatch, *sft, "--lora_r", 4, "--max_steps", 1)
+    again = ["--max_steps", 2, "--resume_from_checkpoint", "true"]
+    with pytest.raises(SystemExit, match="checkpoint-1' holds an adapter of another shape: r is 8"):
+        run_here(monkeypatch, *sft, "--lora_r", 8, *again)
+    run_here(monkeypatch, *sft, "--lora_r", 4, *again)
+    assert (tmp_path / "checkpoint-2").exists()
+
+
 # --- bad input: one clear line, no traceback ------------------------------------------------------
 
 

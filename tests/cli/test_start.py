@@ -14,7 +14,7 @@ import torch
 from forking import Forked
 from launching import RECIPE, ROOT, SMALL, run_here
 from transformers import TrainingArguments
-from trl import SFTConfig
+from trl import ModelConfig, SFTConfig
 
 from trl_dbbench import DBBenchGRPOConfig, TaskArguments
 from trl_dbbench.cli.bundled import read_recipe
@@ -238,6 +238,33 @@ def test_a_recipe_says_the_precision_and_not_accelerates_configuration(key, prec
         ["--config", str(tmp_path / "my.yaml"), "--output_dir", str(tmp_path)]
     )
     assert args.mixed_precision == precision
+
+
+@pytest.mark.parametrize(("written", "read"), [("False", "none"), ("true", "group"), ("batch", "batch")])
+def test_scale_rewards_on_the_command_line(tmp_path, monkeypatch, written, read):
+    """TRL refused the texts True and False after the first rollout."""
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text("output_dir: out\nbf16: false\nuse_cpu: true\n")
+    options = ["--config", "my.yaml", "--scale_rewards", written]
+    (args,) = RecipeParser([DBBenchGRPOConfig]).parse_args_and_config(options)
+    assert args.scale_rewards == read
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("[query_key_value]", ["query_key_value"]),  # the text would be a pattern of a module's whole path
+        ("query_key_value", ["query_key_value"]),
+        ("[q_proj, v_proj]", ["q_proj", "v_proj"]),
+        ("[all-linear]", "all-linear"),
+        (r"'.*\.[01]\..*q_proj'", r".*\.[01]\..*q_proj"),
+    ],
+)
+def test_layers_of_lora(tmp_path, monkeypatch, written, read):
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text(f"use_peft: true\nlora_target_modules: {written}\n")
+    (model,) = RecipeParser([ModelConfig]).parse_args_and_config(["--config", "my.yaml"])
+    assert model.lora_target_modules == read
 
 
 # --- a folder for each start ----------------------------------------------------------------------

@@ -11,10 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 from hub import Hub, local_hub
-from huggingface_hub import ModelCard
+from huggingface_hub import HfApi, ModelCard
 from launching import QUICKSTART, RECIPE, ROOT
 
+from trl_dbbench.errors import ConfigError
 from trl_dbbench.training.model_card import _accuracy, _command
+from trl_dbbench.training.resume import telling_of_the_hub
 
 OPTIONS = {
     "max_steps": 1,
@@ -192,3 +194,11 @@ def test_a_hub_that_does_not_answer_is_one_line(tmp_path):
     )
     assert "Traceback" not in done.stdout
     assert done.stdout.count("thrown while requesting") <= 1
+
+
+def test_a_hub_that_may_not_be_asked_is_one_line(monkeypatch):
+    """HF_HUB_OFFLINE=1, as on the compute nodes of a cluster."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    told = pytest.raises(ConfigError, match=r"not be pushed to 'me/agent': .*offline mode is enabled.* Later")
+    with told, telling_of_the_hub("pushed to 'me/agent'", "Later"):
+        HfApi().create_repo("me/agent", token="-")

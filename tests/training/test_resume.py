@@ -28,7 +28,7 @@ from forking import Forked
 from launching import RECIPE, ROOT, children_of, fork_ranks, launch, small
 from required import LONG
 from safetensors.torch import load_file
-from training import adapter_of, episodes_in, equal, kill, make_trainer
+from training import LORA, adapter_of, episodes_in, equal, kill, make_trainer
 from transformers import Trainer, TrainerCallback, TrainerState
 from trl import GRPOTrainer
 
@@ -526,6 +526,24 @@ def test_the_logs_of_a_run_go_where_its_checkpoints_go(tmp_path):
     assert sorted(path.name for path in (tmp_path / "_earlier.2").iterdir()) == sorted(["run.json", *logs])
 
 
+def test_tables_of_completions_are_not_those_of_another_run(tmp_path, caplog):
+    """TRL names them by step, so those of a longer run stayed among those of the next."""
+    tables = tmp_path / "completions"
+    tables.mkdir()
+    begin_run(tmp_path, None)
+    assert [path.name for path in tmp_path.iterdir()] == ["completions"], "TRL's, made for this run"
+    for step in (1, 2):
+        (tables / f"completions_{step:05d}.parquet").touch()
+    begin_run(tmp_path, None)
+    assert list(tables.iterdir()) == []
+    aside = tmp_path / "_earlier.1" / "completions"
+    assert sorted(path.name for path in aside.iterdir()) == [
+        "completions_00001.parquet",
+        "completions_00002.parquet",
+    ]
+    assert "does not go on with: completions are in _earlier.1 now" in caplog.text
+
+
 def test_weights_that_a_run_reads_from_its_own_folder_stay(tmp_path):
     """A model that is trained further where it lies."""
     for name in ("run.json", "config.json", "model.safetensors"):
@@ -624,6 +642,41 @@ def test_settings_may_change_from_one_start_to_the_next(trainer_of, tmp_path):
         "checkpoint-3",
         "checkpoint-6",
     ]
+
+
+@pytest.mark.parametrize(
+    ("lora", "said"),
+    [
+        (
+            {"target_modules": ["q_proj", "k_proj"]},
+            "'k_proj', 'q_proj'. in the settings and .'q_proj', 'v_proj'",
+        ),
+        ({"r": 2}, "another shape: r is 2 in the settings and 4 in the adapter"),
+        ({"lora_alpha": 64}, "another shape: lora_alpha is 64 in the settings and 8 in the adapter"),
+        (None, "and the settings train all weights"),
+    ],
+)
+def test_a_checkpoint_of_an_adapter_of_another_shape_is_refused(
+    trainer_of, tmp_path, monkeypatch, lora, said
+):
+    """PEFT would load q_proj and initialise k_proj, whose moments would be those of v_proj: the shapes agree."""
+    trainer_of(tmp_path, max_steps=1).train()
+    monkeypatch.setitem(LORA, "lora_dropout", 0.1)  # may change
+    trainer_of(tmp_path, max_steps=2).train(resume_from_checkpoint=True)
+    for name, value in (lora or {}).items():
+        monkeypatch.setitem(LORA, name, value)
+    other = trainer_of(tmp_path, max_steps=3, lora=lora is not None)
+    with pytest.raises(ConfigError, match=f"checkpoint-2' holds an adapter.*{said}.* to begin another"):
+        other.train(resume_from_checkpoint=True)
+
+
+def test_a_checkpoint_of_all_weights_is_none_of_an_adapter(trainer_of, tmp_path):
+    trainer_of(tmp_path, max_steps=1, lora=False).train()
+    trainer_of(tmp_path, max_steps=2, lora=False).train(resume_from_checkpoint=True)
+    with pytest.raises(
+        ConfigError, match=r"checkpoint-2' holds all weights, and the settings train an adapter"
+    ):
+        trainer_of(tmp_path, max_steps=3).train(resume_from_checkpoint=True)
 
 
 def test_shares_of_the_steps_are_of_this_starts_steps(trainer_of, tmp_path, caplog):

@@ -332,6 +332,14 @@ def test_what_trl_refuses_is_one_line(trainer_with, tiny_model, tmp_path):
         trainer_with(model=tiny_model, args=config(tmp_path, reward_weights=[1.0, 0.5]))
 
 
+def test_the_output_layer_in_fp32_with_an_adapter_and_tied_weights(trainer_with, tiny_model, tmp_path):
+    """TRL looked for the embeddings in the wrong module and ended in an AttributeError."""
+    cast = config(tmp_path, cast_lm_head_to_fp32=True)
+    with pytest.raises(ConfigError, match="cast_lm_head_to_fp32: TRL cannot cast the output layer"):
+        trainer_with(model=tiny_model, args=cast, peft_config=LoraConfig())
+    trainer_with(model=tiny_model, args=cast)
+
+
 def test_two_rewards_of_one_name(trainer_with, tiny_model):
     """Their values would be one column."""
     rewards = [lambda episode, **_: [1.0] * len(episode) for _ in range(2)]

@@ -167,6 +167,9 @@ class RecipeParser(TrlParser):
         found, rest = super().parse_known_args(args, namespace)
         if any(issubclass(kind, TrainingArguments) for kind in self.dataclass_types):
             use_new_names(found)
+        if isinstance(scale := getattr(found, "scale_rewards", None), str):
+            # declared as a text, so argparse leaves true and false as texts, which TRL refuses in a step
+            found.scale_rewards = {"true": True, "false": False}.get(scale.lower(), scale)
         return found, rest
 
     def parse_args_into_dataclasses(self, args: Sequence[str] = (), **options: Any) -> tuple[Any, ...]:
@@ -190,7 +193,13 @@ class RecipeParser(TrlParser):
         if "--eval_steps" in more:  # for the checks: no setting can rely on the one evaluation after training
             found.eval_strategy = "no"
         self._check(found)
-        return super().parse_args_into_dataclasses(args=args, **options)
+        parsed = super().parse_args_into_dataclasses(args=args, **options)
+        for each in parsed:
+            target = getattr(each, "lora_target_modules", None)
+            if isinstance(target, str) and target.isidentifier():
+                # TRL takes a list of one as a text, and PEFT takes a text as a pattern of a whole path
+                each.lora_target_modules = [target]
+        return parsed
 
     def _check(self, found: Namespace) -> None:
         """Raise ConfigError for an invalid value, before any dataclass is built from it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -162,19 +163,50 @@ def adapter_settings(adapter: str, given: PeftConfig | None) -> PeftConfig:
 
 
 def _check_shape(adapter: str, known: PeftConfig, given: PeftConfig) -> None:
-    if not (isinstance(known, LoraConfig) and isinstance(given, LoraConfig)):
-        return
-    differ = [
-        f"{name} is {getattr(given, name)!r} in the settings and {getattr(known, name)!r} in the adapter"
-        for name in SHAPE
-        if (getattr(given, name) or None) != (getattr(known, name) or None)
-    ]
-    wanted, has = given.target_modules, known.target_modules
-    if isinstance(wanted, set) and isinstance(has, set) and wanted != has:
-        differ.append(f"target_modules are {sorted(wanted)} in the settings and {sorted(has)} in the adapter")
-    if differ:
+    if differ := _differences(known, given, SHAPE):
         raise ConfigError(
             f"adapter_name_or_path: an adapter keeps its shape, and '{adapter}' has another than the "
             f"settings ask for: {'; '.join(differ)}. Leave out use_peft (or set use_peft: false), and the "
             "adapter's own holds."
         )
+
+
+def check_resumes(model: Any, checkpoint: str | Path) -> None:
+    """Raise ConfigError if a checkpoint does not hold what the model trains: all weights, or an adapter of
+    this shape. PEFT would load the tensors that fit, and leave the others initialised."""
+    saved, own = Path(checkpoint), getattr(model, "peft_config", {}).get("default")
+    of_adapter, whole = ((saved / name).is_file() for name in (ADAPTER_FILE, MODEL_FILE))
+    wrong = None
+    if own is None and of_adapter:
+        wrong = "holds an adapter, and the settings train all weights (use_peft: false)"
+    elif own is not None and whole and not of_adapter:
+        wrong = "holds all weights, and the settings train an adapter (use_peft: true)"
+    elif own is not None and of_adapter:
+        names = [name for name in SHAPE if name != "lora_dropout"]  # has no effect on what is loaded
+        differ = _differences(PeftConfig.from_pretrained(str(saved)), own, names)
+        wrong = f"holds an adapter of another shape: {'; '.join(differ)}" if differ else None
+    if wrong:
+        raise ConfigError(
+            f"resume_from_checkpoint: '{saved}' {wrong}. Give the settings that the run began with, or leave "
+            "resume_from_checkpoint out to begin another run."
+        )
+
+
+def _differences(known: PeftConfig, given: PeftConfig, names: Iterable[str]) -> list[str]:
+    """Return how the settings of an adapter to be trained (`given`) differ from those of a saved one."""
+    if not (isinstance(known, LoraConfig) and isinstance(given, LoraConfig)):
+        return []
+    differ = [
+        f"{name} is {getattr(given, name)!r} in the settings and {getattr(known, name)!r} in the adapter"
+        for name in names
+        if _unordered(getattr(given, name)) != _unordered(getattr(known, name))
+    ]
+    wanted, has = given.target_modules, known.target_modules
+    if isinstance(wanted, set) and isinstance(has, set) and wanted != has:
+        differ.append(f"target_modules are {sorted(wanted)} in the settings and {sorted(has)} in the adapter")
+    return differ
+
+
+def _unordered(value: Any) -> Any:
+    """Return a list of names as a set, and an empty value as `None`."""
+    return (set(value) if isinstance(value, list) else value) or None

@@ -47,6 +47,8 @@ _WEIGHTS = (
 )
 _STAGES = (STREAM_FILE, STAGES_FOLDER)
 """Files of a stream: the measurements after its stages, and their adapters."""
+_TABLES = "completions/*.parquet"
+"""TRL's tables of completions (`log_completions`). TRL creates their folder before the run begins."""
 _LOGS = (EPISODES_FILE, TASKS_FILE, METRICS_FILE, SHOTS_FILE)
 
 
@@ -222,7 +224,7 @@ def begin_run(output_dir: str | Path, checkpoint: str | None, reads: Iterable[st
                 _set_aside(folder, [*weights, *later], kept, f"what the run had made after step {step}")
             else:
                 stages = _STAGES if weights else ()
-                patterns = [SETTINGS_FILE, *_LOGS, *weights, *stages, f"{PREFIX_CHECKPOINT_DIR}-*"]
+                patterns = [SETTINGS_FILE, *_LOGS, _TABLES, *weights, *stages, f"{PREFIX_CHECKPOINT_DIR}-*"]
                 _set_aside(folder, patterns, kept, "another run, which this one does not go on with")
             if checkpoint and run_id is not None and run_id == run_id_in(Path(checkpoint).parent):
                 _bring_logs(Path(checkpoint).parent, folder)
@@ -253,10 +255,11 @@ def _set_aside(folder: Path, patterns: Sequence[str], kept: Collection[Path], wh
         number += 1
     aside.mkdir()
     for path in found:
-        path.rename(aside / path.name)
-    logger.warning(
-        "%s holds %s: %s are in %s now.", folder, what, ", ".join(path.name for path in found), aside.name
-    )
+        place = aside / path.relative_to(folder)
+        place.parent.mkdir(exist_ok=True)
+        path.rename(place)
+    names = dict.fromkeys(path.relative_to(folder).parts[0] for path in found)
+    logger.warning("%s holds %s: %s are in %s now.", folder, what, ", ".join(names), aside.name)
     if any(path.name.startswith(PREFIX_CHECKPOINT_DIR) for path in found):
         logger.warning("Start with resume_from_checkpoint: %s/checkpoint-N to go on with that one.", aside)
 

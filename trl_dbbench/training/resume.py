@@ -28,7 +28,7 @@ from typing import Any
 import httpx2
 import torch
 from accelerate.utils import send_to_device
-from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
+from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
 from huggingface_hub.utils import disable_progress_bars
 from torch.optim.lr_scheduler import LambdaLR
 from transformers.trainer_callback import DefaultFlowCallback
@@ -37,6 +37,7 @@ from trl import GRPOTrainer
 
 from trl_dbbench.episode.types import Status
 from trl_dbbench.errors import ConfigError, DatabaseError
+from trl_dbbench.runs.adapters import check_resumes
 from trl_dbbench.runs.checkpoints import (
     PREFIX_CHECKPOINT_DIR,
     begin_run,
@@ -121,11 +122,13 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
         Raises:
             ConfigError: if the named folder is not a checkpoint, or is unfinished, damaged or of another run,
-                or if another run trains in `output_dir`.
+                if it holds other weights than the settings train, or if another run trains in `output_dir`.
             StorageError: if the disk is full.
         """
         with running_in(self.args.output_dir), self.flow.signal.noted():
             checkpoint = find_checkpoint(self.args.output_dir, resume_from_checkpoint)
+            if checkpoint is not None:
+                check_resumes(self.model, checkpoint)
             self.run_id = begin_run(self.args.output_dir, checkpoint, self._weights_read())
             return super().train(checkpoint, *args, **kwargs)
 
@@ -436,13 +439,14 @@ def replaced(settings: object, **values: Any) -> Iterator[None]:
 
 @contextmanager
 def telling_of_the_hub(what: str, instead: str) -> Iterator[None]:
-    """Raise a one-line ConfigError if the hub refuses a request in the block, or does not answer.
+    """Raise a one-line ConfigError if the hub refuses a request in the block, does not answer, or may not be
+    asked (`HF_HUB_OFFLINE`).
 
     `what` completes "the model could not be ...", as in "pushed to 'me/agent'"; `instead` tells the user what
     to do.
     """
     try:
         yield
-    except (HfHubHTTPError, httpx2.HTTPError, LocalTokenNotFoundError) as error:
+    except (HfHubHTTPError, httpx2.HTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled) as error:
         said = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ConfigError(f"the model could not be {what}: {said} {instead}") from None

@@ -19,6 +19,7 @@ from transformers import TrainerCallback, TrainerState
 
 from trl_dbbench.engines.policy import autocast_of, quantization_of
 from trl_dbbench.episode.types import Rules
+from trl_dbbench.runs.adapters import check_resumes
 from trl_dbbench.runs.checkpoints import PREFIX_CHECKPOINT_DIR, RUN_ID, begin_run, running_in
 from trl_dbbench.runs.settings import RunSettings, training_of, versions
 from trl_dbbench.utils.cpu import GivesBackMemory, leave_unpacked
@@ -50,13 +51,15 @@ def run_folder(trainer: Any, checkpoint: str | None, played: RunSettings) -> Ite
         played: settings of the episodes that the model is trained on, or will play.
 
     Raises:
-        ConfigError: if another run trains in the folder.
+        ConfigError: if another run trains in the folder, or the checkpoint holds other weights.
         StorageError: if the disk is full.
     """
     args = trainer.args
     leave_unpacked(trainer.model)
     trainer.add_callback(GivesBackMemory())
     with running_in(args.output_dir):
+        if checkpoint is not None:
+            check_resumes(trainer.model, checkpoint)
         run_id = begin_run(args.output_dir, checkpoint, [trainer.model.config.name_or_path])
         with together():
             if Ranks().is_main:

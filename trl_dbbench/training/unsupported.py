@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from datasets import Dataset
 from peft import PeftConfig
-from transformers import AutoConfig, PreTrainedModel, TrainingArguments
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, TrainingArguments
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.trainer_pt_utils import AcceleratorConfig
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
@@ -173,7 +173,7 @@ REFUSED_ARGUMENTS: dict[str, Refusal] = {
 CHOICES_OF_TRL: dict[type, dict[str, tuple[object, ...]]] = {
     GRPOConfig: {
         "loss_type": ("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
-        "scale_rewards": ("group", "batch", "none", True, False, "True", "False"),
+        "scale_rewards": ("group", "batch", "none", True, False),
         "importance_sampling_level": ("token", "sequence"),
         "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
         "vllm_mode": ("server", "colocate"),
@@ -390,6 +390,12 @@ def check_arguments(
             check_switched_off(adapter, args)
     if isinstance(model, str):
         check_is_model(model)
+    adapted = peft_config or args.adapter_name_or_path or getattr(model, "peft_config", None)
+    if args.cast_lm_head_to_fp32 and adapted and _is_tied(model, args):
+        raise ConfigError(
+            "cast_lm_head_to_fp32: TRL cannot cast the output layer of a model with an adapter if it shares "
+            "the input embeddings' weights, as this model's does. Leave it out."
+        )
     if engine_of(args) == "transformers":
         found = _class_of(model, args) if isinstance(model, str) else model
         if found is not None:
@@ -398,8 +404,21 @@ def check_arguments(
 
 def _class_of(name_or_path: str, args: GRPOConfig) -> type[PreTrainedModel] | None:
     """Return the class that TRL will load this model as; `None` if only loading it can tell."""
+    config = _config_of(name_or_path, args)
+    with suppress(OSError, ValueError):  # loading it will fail too, with a better error
+        return class_of(config) if config is not None else None
+    return None
+
+
+def _config_of(name_or_path: str, args: GRPOConfig) -> PretrainedConfig | None:
+    """Return the config of a model; `None` if it cannot be read: loading will fail, with a better error."""
     kwargs = args.model_init_kwargs if isinstance(args.model_init_kwargs, dict) else {}
     known = {"trust_remote_code": args.trust_remote_code, "revision": kwargs.get("revision") or "main"}
-    with suppress(OSError, ValueError):  # loading it will fail too, with a better error
-        return class_of(AutoConfig.from_pretrained(name_or_path, **known))
+    with suppress(OSError, ValueError):
+        return AutoConfig.from_pretrained(name_or_path, **known)
     return None
+
+
+def _is_tied(model: str | PreTrainedModel, args: GRPOConfig) -> bool:
+    config = _config_of(model, args) if isinstance(model, str) else model.config
+    return getattr(config, "tie_word_embeddings", False)
