@@ -495,6 +495,12 @@ def test_an_error_of_the_model_is_its_turn(api: Api, play: Play, error: dict, re
         (500, "Unexpected token 12606 while expecting start token 200006", ""),
         (400, "unexpected tokens remaining in message header: ['commentary']", ""),
         (200, "Unexpected token 12606 while expecting start token 200006", ""),
+        (500, "The model produced output that does not match the expected peg-native format", ""),
+        (500, "XML syntax error on line 3: element <parameter> closed by </function>", ""),
+        (500, "failed to parse XML: XML syntax error on line 1: element <tool_call> closed by </arg_value>", ""),
+        (500, "expected element type <function> but have <parameter>", ""),
+        (500, "failed to parse JSON: unexpected end of JSON input", ""),
+        (500, "invalid character ']' after object key:value pair", ""),
     ],
 )  # fmt: skip
 def test_a_call_that_the_server_cannot_read_is_an_unreadable_turn(
@@ -509,6 +515,11 @@ def test_a_call_that_the_server_cannot_read_is_an_unreadable_turn(
     episode = only(play(protocol="tools", patience=600.0))
     assert (episode.right, len(api.bodies)) == (True, 2)
     assert (episode.turns[0].text, type(episode.turns[0].action)) == (read, Invalid)
+
+
+def test_what_a_proxy_cannot_read_is_no_turn() -> None:
+    """It got a page from its own server, and may get a reply the next time."""
+    assert ServerError("invalid character '<' looking for beginning of value").reply is None
 
 
 def test_a_turn_that_wants_more_tokens_is_not_asked_for_with_fewer(api: Api, play: Play) -> None:

@@ -108,7 +108,11 @@ _CUT_OFF = re.compile(r"could not finish the message because max_tokens", re.IGN
 
 _NO_CALL = re.compile(
     r"(?:error parsing tool call: raw='|failed to parse input at pos \d+: ?)(?P<text>.*?)(?:', err=.*)?\Z"
-    r"|while expecting start token|tokens remaining in message header",
+    r"|while expecting start token|tokens remaining in message header"
+    r"|produced output that does not match the expected"
+    r"|XML syntax error on line \d|expected element type <\w+> but have <|\Afailed to parse JSON: "
+    # a proxy in Go may say "looking for beginning of value" of a page that it got
+    r"|\Ainvalid character '.{1,8}' (?:after|in|looking for beginning of object key)\b",
     re.IGNORECASE | re.DOTALL,
 )
 """Errors of Ollama, llama.cpp and gpt-oss's parser (vLLM, SGLang) about a call that they cannot parse."""
