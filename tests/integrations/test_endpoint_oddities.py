@@ -186,6 +186,19 @@ def test_lists_and_arguments_as_json_text(api: Api, play: Play, arguments: Any) 
     assert episode.right
 
 
+def test_calls_of_one_id_get_their_own(api: Api, play: Play) -> None:
+    """Kimi K2 and MiMo may number two calls alike; their servers refuse that when it comes back."""
+    same = [call("execute_sql", QUERY) | {"id": "functions.execute_sql:2"} for _ in range(3)]
+    api.answer = lambda body, number: (
+        with_calls(call("commit_final_answer", ANSWER)) if turn_of(body) else with_calls(*same)
+    )
+    assert only(play(protocol="tools")).right
+    reply, *results = api.bodies[1]["messages"][2:]
+    ids = ["functions.execute_sql:2", "000000001", "000000002"]
+    assert [each["id"] for each in reply["tool_calls"]] == ids
+    assert [each["tool_call_id"] for each in results] == ids
+
+
 def test_a_name_that_means_two_tools_means_none() -> None:
     tools = ("execute_sql", "submit_sql")
     assert meant_tool("execute_sql_or_submit_sql", tools) == "execute_sql_or_submit_sql"

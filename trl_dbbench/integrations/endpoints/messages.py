@@ -184,6 +184,9 @@ def _calls(message: Message) -> list[Call]:
     told = _decoded(told) if isinstance(told, str) else told
     told = [told] if isinstance(told, dict) else told or []
     calls = [_call(number, call) for number, call in enumerate(told) if isinstance(call, dict)]
+    ids = [call.id for call in calls]
+    # servers reject a repeated id, even one that they have given themselves
+    calls = [replace(call, id=_id(n)) if call.id in ids[:n] else call for n, call in enumerate(calls)]
     function = message.get("function_call")
     if not calls and isinstance(function, dict) and function:
         return [replace(_call(0, {"function": function}), old=True)]
@@ -195,8 +198,12 @@ def _call(number: int, call: Message) -> Call:
     arguments = next((function[name] for name in _ARGUMENTS if name in function), None)
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     sent = {key: value for key, value in call.items() if not (value is None or key in ("name", *_ARGUMENTS))}
-    # nine digits, as Mistral's servers require
-    return Call(str(call.get("id") or f"{number:09d}"), str(function.get("name") or ""), text, sent)
+    return Call(str(call.get("id") or _id(number)), str(function.get("name") or ""), text, sent)
+
+
+def _id(number: int) -> str:
+    """Return an id for a reply's call of this number: nine digits, as Mistral's servers require."""
+    return f"{number:09d}"
 
 
 def _text(content: Any, *kinds: str) -> str:
