@@ -299,6 +299,41 @@ def test_unreadable_turns_are_counted(api: Api, play: Play) -> None:
     assert list(evaluation.to_dict()["unreadable_turns"].values()) == [3]
 
 
+@pytest.mark.parametrize("reason", ["function_call_filter: MALFORMED_FUNCTION_CALL", "length"])
+def test_gemini_leaves_out_a_message_without_text(api: Api, play: Play, reason: str) -> None:
+    """The model wrote a call that cannot be read, or thought to the end."""
+
+    def answer(body: dict, number: int) -> Any:
+        if number:
+            return with_calls(call("commit_final_answer", ANSWER))
+        return {"choices": [{"finish_reason": reason, "index": 0}], "usage": {"prompt_tokens": 5}}
+
+    api.answer = answer
+    episode = only(play(protocol="tools"))
+    assert (episode.right, len(api.bodies)) == (True, 2)
+    assert episode.turns[0].observation.startswith("Error: no tool call found.")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"choices": [{"message": {"content": RIGHT[:-2]}, "finish_reason": "content_filter: RECITATION"}]},
+        {"choices": [{"finish_reason": "content_filter: PROHIBITED_CONTENT", "index": 0}]},
+        {"object": "chat.completion", "usage": {"prompt_tokens": 5}},
+    ],
+)
+def test_gemini_blocks_a_turn(body: dict) -> None:
+    assert read_reply(body).finish == "content_filter"
+
+
+@pytest.mark.parametrize("turn", [{"text": RIGHT}, {"delta": {"content": RIGHT}}])
+def test_a_turn_of_another_api_is_no_empty_turn(turn: dict) -> None:
+    usage = {"prompt_tokens": 5}
+    for body in ({"choices": [{"finish_reason": "stop", **turn}]}, {"type": "message", **turn}):
+        with pytest.raises(ValueError, match="no reply: "):
+            read_reply({**body, "usage": usage})
+
+
 # --- refusals ---------------------------------------------------------------------------------------------
 
 

@@ -162,14 +162,18 @@ def read_reply(body: Any) -> Reply:
     """Parse the reply in a response's JSON; raise ValueError if there is none, as in a proxy's answer."""
     try:
         # Gemini's response if it has blocked the turn
-        empty = body["choices"] == [] and "usage" in body
-        choice: Any = {"message": None, "finish_reason": "content_filter"} if empty else body["choices"][0]
-        message = choice["message"] or {}
+        choices = body.get("choices", [] if body.get("object") == "chat.completion" else None)
+        empty = "usage" in body and choices == []
+        choice: Any = {"finish_reason": "content_filter"} if empty else choices[0]
+        # without a message it may be a turn of the older /completions, or a part of a stream
+        no_turn = "finish_reason" not in choice or "text" in choice or "delta" in choice
+        message = (choice["message"] if no_turn else choice.get("message")) or {}
         content, refusal = _text(message.get("content")), _text(message.get("refusal"))
         thoughts = next(filter(None, (_text(message.get(name)) for name in THOUGHT_FIELDS)), "")
         thoughts = thoughts or _text(message.get("content"), "thinking", "reasoning")
         calls = _calls(message)
         finish = choice.get("finish_reason")
+        finish = finish.partition(":")[0] if isinstance(finish, str) else None  # content_filter: RECITATION
         finish = "length" if finish in _CUT_OFF else finish
     except (KeyError, IndexError, TypeError, AttributeError):
         raise ValueError(f"no reply: {json.dumps(body, ensure_ascii=False)[:200]}") from None
