@@ -284,8 +284,19 @@ def test_a_turn_that_stands_among_the_thoughts(api: Api, play: Play, field: str)
     assert api.bodies[1]["messages"][2]["content"] == LOOK
 
 
+def test_bedrock_puts_thoughts_before_the_text(api: Api, play: Play) -> None:
+    """gpt-oss weighs both actions, and the first one named is not the one that it takes."""
+    thoughts = "<reasoning>Action: Answer, or Action: Operation?\nFinal Answer: none yet.</reasoning>"
+    api.answer = lambda body, number: said(thoughts + (RIGHT if turn_of(body) else LOOK))
+    episode = only(play())
+    assert episode.turns[0].action == Operation(SQL) and episode.right
+    assert api.bodies[1]["messages"][2]["content"] == thoughts + LOOK
+
+
 def test_thoughts_that_were_cut_off_are_no_turn(api: Api, play: Play) -> None:
     api.answer = lambda body, number: said(None, reasoning_content=RIGHT, finish="length")
+    assert only(play()).status == Status.INVALID_ACTION
+    api.answer = lambda body, number: said(f"<reasoning>{RIGHT}", finish="length")
     assert only(play()).status == Status.INVALID_ACTION
 
 

@@ -171,6 +171,8 @@ def read_reply(body: Any) -> Reply:
         content, refusal = _text(message.get("content")), _text(message.get("refusal"))
         thoughts = next(filter(None, (_text(message.get(name)) for name in THOUGHT_FIELDS)), "")
         thoughts = thoughts or _text(message.get("content"), "thinking", "reasoning")
+        if not thoughts and content.startswith("<reasoning>"):  # gpt-oss on Amazon Bedrock
+            thoughts, _, content = content.removeprefix("<reasoning>").partition("</reasoning>")
         calls = _calls(message)
         finish = choice.get("finish_reason")
         finish = finish.partition(":")[0] if isinstance(finish, str) else None  # content_filter: RECITATION
