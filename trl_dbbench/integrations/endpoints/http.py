@@ -297,10 +297,12 @@ class Endpoint:
         assert self._http is not None
         self.requests += 1
         try:
-            response = await self._http.post(f"{self.url}/chat/completions", json=body)
+            # the client's own limit is for each read, and some proxies send blanks while they wait
+            async with asyncio.timeout(self._timeout.read):
+                response = await self._http.post(f"{self.url}/chat/completions", json=body)
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             raise _Failure(f"nobody answers there ({self._said(error)})", absent=True) from None
-        except httpx2.TimeoutException:
+        except (httpx2.TimeoutException, TimeoutError):
             raise _Failure(f"no reply within {self._timeout.read:g} s") from None
         except httpx2.HTTPError as error:
             raise _Failure(f"the connection broke ({self._said(error)})") from None
