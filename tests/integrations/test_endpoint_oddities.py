@@ -669,10 +669,20 @@ def test_a_proxy_that_cannot_be_used(play: Play, monkeypatch: pytest.MonkeyPatch
         play()
 
 
-def test_azures_older_address_is_refused_with_the_new_one() -> None:
-    url = "https://me.openai.azure.com/openai/deployments/gpt/chat/completions?api-version=2024-10-21"
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://me.openai.azure.com/openai/deployments/gpt/chat/completions?api-version=2024-10-21",
+        "https://me.openai.azure.com/openai/deployments/gpt",
+        "https://me.openai.azure.com/",
+        "https://me.cognitiveservices.azure.com",
+        "https://me.services.ai.azure.com/models",
+    ],
+)
+def test_azures_other_addresses_are_refused_with_the_one_that_works(url: str) -> None:
     with pytest.raises(ConfigError, match=r"https://YOUR-RESOURCE\.openai\.azure\.com/openai/v1"):
         base_url(url)
+    assert base_url("https://me.openai.azure.com/openai/v1/") == "https://me.openai.azure.com/openai/v1"
 
 
 def test_a_server_that_never_answers_is_waited_for_once(api: Api, play: Play) -> None:
