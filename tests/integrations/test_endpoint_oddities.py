@@ -105,6 +105,20 @@ def test_a_refusal_of_every_conversation_ends_the_run(api: Api, play: Play, firs
     assert "--protocol text" in (evaluation.stopped or "")
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"success": False, "errors": [{"code": 7003, "message": "No route for that URI"}], "result": None},
+        {"error_code": 336000, "error_msg": "No route for that URI"},
+        {"error": None, "message": "No route for that URI"},
+        {"error": {"type": "routing", "msg": "No route for that URI"}},
+    ],
+)
+def test_a_reason_in_a_form_that_is_not_known_is_told(body: dict) -> None:
+    """Cloudflare, Baidu and gateways have their own."""
+    assert "No route for that URI" in error_of(httpx2.Response(400, json=body)).message
+
+
 def test_conversations_that_are_refused_among_others_end_nothing(api: Api, play: Play) -> None:
     def answer(body: dict, number: int) -> Any:
         if turn_of(body) and "Drop" in body["messages"][1]["content"]:

@@ -16,7 +16,7 @@ import json
 import re
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -267,7 +267,9 @@ def error_of(response: httpx2.Response) -> ServerError:
         body = response.json()
     except (ValueError, RecursionError):
         return ServerError(response.text if not _is_page(response) else described(response)[0])
-    return _error_in(body) or ServerError(response.text)
+    error = _error_in(body) or ServerError("")
+    # a form that is not known, such as Cloudflare's list of errors, is shown as it came
+    return error if error.message or not body else replace(error, message=response.text)
 
 
 def _error_in(body: Any) -> ServerError | None:
@@ -282,7 +284,7 @@ def _error_in(body: Any) -> ServerError | None:
         told = [each for each in details if isinstance(each, dict)]
         texts = [f"{'.'.join(map(str, each.get('loc') or ()))}: {each.get('msg')}" for each in told]
         return ServerError("; ".join(texts), str(told[0].get("type") or "") if told else "")
-    error = body.get("error", body)
+    error = body.get("error") or body
     if not isinstance(error, dict):
         return ServerError(str(error))
     metadata = error.get("metadata")
