@@ -33,6 +33,7 @@ from trl_dbbench.episode.tool_calls import (
     THOUGHTS,
     after_thoughts,
     has_thought,
+    split_prompt,
     thought_of,
     tool_call,
 )
@@ -662,6 +663,48 @@ def test_a_value_between_tags_has_the_type_of_the_schema(
         "function": {"name": "look", "parameters": {"type": "object", "properties": {"it": schema}}},
     }
     assert tool_call(turn.format(written), [tool]) == ("look", {"it": value})
+
+
+LOOK_UP: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "look_up",
+        "description": "Looks something up.",
+        "parameters": {
+            "type": "object",
+            "properties": {"words": {"type": "array"}, "more": {"type": "object"}, "on": {"type": "boolean"}},
+        },
+    },
+}
+"""A program's own tool, whose arguments may be left out."""
+
+
+@pytest.mark.parametrize(
+    "family",
+    ["gemma4", "glm4_7", "glm4moe", "lfm2_2_5", "lfm2_2_5_vl", "lfm2_v2", "llama3_1", "qwen3", "qwen3_6"],
+)
+@pytest.mark.parametrize(
+    "arguments", [{}, {"on": True}, {"words": [1, "a", {"b": None}], "more": {"a": {"b": [True]}}}], ids=str
+)
+def test_calls_of_a_programs_tools_are_read(
+    tokenizer: PreTrainedTokenizerBase, family: str, arguments: dict[str, Any]
+) -> None:
+    """Without arguments, and with values within values, as the template writes them."""
+    chat = chat_of(tokenizer, family, "tools")
+    call = {"id": "0", "type": "function", "function": {"name": "look_up", "arguments": arguments}}
+    asked = [{"role": "user", "content": "?"}]
+    called = [*asked, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    kwargs: dict[str, Any] = {"tools": [LOOK_UP], "chat_template": chat.chat_template, "tokenize": False}
+    prompt = tokenizer.apply_chat_template(asked, add_generation_prompt=True, **kwargs)
+    turn = tokenizer.apply_chat_template(called, **kwargs).removeprefix(split_prompt(prompt)[0])
+    assert tool_call(after_thoughts(turn), [LOOK_UP]) == ("look_up", arguments)
+
+
+@pytest.mark.parametrize(
+    "turn", ["[look_up()]", "<|python_start|>[look_up(), look_up(on=true)]<|python_end|>"]
+)
+def test_a_call_without_arguments_in_python(turn: str) -> None:
+    assert tool_call(turn, [LOOK_UP]) == ("look_up", {})
 
 
 @pytest.mark.parametrize(("family", "protocol"), USABLE)

@@ -106,8 +106,29 @@ def test_text_that_is_no_action(turn: str, reason: str) -> None:
     "label", ["", "sql\n", "SQL ", "sqlite3\n", "mysql ", "PostgreSQL\n", "sql", "MySQL"]
 )
 def test_the_label_of_a_block_is_no_part_of_the_answer(label: str) -> None:
-    turn = f"Action: Answer\nFinal Answer:\n{FENCE}{label}SELECT 1{FENCE}"
-    assert get_protocol("text_sql").parse(turn) == Answer("SELECT 1")
+    block = f"{FENCE}{label}SELECT 1{FENCE}"
+    assert get_protocol("text_sql").parse(f"Action: Answer\nFinal Answer:\n{block}") == Answer("SELECT 1")
+    assert get_protocol("tools_sql").parse(call("submit_sql", query=f"\n{block}\n")) == Answer("SELECT 1")
+
+
+@pytest.mark.parametrize(
+    ("written", "sql"),
+    [
+        ("`SELECT a FROM t`", "SELECT a FROM t"),
+        ("`SELECT a FROM t;`", "SELECT a FROM t;"),
+        ("`SELECT a FROM t`;", "SELECT a FROM t"),
+        ("``SELECT `a` FROM `t```", "SELECT `a` FROM `t`"),
+        ("`SELECT `a` FROM `t``", "SELECT `a` FROM `t`"),
+        ("SELECT `a` FROM `t`", "SELECT `a` FROM `t`"),
+        ("SELECT a FROM t;", "SELECT a FROM t;"),
+        ("``", ""),
+    ],
+)
+def test_backticks_around_an_answer_are_no_part_of_it(written: str, sql: str) -> None:
+    assert get_protocol("tools_sql").parse(call("submit_sql", query=written)) == Answer(sql)
+    if FENCE not in written:
+        turn = f"Action: Answer\nFinal Answer: {written}\n"
+        assert get_protocol("text_sql").parse(turn) == Answer(sql)
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,20 @@ def test_a_refusal_of_every_conversation_ends_the_run(api: Api, play: Play, firs
     assert "--protocol text" in (evaluation.stopped or "")
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"success": False, "errors": [{"code": 7003, "message": "No route for that URI"}], "result": None},
+        {"error_code": 336000, "error_msg": "No route for that URI"},
+        {"error": None, "message": "No route for that URI"},
+        {"error": {"type": "routing", "msg": "No route for that URI"}},
+    ],
+)
+def test_a_reason_in_a_form_that_is_not_known_is_told(body: dict) -> None:
+    """Cloudflare, Baidu and gateways have their own."""
+    assert "No route for that URI" in error_of(httpx2.Response(400, json=body)).message
+
+
 def test_conversations_that_are_refused_among_others_end_nothing(api: Api, play: Play) -> None:
     def answer(body: dict, number: int) -> Any:
         if turn_of(body) and "Drop" in body["messages"][1]["content"]:
@@ -184,6 +198,19 @@ def test_lists_and_arguments_as_json_text(api: Api, play: Play, arguments: Any) 
     episode = only(play(protocol="tools"))
     assert episode.turns[0].action == Answer("['pear']", ("pear",))
     assert episode.right
+
+
+def test_calls_of_one_id_get_their_own(api: Api, play: Play) -> None:
+    """Kimi K2 and MiMo may number two calls alike; their servers refuse that when it comes back."""
+    same = [call("execute_sql", QUERY) | {"id": "functions.execute_sql:2"} for _ in range(3)]
+    api.answer = lambda body, number: (
+        with_calls(call("commit_final_answer", ANSWER)) if turn_of(body) else with_calls(*same)
+    )
+    assert only(play(protocol="tools")).right
+    reply, *results = api.bodies[1]["messages"][2:]
+    ids = ["functions.execute_sql:2", "000000001", "000000002"]
+    assert [each["id"] for each in reply["tool_calls"]] == ids
+    assert [each["tool_call_id"] for each in results] == ids
 
 
 def test_a_name_that_means_two_tools_means_none() -> None:
@@ -271,8 +298,19 @@ def test_a_turn_that_stands_among_the_thoughts(api: Api, play: Play, field: str)
     assert api.bodies[1]["messages"][2]["content"] == LOOK
 
 
+def test_bedrock_puts_thoughts_before_the_text(api: Api, play: Play) -> None:
+    """gpt-oss weighs both actions, and the first one named is not the one that it takes."""
+    thoughts = "<reasoning>Action: Answer, or Action: Operation?\nFinal Answer: none yet.</reasoning>"
+    api.answer = lambda body, number: said(thoughts + (RIGHT if turn_of(body) else LOOK))
+    episode = only(play())
+    assert episode.turns[0].action == Operation(SQL) and episode.right
+    assert api.bodies[1]["messages"][2]["content"] == thoughts + LOOK
+
+
 def test_thoughts_that_were_cut_off_are_no_turn(api: Api, play: Play) -> None:
     api.answer = lambda body, number: said(None, reasoning_content=RIGHT, finish="length")
+    assert only(play()).status == Status.INVALID_ACTION
+    api.answer = lambda body, number: said(f"<reasoning>{RIGHT}", finish="length")
     assert only(play()).status == Status.INVALID_ACTION
 
 
@@ -284,6 +322,41 @@ def test_unreadable_turns_are_counted(api: Api, play: Play) -> None:
         "commit_final_answer. (3 of 3)"
     )
     assert list(evaluation.to_dict()["unreadable_turns"].values()) == [3]
+
+
+@pytest.mark.parametrize("reason", ["function_call_filter: MALFORMED_FUNCTION_CALL", "length"])
+def test_gemini_leaves_out_a_message_without_text(api: Api, play: Play, reason: str) -> None:
+    """The model wrote a call that cannot be read, or thought to the end."""
+
+    def answer(body: dict, number: int) -> Any:
+        if number:
+            return with_calls(call("commit_final_answer", ANSWER))
+        return {"choices": [{"finish_reason": reason, "index": 0}], "usage": {"prompt_tokens": 5}}
+
+    api.answer = answer
+    episode = only(play(protocol="tools"))
+    assert (episode.right, len(api.bodies)) == (True, 2)
+    assert episode.turns[0].observation.startswith("Error: no tool call found.")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"choices": [{"message": {"content": RIGHT[:-2]}, "finish_reason": "content_filter: RECITATION"}]},
+        {"choices": [{"finish_reason": "content_filter: PROHIBITED_CONTENT", "index": 0}]},
+        {"object": "chat.completion", "usage": {"prompt_tokens": 5}},
+    ],
+)
+def test_gemini_blocks_a_turn(body: dict) -> None:
+    assert read_reply(body).finish == "content_filter"
+
+
+@pytest.mark.parametrize("turn", [{"text": RIGHT}, {"delta": {"content": RIGHT}}])
+def test_a_turn_of_another_api_is_no_empty_turn(turn: dict) -> None:
+    usage = {"prompt_tokens": 5}
+    for body in ({"choices": [{"finish_reason": "stop", **turn}]}, {"type": "message", **turn}):
+        with pytest.raises(ValueError, match="no reply: "):
+            read_reply({**body, "usage": usage})
 
 
 # --- refusals ---------------------------------------------------------------------------------------------
@@ -495,6 +568,12 @@ def test_an_error_of_the_model_is_its_turn(api: Api, play: Play, error: dict, re
         (500, "Unexpected token 12606 while expecting start token 200006", ""),
         (400, "unexpected tokens remaining in message header: ['commentary']", ""),
         (200, "Unexpected token 12606 while expecting start token 200006", ""),
+        (500, "The model produced output that does not match the expected peg-native format", ""),
+        (500, "XML syntax error on line 3: element <parameter> closed by </function>", ""),
+        (500, "failed to parse XML: XML syntax error on line 1: element <tool_call> closed by </arg_value>", ""),
+        (500, "expected element type <function> but have <parameter>", ""),
+        (500, "failed to parse JSON: unexpected end of JSON input", ""),
+        (500, "invalid character ']' after object key:value pair", ""),
     ],
 )  # fmt: skip
 def test_a_call_that_the_server_cannot_read_is_an_unreadable_turn(
@@ -509,6 +588,11 @@ def test_a_call_that_the_server_cannot_read_is_an_unreadable_turn(
     episode = only(play(protocol="tools", patience=600.0))
     assert (episode.right, len(api.bodies)) == (True, 2)
     assert (episode.turns[0].text, type(episode.turns[0].action)) == (read, Invalid)
+
+
+def test_what_a_proxy_cannot_read_is_no_turn() -> None:
+    """It got a page from its own server, and may get a reply the next time."""
+    assert ServerError("invalid character '<' looking for beginning of value").reply is None
 
 
 def test_a_turn_that_wants_more_tokens_is_not_asked_for_with_fewer(api: Api, play: Play) -> None:
@@ -599,10 +683,20 @@ def test_a_proxy_that_cannot_be_used(play: Play, monkeypatch: pytest.MonkeyPatch
         play()
 
 
-def test_azures_older_address_is_refused_with_the_new_one() -> None:
-    url = "https://me.openai.azure.com/openai/deployments/gpt/chat/completions?api-version=2024-10-21"
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://me.openai.azure.com/openai/deployments/gpt/chat/completions?api-version=2024-10-21",
+        "https://me.openai.azure.com/openai/deployments/gpt",
+        "https://me.openai.azure.com/",
+        "https://me.cognitiveservices.azure.com",
+        "https://me.services.ai.azure.com/models",
+    ],
+)
+def test_azures_other_addresses_are_refused_with_the_one_that_works(url: str) -> None:
     with pytest.raises(ConfigError, match=r"https://YOUR-RESOURCE\.openai\.azure\.com/openai/v1"):
         base_url(url)
+    assert base_url("https://me.openai.azure.com/openai/v1/") == "https://me.openai.azure.com/openai/v1"
 
 
 def test_a_server_that_never_answers_is_waited_for_once(api: Api, play: Play) -> None:

@@ -8,6 +8,7 @@ import shlex
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -38,7 +39,7 @@ LOOK = "I look.\nAction: Operation\n```sql\nSELECT name FROM fruits WHERE price 
 RIGHT = "Action: Answer\nFinal Answer: [('pear',)]"
 WRONG = "Action: Answer\nFinal Answer: [('apple',)]"
 
-HANG, CLOSE = "hang", "close"
+HANG, CLOSE, BLANKS = "hang", "close", "blanks"
 DOCS = Path(__file__).parents[2] / "docs"
 KEY = "sk-very-secret-0123456789"
 
@@ -65,7 +66,7 @@ def refused(status: int, message: str, headers: dict[str, str] | None = None, **
 
 class Api:
     """An OpenAI-compatible server in a thread. `answer` says what a request gets, from (body, number of the request):
-    a reply, (status, body, headers), `HANG` or `CLOSE`. By default it looks, then answers right."""
+    a reply, (status, body, headers), `HANG`, `CLOSE` or `BLANKS` without end. By default it looks, then answers right."""
 
     def __init__(self) -> None:
         self.bodies: list[dict] = []
@@ -87,11 +88,17 @@ class Api:
                     api.times.append(time.monotonic())
                     api.keys.append(self.headers.get("Authorization"))
                 reply = api.answer(body, number)
+                if reply == BLANKS:
+                    self.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                    with suppress(OSError):
+                        while not api._over.wait(0.05):
+                            self.wfile.write(b"1\r\n \r\n")
                 if reply == HANG:
                     api._over.wait()
-                if reply in (HANG, CLOSE):
+                if reply in (HANG, CLOSE, BLANKS):
                     self.close_connection = True
-                    self.connection.shutdown(socket.SHUT_RDWR)
+                    with suppress(OSError):
+                        self.connection.shutdown(socket.SHUT_RDWR)
                     return
                 status, content, headers = (200, reply, {}) if isinstance(reply, dict) else reply
                 data = content.encode() if isinstance(content, str) else json.dumps(content).encode()
@@ -438,6 +445,13 @@ def test_a_hanging_endpoint_holds_no_other_request_up(api: Api, play: Play) -> N
     evaluation = play(QUESTION, QUESTION, concurrency=2, turn_seconds=600.0)
     assert [episode.status for episode in evaluation.episodes] == [Status.ENVIRONMENT_FAULT] * 2
     assert "status 401: no. Set OPENAI_API_KEY" in (evaluation.stopped or "")
+
+
+def test_blanks_are_no_reply(api: Api, play: Play) -> None:
+    """OpenRouter sends them while it waits for a provider, which may never answer."""
+    api.answer = lambda body, number: said(RIGHT) if number else BLANKS
+    assert only(play(turn_seconds=0.3, patience=5.0)).right
+    assert api.times[1] - api.times[0] < 2
 
 
 def test_settings_that_a_server_does_not_take_are_left_out(api: Api, play: Play) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,12 @@ def test_a_function_of_a_file(mine: Path, whole: bool, sqlite_database: Database
     # what run.json says of it finds it again, from any folder
     assert describe_reward(short) == {"function": f"{mine}:short"}
     assert get_grader("my rewards/short.py:yes").judge("", [])
+
+
+def test_a_function_of_a_file_can_be_handed_to_a_process(mine: Path) -> None:
+    """As by an agent that runs its helpers in a `ProcessPoolExecutor`."""
+    short = look_up("harness", f"{mine}:short", {})
+    assert pickle.loads(pickle.dumps(short)) is short
 
 
 @pytest.mark.parametrize(

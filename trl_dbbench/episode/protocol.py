@@ -356,6 +356,15 @@ _LABEL = re.compile(
 """Labels that models write after the opening backticks of a block: `sql`, `sqlite3`, `postgresql`."""
 
 
+def _without_marks_of_code(sql: str) -> str:
+    """Return an SQL answer without a fence or backticks around it. No statement begins with a backtick."""
+    sql = sql.strip()
+    ticks = "`" * (len(sql) - len(sql.lstrip("`")))
+    if len(ticks) < 3:
+        return sql.removeprefix(ticks).rstrip(";").removesuffix(ticks).strip() if ticks else sql
+    return _LABEL.sub("", sql.removeprefix("```").partition("```")[0]).strip()
+
+
 @dataclass(frozen=True)
 class TextSQLProtocol(TextProtocol):
     """The text protocol with SQL as the answer. An empty answer means the last statement executed."""
@@ -370,7 +379,7 @@ class TextSQLProtocol(TextProtocol):
             return action
         answer = after_thoughts(text).partition("\nFinal Answer:")[2]
         before, fence, block = answer.partition("```")
-        return Answer(_LABEL.sub("", block.partition("```")[0]).strip() if fence else before.strip())
+        return Answer(_without_marks_of_code(fence + block if fence else before))
 
     def write(self, action: Operation | Answer) -> str:
         if isinstance(action, Operation):
@@ -398,7 +407,7 @@ class ToolsSQLProtocol(ToolsProtocol):
     def _answer(self, arguments: dict[str, Any]) -> Action:
         query = arguments.get("query")
         if isinstance(query, str):
-            return Answer(well_formed(query).strip())
+            return Answer(_without_marks_of_code(well_formed(query)))
         return Invalid("Error: submit_sql needs the argument query, a string.")
 
     def _answer_call(self, action: Answer) -> dict[str, Any]:

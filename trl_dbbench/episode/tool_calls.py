@@ -272,8 +272,18 @@ def _typed(text: str, schema: Any) -> Any:
 
 
 def _literal(source: str | ast.expr) -> Any:
-    """Return the value of a Python literal, in JSON's types."""
+    """Return the value of a Python literal, in JSON's types. An expression may hold JSON's constants, too."""
+    if isinstance(source, ast.expr):
+        source = _Constants().visit(source)
     return not_nested_deeply(json.loads(json.dumps(ast.literal_eval(source))))
+
+
+class _Constants(ast.NodeTransformer):
+    """Replaces the names of JSON's constants, which LFM2's templates write within lists and objects."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        constants = {"true": True, "false": False, "null": None}
+        return ast.Constant(constants[node.id]) if node.id in constants else node
 
 
 _NOT_PYTHON = (ValueError, TypeError, AttributeError, LookupError, SyntaxError, RecursionError, MemoryError)
@@ -304,7 +314,8 @@ def as_list(value: Any) -> Any:
 def _quoted(mark: re.Match[str], rest: str) -> Call:
     """Read a call of Gemma 4: JSON with bare keys and its own quotation marks."""
     texts = rest.partition("<tool_call|>")[0].split('<|"|>')
-    texts[::2] = [re.sub(r"(\w{1,64}):", r'"\1":', between) for between in texts[::2]]
+    between = (re.sub(r"\bNone\b(?!:)", "null", each) for each in texts[::2])  # its template writes None
+    texts[::2] = [re.sub(r"(\w{1,64}):", r'"\1":', each) for each in between]
     texts[1::2] = map(json.dumps, texts[1::2])
     return mark["name"], as_arguments(_decoded("".join(texts)))
 
@@ -396,7 +407,7 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], Call]], ...]
         _Tagged(_PARAMETER, "</parameter>", "</function>"),
     ),
     (
-        re.compile(rf"<tool_call>\s*{_NAME}\s*(?=<arg_key>)"),
+        re.compile(rf"<tool_call>\s*(?!\d+\s*</){_NAME}\s*(?=<arg_key>|</tool_call>)"),
         _Tagged(re.compile(r"<arg_key>([^<]{1,64})</arg_key>\s*<arg_value>"), "</arg_value>"),
     ),
     *(
@@ -424,7 +435,10 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], Call]], ...]
     ),
     (re.compile(rf"<\|tool_call>call:{_NAME}"), _quoted),
     (re.compile(r"<\|tool_call_start\|>(?=\s*+\[?\s*+\w)"), _pythonic),
-    (re.compile(r"\A\s*+(?:<\|python_start\|>\s*+)?(?=\[[a-zA-Z_][\w.]{0,63}\(\w{1,64}=)"), _pythonic),
+    (
+        re.compile(r"\A\s*+(?:<\|python_start\|>\s*+)?(?=\[[a-zA-Z_][\w.]{0,63}\((?:\w{1,64}=|\)[\],]))"),
+        _pythonic,
+    ),
     (
         re.compile(
             r"<tool_call>|<TOOLCALL>|\[TOOL_CALLS\]|<\|tool_call\|>|functools(?=\[)"

@@ -114,4 +114,6 @@ def _module_of_file(path: str) -> ModuleType:
     except BaseException:
         del sys.modules[name]
         raise
+    # to pickle a function for another process, Python also imports the name's part before its first dot
+    sys.modules.setdefault(name.partition(".")[0], module)
     return module

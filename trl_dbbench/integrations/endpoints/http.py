@@ -68,6 +68,10 @@ DEAD_AFTER = 3
 """Requests given up in a row after which everything ends; a reply at as late a turn restarts the count."""
 
 
+_AZURE = re.compile(r"\.(openai|cognitiveservices|services\.ai)\.azure\.(com|us|cn)\Z")
+"""End of the host names of Azure OpenAI, whose portal shows the address without a path."""
+
+
 class TooLong(Exception):
     """The conversation does not fit the model."""
 
@@ -132,7 +136,8 @@ def base_url(url: str) -> str:
         raise ConfigError(
             "--endpoint: give a server's address, such as http://localhost:8000/v1 or https://api.openai.com/v1."
         )
-    if "api-version=" in parts.query:
+    azure = _AZURE.search(parts.hostname or "") and "/openai/v1" not in parts.path
+    if azure or "api-version=" in parts.query:
         raise ConfigError(
             "--endpoint: give Azure's address of its v1 API, which has no api-version: "
             "https://YOUR-RESOURCE.openai.azure.com/openai/v1, with the deployment's name as --model."
@@ -297,10 +302,12 @@ class Endpoint:
         assert self._http is not None
         self.requests += 1
         try:
-            response = await self._http.post(f"{self.url}/chat/completions", json=body)
+            # the client's own limit is for each read, and some proxies send blanks while they wait
+            async with asyncio.timeout(self._timeout.read):
+                response = await self._http.post(f"{self.url}/chat/completions", json=body)
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             raise _Failure(f"nobody answers there ({self._said(error)})", absent=True) from None
-        except httpx2.TimeoutException:
+        except (httpx2.TimeoutException, TimeoutError):
             raise _Failure(f"no reply within {self._timeout.read:g} s") from None
         except httpx2.HTTPError as error:
             raise _Failure(f"the connection broke ({self._said(error)})") from None

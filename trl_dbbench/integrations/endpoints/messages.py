@@ -162,14 +162,20 @@ def read_reply(body: Any) -> Reply:
     """Parse the reply in a response's JSON; raise ValueError if there is none, as in a proxy's answer."""
     try:
         # Gemini's response if it has blocked the turn
-        empty = body["choices"] == [] and "usage" in body
-        choice: Any = {"message": None, "finish_reason": "content_filter"} if empty else body["choices"][0]
-        message = choice["message"] or {}
+        choices = body.get("choices", [] if body.get("object") == "chat.completion" else None)
+        empty = "usage" in body and choices == []
+        choice: Any = {"finish_reason": "content_filter"} if empty else choices[0]
+        # without a message it may be a turn of the older /completions, or a part of a stream
+        no_turn = "finish_reason" not in choice or "text" in choice or "delta" in choice
+        message = (choice["message"] if no_turn else choice.get("message")) or {}
         content, refusal = _text(message.get("content")), _text(message.get("refusal"))
         thoughts = next(filter(None, (_text(message.get(name)) for name in THOUGHT_FIELDS)), "")
         thoughts = thoughts or _text(message.get("content"), "thinking", "reasoning")
+        if not thoughts and content.startswith("<reasoning>"):  # gpt-oss on Amazon Bedrock
+            thoughts, _, content = content.removeprefix("<reasoning>").partition("</reasoning>")
         calls = _calls(message)
         finish = choice.get("finish_reason")
+        finish = finish.partition(":")[0] if isinstance(finish, str) else None  # content_filter: RECITATION
         finish = "length" if finish in _CUT_OFF else finish
     except (KeyError, IndexError, TypeError, AttributeError):
         raise ValueError(f"no reply: {json.dumps(body, ensure_ascii=False)[:200]}") from None
@@ -184,6 +190,9 @@ def _calls(message: Message) -> list[Call]:
     told = _decoded(told) if isinstance(told, str) else told
     told = [told] if isinstance(told, dict) else told or []
     calls = [_call(number, call) for number, call in enumerate(told) if isinstance(call, dict)]
+    ids = [call.id for call in calls]
+    # servers reject a repeated id, even one that they have given themselves
+    calls = [replace(call, id=_id(n)) if call.id in ids[:n] else call for n, call in enumerate(calls)]
     function = message.get("function_call")
     if not calls and isinstance(function, dict) and function:
         return [replace(_call(0, {"function": function}), old=True)]
@@ -195,8 +204,12 @@ def _call(number: int, call: Message) -> Call:
     arguments = next((function[name] for name in _ARGUMENTS if name in function), None)
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     sent = {key: value for key, value in call.items() if not (value is None or key in ("name", *_ARGUMENTS))}
-    # nine digits, as Mistral's servers require
-    return Call(str(call.get("id") or f"{number:09d}"), str(function.get("name") or ""), text, sent)
+    return Call(str(call.get("id") or _id(number)), str(function.get("name") or ""), text, sent)
+
+
+def _id(number: int) -> str:
+    """Return an id for a reply's call of this number: nine digits, as Mistral's servers require."""
+    return f"{number:09d}"
 
 
 def _text(content: Any, *kinds: str) -> str:

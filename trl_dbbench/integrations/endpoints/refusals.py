@@ -16,7 +16,7 @@ import json
 import re
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -108,7 +108,11 @@ _CUT_OFF = re.compile(r"could not finish the message because max_tokens", re.IGN
 
 _NO_CALL = re.compile(
     r"(?:error parsing tool call: raw='|failed to parse input at pos \d+: ?)(?P<text>.*?)(?:', err=.*)?\Z"
-    r"|while expecting start token|tokens remaining in message header",
+    r"|while expecting start token|tokens remaining in message header"
+    r"|produced output that does not match the expected"
+    r"|XML syntax error on line \d|expected element type <\w+> but have <|\Afailed to parse JSON: "
+    # a proxy in Go may say "looking for beginning of value" of a page that it got
+    r"|\Ainvalid character '.{1,8}' (?:after|in|looking for beginning of object key)\b",
     re.IGNORECASE | re.DOTALL,
 )
 """Errors of Ollama, llama.cpp and gpt-oss's parser (vLLM, SGLang) about a call that they cannot parse."""
@@ -263,7 +267,9 @@ def error_of(response: httpx2.Response) -> ServerError:
         body = response.json()
     except (ValueError, RecursionError):
         return ServerError(response.text if not _is_page(response) else described(response)[0])
-    return _error_in(body) or ServerError(response.text)
+    error = _error_in(body) or ServerError("")
+    # a form that is not known, such as Cloudflare's list of errors, is shown as it came
+    return error if error.message or not body else replace(error, message=response.text)
 
 
 def _error_in(body: Any) -> ServerError | None:
@@ -278,7 +284,7 @@ def _error_in(body: Any) -> ServerError | None:
         told = [each for each in details if isinstance(each, dict)]
         texts = [f"{'.'.join(map(str, each.get('loc') or ()))}: {each.get('msg')}" for each in told]
         return ServerError("; ".join(texts), str(told[0].get("type") or "") if told else "")
-    error = body.get("error", body)
+    error = body.get("error") or body
     if not isinstance(error, dict):
         return ServerError(str(error))
     metadata = error.get("metadata")
