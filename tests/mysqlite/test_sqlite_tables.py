@@ -6,7 +6,7 @@ cases that are answered run on it too.
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -29,6 +29,7 @@ UNIQUE += "INSERT INTO t (v) VALUES ('a'), ('b'); "
 PAID = "CREATE TABLE t (id INT, d DATE, p DECIMAL(8,2), v VARCHAR(9)); "
 KEYS = "CREATE TABLE t (a INT UNIQUE, b INT NOT NULL UNIQUE, c INT, d INT, UNIQUE (c, d)); "
 TEMPORARY = "CREATE TEMPORARY TABLE m (x INT); INSERT INTO m VALUES (1); "
+TIMED = "CREATE TABLE t (id INT, c TIME DEFAULT '9:30'); INSERT INTO t VALUES (1, '8:5'), (2, '100000'), (3, '-1:00'); "
 PAID += "INSERT INTO t VALUES (1, '2020-01-05', 1.5, 'a'), (2, '2021-02-03', 2, 'b'); "
 
 ANSWERED = f"""
@@ -50,6 +51,14 @@ CREATE TABLE t (x INT, y INT, PRIMARY KEY (x, y)); INSERT INTO t VALUES (1, NULL
 CREATE TABLE t (x TEXT PRIMARY KEY) | 1170
 CREATE TABLE t (x TEXT, KEY (x)) | 1170
 CREATE TABLE t (d DATE DEFAULT '2020-1-5', i INT DEFAULT '7', x INT); INSERT INTO t (x) VALUES (1); SELECT d, i FROM t | [(date(2020, 1, 5), 7)]
+{TIMED} SELECT id, CAST(c AS CHAR) FROM t ORDER BY id | [(1, "08:05:00"), (2, "10:00:00"), (3, "-01:00:00")]
+{TIMED} INSERT INTO t VALUES (4, '1 2:03:04'), (5, '2024-01-31 10:20:30'), (6, 930), (7, '7'); SELECT CAST(c AS CHAR) FROM t WHERE id > 3 ORDER BY id | [("26:03:04",), ("10:20:30",), ("00:09:30",), ("00:00:07",)]
+{TIMED} INSERT INTO t (id) VALUES (4); UPDATE t SET c = '0:0:1' WHERE id = 1; SELECT c FROM t WHERE id IN (1, 4) ORDER BY id | [(timedelta(seconds=1),), (timedelta(hours=9.5),)]
+{TIMED} SELECT id FROM t WHERE c = '8:05' OR c IN ('10:0', '12:00') OR c BETWEEN '9:59' AND '10:00:01' ORDER BY id | [(1,), (2,)]
+{TIMED} SELECT id FROM t WHERE c > '9:30' | [(2,)]
+{TIMED} INSERT INTO t VALUES (4, 'noon') | 1292
+{TIMED} UPDATE t SET c = '24:61:00' | 1292
+{TIMED} UPDATE t SET c = '839:00:00' | 1292
 CREATE TABLE t (v VARCHAR(2) DEFAULT 'abcdef') | 1067
 CREATE TABLE t (i INT DEFAULT 'abc') | 1067
 CREATE TABLE t (d DATE DEFAULT CURRENT_TIMESTAMP) | 1067
@@ -124,6 +133,11 @@ REFUSED = f"""
 {FILLED} SELECT a.id FROM t a JOIN t b ON a.e = b.e
 {FILLED} INSERT INTO t (id) SELECT e FROM t
 {SIZES} INSERT INTO t (e) VALUES (2)
+{TIMED} INSERT INTO t VALUES (4, '10:00 PM')
+{TIMED} INSERT INTO t VALUES (4, '2024-01-31')
+{TIMED} INSERT INTO t VALUES (4, 12.6)
+{TIMED} SELECT id FROM t WHERE c > 9
+{TIMED} SELECT id FROM t WHERE c > 'noon'
 {SIZES} INSERT IGNORE INTO t (e) VALUES ('bogus')
 CREATE TABLE t (y YEAR); INSERT INTO t VALUES (24)
 CREATE TABLE t (y YEAR); SELECT y FROM t WHERE y = 20
@@ -234,7 +248,7 @@ def played(sandbox: Sandbox, statements: str) -> Any:
 
 def answered() -> list[tuple[str, Any]]:
     pairs = [line.rpartition(" | ")[::2] for line in ANSWERED.strip().splitlines()]
-    names = {"date": date, "datetime": datetime, "Decimal": lambda text: float(text)}
+    names = {"date": date, "datetime": datetime, "timedelta": timedelta, "Decimal": lambda text: float(text)}
     return [(sql, eval(rows, names)) for sql, rows in pairs]
 
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sqlglot import exp
 
-from trl_dbbench.mysqlite.dates import is_date, moment
+from trl_dbbench.mysqlite.dates import clock_text, is_date, moment
 from trl_dbbench.mysqlite.errors import StatementError, refuse_if, unsupported
 from trl_dbbench.mysqlite.functions import CHECKS, DOUBTFUL, LOWEST, incorrect, is_number
 from trl_dbbench.mysqlite.kinds import (
     DATE,
     DATETIME,
+    TIME,
     UNKNOWN,
     YEAR_BITS,
     Kind,
@@ -146,6 +147,9 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
     kinds = [kind_of(node) for node in nodes]
     pairs = list(zip(nodes, kinds, strict=True))
     if not any(kind.is_moment for kind in kinds):
+        if TIME in kinds:
+            refuse_if(any(kind.is_number for kind in kinds), "a time compared with a number")
+            nodes = [*map(_constant_time, nodes)]
         return [*map(numeric, nodes)] if any(kind.is_number for kind in kinds) else list(nodes)
     if any(kind.is_number for kind in kinds):
         if len(nodes) == 2 and not any(
@@ -182,6 +186,15 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
             of_day = "FULL_DAY_OF" if is_in_change(node) else "DAY_OF"
             read.append(call(name, call(of_day, node) if day else node))
     return [keep_kind(new, node) for new, node in zip(read, nodes, strict=True)]
+
+
+def _constant_time(node: exp.Expr) -> exp.Expr:
+    """Return a constant text beside a TIME as MySQL writes this time, and other nodes unchanged."""
+    if not (isinstance(node, exp.Literal) and node.is_string):
+        return node
+    found = clock_text(node.name)
+    refuse_if(found is None, "a text that is no time beside times")
+    return keep_kind(exp.Literal.string(found), node)
 
 
 def _differs(node: exp.Expr) -> bool:

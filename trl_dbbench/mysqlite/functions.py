@@ -18,7 +18,7 @@ from typing import Any
 import regex
 
 from trl_dbbench.mysqlite.collation import find, lower, upper
-from trl_dbbench.mysqlite.dates import DATE_FUNCTIONS, is_date, moment
+from trl_dbbench.mysqlite.dates import DATE_FUNCTIONS, clock_text, is_date, moment
 from trl_dbbench.mysqlite.errors import SHOWN_DATABASE, StatementError, fail_if, refuse_if, unsupported
 from trl_dbbench.mysqlite.patterns import like, regexp_like, regexp_replace, regexp_substr
 from trl_dbbench.mysqlite.values import (
@@ -557,6 +557,13 @@ def store_date(value: Value, column: str, with_time: int) -> Value:
     return found.isoformat(" ") if with_time else found.date().isoformat()
 
 
+def store_time(value: Value, column: str) -> Value:
+    written = text(value)
+    if (found := clock_text(written)) is None:
+        raise StatementError(1292, f"Incorrect time value: '{written}' for column '{column}' at row 1")
+    return found
+
+
 def store_text(value: Value, column: str, size: int) -> Value:
     written = text(value)
     fail_if(len(written.rstrip(" ")) > size, 1406, f"Data too long for column '{column}' at row 1")
@@ -622,6 +629,7 @@ STORAGE: dict[str, Callable[..., Value]] = {
     "STORE_FLOAT": store_float,
     "REAL_TEXT": _real_text,
     "STORE_DATE": store_date,
+    "STORE_TIME": store_time,
     "STORE_TEXT": store_text,
     "STORE_JSON": store_json,
     "STORE_MEMBER": store_member,

@@ -21,6 +21,7 @@ from trl_dbbench.mysqlite.functions import (
     store_json,
     store_member,
     store_text,
+    store_time,
 )
 from trl_dbbench.mysqlite.kinds import (
     APART,
@@ -179,6 +180,8 @@ def stored(node: exp.Expr, column: str, kind: Kind) -> exp.Expr:
             raise unsupported("new values of a FLOAT or DOUBLE with a number of places")
         case "date" | "datetime":
             return call("STORE_DATE", node, column, int(kind == DATETIME))
+        case "time":
+            return call("STORE_TIME", node, column)
         case "text" if kind.size is not None:
             of_float = kind_of(node).name == "float"
             written = call("REAL_TEXT", node, kind.size) if of_float else unified(node, TEXT)
@@ -213,6 +216,8 @@ def stored_cell(value: Value, column: str, kind: Kind) -> Value:
             )
         case "date" | "datetime" if not _WRITTEN[kind.name].fullmatch(text(value)):
             return store_date(value, column, kind == DATETIME)
+        case "time":
+            return store_time(value, column)
         case "text" if kind.size is not None:
             return store_text(text(value).rstrip(" ") if kind.trims else value, column, kind.size)
         case "json":
