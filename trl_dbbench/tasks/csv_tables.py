@@ -320,7 +320,7 @@ _DAY_AND_MONTH = re.compile(
     r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})(?: (\d{1,2}:\d\d(?::\d\d)?)(?: ?([AP])M)?)?",
     re.ASCII | re.IGNORECASE,
 )
-_YEAR_FIRST = re.compile(r"(\d{4})/(\d{1,2})/(\d{1,2})(?!\d)", re.ASCII)
+_YEAR_FIRST = re.compile(r"(\d{4})([/-])(\d{1,2})\2(\d{1,2})(?!\d)", re.ASCII)
 _SIGN = re.compile(r"(?<=^-)[$€£¥]\s?|^\(?[$€£¥]\s?|^\((?=\S+\)$)|\s?[$€£¥%]\)?$|(?<=\d)\)$|^\u2212")
 """Currency or percent sign before or after a number, or parentheses around a negative one."""
 
@@ -551,7 +551,10 @@ def _moments(texts: Sequence[str]) -> Reading | None:
 
 
 def _days_and_months(texts: Sequence[str]) -> Reading | None:
-    """Return a reading of `31.12.2024`, `2024/12/31`, and `12/31/2024` if the numbers show the month."""
+    """Return a reading of `31.12.2024`, `2024/12/31`, `2024-1-5`, and `12/31/2024` if the numbers show the
+    month."""
+    if all(map(_DATED.match, texts)):
+        return None  # already year-month-day, which needs no reading of its own
     forms = {(" " in text, _YEAR_FIRST.match(text) is not None) for text in texts}
     orders = [months for months in (False, True) if _are(partial(day_of, month_first=months), texts)]
     if not orders or len(forms) > 1:
@@ -562,12 +565,13 @@ def _days_and_months(texts: Sequence[str]) -> Reading | None:
         return Reading("TEXT", str, f"{told}; kept as TEXT, write year-month-day for a DATE")
     read = partial(day_of, month_first=orders[0])
     note = "months stand before days" if orders[0] or year_first else "days stand before months"
-    return Reading("DATETIME" if timed else "DATE", read, f"{note}: {texts[0]!r} is {read(texts[0])}")
+    first = next(text for text in texts if read(text) != text)
+    return Reading("DATETIME" if timed else "DATE", read, f"{note}: {first!r} is {read(first)}")
 
 
 def day_of(text: str, *, month_first: bool) -> str:
     """Rewrite `31.12.2024 10:00` and the like as MySQL does; raise ValueError for another text."""
-    match = _DAY_AND_MONTH.fullmatch(_YEAR_FIRST.sub(r"\3.\2.\1", text.strip()))
+    match = _DAY_AND_MONTH.fullmatch(_YEAR_FIRST.sub(r"\4.\3.\1", text.strip()))
     if match is None or (month_first and match[2] == "."):
         raise ValueError
     day, month = (match[3], match[1]) if month_first else (match[1], match[3])
