@@ -70,6 +70,8 @@ GERMAN = (
         (["12.5%", "7 %"], "TEXT", ["12.5%", "7 %"], "'12.5%' is a number with a sign; kept as TEXT"),
         (["$1,234.50", "-$7.00", "$0.99"], "TEXT", ["$1,234.50", "-$7.00", "$0.99"], "'$1,234.50' is a number"),
         (["12 €", "n/a", "7"], "TEXT", ["12 €", "n/a", "7"], "'12 €' is a number with a sign"),
+        (["R$ 12.50", "-R$ 2.00"], "TEXT", ["R$ 12.50", "-R$ 2.00"], "'R$ 12.50' is a number with a sign"),
+        (["CHF 12.50", "7.25 kr"], "TEXT", ["CHF 12.50", "7.25 kr"], "'CHF 12.50' is a number with a sign"),
         (["5%", "five"], "TEXT", ["5%", "five"], None),
         (["1.5", "-inf"], "TEXT", ["1.5", "-inf"], "'-inf' is no number on a server; kept as TEXT"),
         (["3", "NaN", "Infinity"], "TEXT", ["3", "NaN", "Infinity"], "'Infinity' is no number on a server"),
@@ -744,13 +746,22 @@ def test_lists_that_cannot_be_read_are_errors_that_name_the_line(tmp_path: Path,
         convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
 
 
-@pytest.mark.parametrize("answer", ["1,50", "1.234,50", "1,234", "1 234", "1'234.50"])
+@pytest.mark.parametrize(
+    "answer", ["1,50", "1.234,50", "1,234", "1 234", "1'234.50", "$37.75", "66.7%", "12 €", "R$ 1.234,50"]
+)
 def test_a_number_that_no_answer_equals_is_a_warning(tmp_path: Path, answer: str) -> None:
     (tmp_path / "t.csv").write_text("a,b\n1,x\n2,y\n")
     (tmp_path / "q.csv").write_text(f'question,answer\nHow?,"{answer}"\nWho?,"Ann, Bob"\n')
     found = convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
     said = [line for line in found.warnings() if "to which no number is right" in line]
     assert len(said) == 1 and repr(answer) in said[0]
+
+
+def test_a_text_of_the_tables_may_look_like_a_number_with_a_sign(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,share\n1,66.7%\n2,x\n")
+    (tmp_path / "q.csv").write_text("question,answer\nWhich share?,66.7%\n")
+    found = convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
+    assert list(found.warnings()) == []
 
 
 @pytest.mark.parametrize(

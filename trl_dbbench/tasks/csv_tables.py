@@ -321,7 +321,10 @@ _DAY_AND_MONTH = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _YEAR_FIRST = re.compile(r"(\d{4})([/-])(\d{1,2})\2(\d{1,2})(?!\d)", re.ASCII)
-_SIGN = re.compile(r"(?<=^-)[$€£¥]\s?|^\(?[$€£¥]\s?|^\((?=\S+\)$)|\s?[$€£¥%]\)?$|(?<=\d)\)$|^\u2212")
+_CURRENCY = r"(?:R?\$|[€£¥₹]|EUR|USD|GBP|CHF|kr|zł|Kč)"
+_SIGN = re.compile(
+    rf"(?<=^-){_CURRENCY}\s?|^\(?{_CURRENCY}\s?|^\((?=\S+\)$)|\s?(?:{_CURRENCY}|%)\)?$|(?<=\d)\)$|^\u2212"
+)
 """Currency or percent sign before or after a number, or parentheses around a negative one."""
 
 _NEARLY = (
@@ -404,8 +407,9 @@ def point_for_comma(text: str) -> str:
 
 
 def has_marks(text: str) -> bool:
-    """Return whether a text is a number with a decimal comma or with thousands separators."""
-    found = _WITH_COMMA.fullmatch(text) or _WITH_POINT.fullmatch(text)
+    """Return whether a text is a number with a decimal comma, thousands separators, or a sign such as `%`."""
+    bare = _SIGN.sub("", text)
+    found = _WITH_COMMA.fullmatch(bare) or _WITH_POINT.fullmatch(bare)
     return found is not None and _PLAIN.fullmatch(text) is None
 
 

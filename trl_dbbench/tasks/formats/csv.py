@@ -69,7 +69,7 @@ class CsvFormat:
         task = checked(_task(given, self._tables, str(self._questions)))
         if task.gold.sql is None:
             for cell in (cell for row in task.gold.answer or () for cell in row):
-                if isinstance(cell, str) and has_marks(cell):
+                if isinstance(cell, str) and has_marks(cell) and cell not in self._cells[0]:
                     self._warn(
                         task, f"{cell!r} is a text, to which no number is right; write numbers as 1234.50"
                     )
