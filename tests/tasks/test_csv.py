@@ -764,6 +764,21 @@ def test_a_text_of_the_tables_may_look_like_a_number_with_a_sign(tmp_path: Path)
     assert list(found.warnings()) == []
 
 
+def test_a_nan_of_pandas_is_an_empty_field(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n1,x\n2,y\n")
+    lines = [
+        '{"question": "How many?", "answer": 2, "sql": NaN}',
+        '{"question": "b?", "answer": NaN, "sql": "SELECT b FROM t LIMIT 1"}',
+    ]
+    (tmp_path / "q.jsonl").write_text("\n".join(lines))
+    convert(tmp_path / "q.jsonl", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
+    tasks = load_tasks(tmp_path / "o.jsonl")
+    assert [(task.gold.answer, task.gold.sql) for task in tasks] == [
+        (((2,),), None),
+        ((("x",),), "SELECT b FROM t LIMIT 1"),
+    ]
+
+
 @pytest.mark.parametrize(
     "answer", ["Decimal('1.5')", "datetime.date(2024, 1, 2)", "(Decimal('1.5'),)", "np.int64(3)"]
 )

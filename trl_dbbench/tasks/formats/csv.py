@@ -141,7 +141,8 @@ class CsvFormat:
 def _given(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that are not empty. Raises TaskError for unknown fields and wrong types."""
     check_known(entry, FIELDS, "field")
-    given = {name: value for name, value in entry.items() if value not in (None, "")}
+    # a NaN, by which pandas marks an empty field, equals nothing
+    given = {name: value for name, value in entry.items() if value not in (None, "") and value == value}
     for name in ("question", "sql", "operation"):
         if not isinstance(given.get(name, ""), str):
             raise TaskError(f"the field '{name}' must be text, is {given[name]!r}")
