@@ -120,6 +120,13 @@ def test_a_table_that_mysql_would_not_make_is_refused() -> None:
     assert refused.value.code == 1366
 
 
+@pytest.mark.parametrize("type", ["TEXT", "VARCHAR(9)", "CHAR(9)"])
+def test_numbers_in_a_column_of_texts_are_written_as_by_mysql(type: str) -> None:
+    rows = [(1.0,), (1e5,), (1e20,), (0.1,), (7,), (True,)]
+    found = Connection([Table("t", [Column("a", type)], rows)]).execute("SELECT a FROM t").rows
+    assert found == [("1",), ("100000",), ("1e20",), ("0.1",), ("7",), ("1",)]
+
+
 def test_its_database_has_the_name_that_agents_are_shown() -> None:
     assert errors.SHOWN_DATABASE == SHOWN_DATABASE
 

@@ -203,6 +203,8 @@ def stored_cell(value: Value, column: str, kind: Kind) -> Value:
     """Return a cell as a column of this kind stores it; raise StatementError if MySQL would refuse it."""
     if value is None:
         return None
+    if kind.name == "text" and isinstance(value, bool | float):
+        value = text(value + 0)  # SQLite would write 1.0, Python True, and servers write 1
     match kind.name:
         case "int":
             return store_int(value, column, 1, *_range(kind))
