@@ -871,6 +871,10 @@ def test_what_is_no_folder_of_tables(tmp_path: Path, monkeypatch: pytest.MonkeyP
         Source.of(home).tables()
     (home / "a.csv").write_text("x:INT PRIMARY KEY,\"k:ENUM('a)','b')\"\n1,a)\n2,b\n")
     assert Source.of(home).tables()[0].columns[1].name == "k"
+    (home / "shop@orders@@0.tsv").write_text("Ann\t7\nBob\t9\n")  # the first row would name the columns
+    (home / "@.json").write_text("{}")
+    with pytest.raises(TaskError, match="is a dump of MySQL Shell, whose files do not name their columns"):
+        Source.of(home)
 
 
 # --- lines of task files ----------------------------------------------------------------------------------

@@ -80,6 +80,11 @@ def table_files(folder: Path) -> list[Path]:
             f"the folder '{folder}' has parts of one table, such as '{part}'; each file must be a "
             "whole table. Write one: pandas.read_parquet(FOLDER).to_parquet(FILE)."
         )
+    if (folder / "@.json").exists():  # its .tsv files have no line of names
+        raise TaskError(
+            f"the folder '{folder}' is a dump of MySQL Shell, whose files do not name their columns. Load it "
+            "into a server (util.loadDump) and give the server's URL, or write a dump with mysqldump."
+        )
     found = [each for each in there if each.suffix.lower() in SUFFIXES and each.is_file()]
     if not found:
         raise TaskError(f"the folder '{folder}' holds no tables: no .csv, .tsv or .parquet file.")
