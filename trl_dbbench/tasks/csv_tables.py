@@ -334,9 +334,16 @@ _NEARLY = (
         "0",
         "no number on a server; kept as TEXT, leave such cells empty for numbers",
     ),
+    (
+        re.compile(
+            r"^\d{1,2}([/-])\d{1,2}\1\d\d$|^\d{1,2}([ -]?)[a-z]{3}\2(?:\d\d|\d{4})$", re.ASCII | re.IGNORECASE
+        ),
+        "0",
+        "perhaps a day; kept as TEXT, write year-month-day for a DATE",
+    ),
 )
-"""Cells that make a column of numbers TEXT: a pattern, a replacement with which all cells would be numbers,
-and the note."""
+"""Cells that make a column of numbers or dates TEXT: a pattern, a replacement with which all cells would be
+numbers, and the note."""
 
 
 def is_missing(text: str) -> bool:
