@@ -23,7 +23,7 @@ from trl_dbbench.data.generate.slips import wrong_statements
 from trl_dbbench.database import Database
 from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.mysqlite import guard
+from trl_dbbench.mysqlite import values
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
 from trl_dbbench.tasks.skills import SKILLS, skills_of
 
@@ -236,8 +236,8 @@ def test_no_task_twice(tasks: list[Task], tiny_tasks: list[Task]) -> None:
 @pytest.mark.slow
 def test_a_busy_machine_makes_the_same_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other programs hold it for 30 seconds of each statement, and an agent's limit is 5."""
-    tasks, limit = generate_tasks(6, seed=2), guard.time_limit
-    monkeypatch.setattr(guard, "time_limit", lambda seconds: limit(seconds - 30))
+    tasks, limit = generate_tasks(6, seed=2), values.time_limit
+    monkeypatch.setattr(values, "time_limit", lambda seconds: limit(seconds - 30))
     assert generate_tasks(6, seed=2) == tasks
     fresh = FreshTasks.of("generate://plain?seed=2")
     assert fresh.task(0).question

@@ -58,31 +58,18 @@ def _clock(value: Value) -> tuple[int, int, int] | None:
     return (hour, minute, second) if max(minute, second) < 60 else None
 
 
-_CLOCK = regex.compile(r"\s*(-?)(?:(\d{1,2}) +)?(\d{1,3}):(\d{1,2})(?::(\d{1,2})(\.\d+)?)?\s*", regex.ASCII)
-_COMPACT_CLOCK = regex.compile(r"\s*(-?)()(\d{0,3}?)(\d{0,2}?)(\d{1,2})(\.0+)?\s*", regex.ASCII)
-_LONGEST_CLOCK = 838 * 3600 + 59 * 60 + 59
-"""Seconds of the largest TIME, 838:59:59."""
+_CLOCK = regex.compile(r"(-?)(\d{1,3}):([0-5]?\d)(?::([0-5]?\d)(\.\d+)?)?", regex.ASCII)
 
 
 def clock_text(written: str) -> str | None:
-    """Return a text as a TIME column holds it: `9:30`, `93000` and `0 9:30` are `09:30:00`.
-
-    Fractions of seconds stay as they are, as the column's digits are not known here. Returns `None` for a
-    text that is no time, and raises StatementError for a form that only servers read.
-    """
-    if ":" in written and (at := moment(written)) is not None:
-        refuse_if("." in written or not is_date(written), "this form of a time")
-        written = f"{at:%H:%M:%S}"
-    match = _CLOCK.fullmatch(written) or _COMPACT_CLOCK.fullmatch(written)
-    if match is None:
+    """Return a text as a TIME column holds it: `9:30` is `09:30:00`. Return `None` for a text without digits,
+    and raise StatementError for a form that only servers read."""
+    match = _CLOCK.fullmatch(written)
+    if match is None or int(match[2]) > 838:
         refuse_if(any(map(str.isdigit, written)), "this form of a time")
         return None
-    sign, days, hours, minutes, seconds, fraction = (part or "" for part in match.groups())
-    hour, minute, second = int(hours or 0) + 24 * int(days or 0), int(minutes or 0), int(seconds or 0)
-    if max(minute, second) > 59 or hour * 3600 + minute * 60 + second > _LONGEST_CLOCK:
-        return None
-    shown = f"{hour:02}:{minute:02}:{second:02}{fraction if fraction.strip('.0') else ''}"
-    return f"{sign}{shown}" if shown.strip("0:.") else shown
+    sign, hour, minute, second, fraction = match.groups()
+    return f"{sign}{int(hour):02}:{int(minute):02}:{int(second or 0):02}{fraction or ''}"
 
 
 def _write(value: datetime, with_time: bool) -> str:

@@ -14,18 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from trl_dbbench.mysqlite import values
 from trl_dbbench.mysqlite.errors import StatementError, refuse_if, unsupported
 from trl_dbbench.mysqlite.functions import AGGREGATES, functions, takes
 from trl_dbbench.mysqlite.kinds import Table
-from trl_dbbench.mysqlite.values import (
-    COLLATION,
-    MAX_TEXT_CHARACTERS,
-    OutOfTime,
-    check_time,
-    collate,
-    is_late,
-    time_limit,
-)
 
 PAGE_BYTES = 1024  # the amount that SQLite sorts without calling us is proportional to it
 MAX_GROWTH_PAGES = 8_192
@@ -62,7 +54,7 @@ class Watch:
     """
 
     steps = STEPS_BETWEEN_CHECKS
-    longest_result = MAX_TEXT_CHARACTERS
+    longest_result = values.MAX_TEXT_CHARACTERS
     too_many_parts = StatementError(1436, "Thread stack overrun: the statement has too many parts")
     spilled_too_much = StatementError(1114, "The table '/tmp/#sql' is full")
 
@@ -97,7 +89,7 @@ class Watch:
     def reading(self, seconds: float = math.inf) -> Iterator[None]:
         """Limit the time of a block, such as one in which we read tables ourselves."""
         self.timed_out, self.failure, self._mistake = False, None, None
-        with time_limit(seconds):
+        with values.time_limit(seconds):
             yield
 
     @contextmanager
@@ -110,7 +102,7 @@ class Watch:
             self._watching = watching
 
     def _late(self, grace: float = 0.0) -> bool:
-        late = is_late(grace)  # by the current limit, not an earlier statement's
+        late = values.is_late(grace)  # by the current limit, not an earlier statement's
         self.timed_out |= late
         return late
 
@@ -145,11 +137,11 @@ class Watch:
     def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function, stopped when time is up. Keep why it failed, which SQLite does not report."""
 
-        def watched(*values: Any) -> Any:
+        def watched(*arguments: Any) -> Any:
             try:
-                check_time()
-                result = function(*values)
-            except OutOfTime:
+                values.check_time()
+                result = function(*arguments)
+            except values.OutOfTime:
                 self.timed_out = True
                 raise
             except StatementError as error:
@@ -159,7 +151,7 @@ class Watch:
                 self.failure = unsupported("an argument that the function is not made for")
                 raise
             except Exception as error:
-                if isinstance(error, TypeError) and not takes(function, values):
+                if isinstance(error, TypeError) and not takes(function, arguments):
                     text = "Incorrect parameter count in the call to native function"
                     self.failure = StatementError(1582, text)
                 else:
@@ -181,7 +173,7 @@ class Guard(Watch):
         super().__init__(connection)
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA cache_size = 250")
-        connection.create_collation(COLLATION, self._collate)
+        connection.create_collation(values.COLLATION, self._collate)
         for name, function in _FUNCTIONS.items():
             connection.create_function(
                 f"my_{name}", -1, self._watched(function), deterministic=name not in _NOT_DETERMINISTIC
@@ -198,8 +190,8 @@ class Guard(Watch):
         self._may_spill = MAX_SPILLED_BYTES + 4 * tables_bytes
         connection.execute(f"PRAGMA max_page_count = {pages + MAX_GROWTH_PAGES}")
         connection.execute(f"PRAGMA temp.max_page_count = {MAX_GROWTH_PAGES}")
-        longest = MAX_TEXT_CHARACTERS
-        if tables_bytes > MAX_TEXT_CHARACTERS:
+        longest = values.MAX_TEXT_CHARACTERS
+        if tables_bytes > values.MAX_TEXT_CHARACTERS:
             longest = max(longest, 2 * max((_size(row) for table in tables for row in table.rows), default=0))
         widest = max((len(table.columns) for table in tables), default=0)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
@@ -214,7 +206,7 @@ class Guard(Watch):
 
     def _collate(self, left: str, right: str) -> int:
         # a sort calls nothing else until it is done; the result of a late one is discarded
-        return 0 if self._late(SORT_GRACE_SECONDS) else collate(left, right)
+        return 0 if self._late(SORT_GRACE_SECONDS) else values.collate(left, right)
 
     def _watched_aggregate(self, aggregate: Callable[[], Any]) -> Callable[[], Any]:
         def made() -> Any:

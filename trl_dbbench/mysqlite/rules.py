@@ -14,7 +14,7 @@ from sqlglot import exp
 from sqlglot.dialects.sqlite import SQLite
 from sqlglot.errors import SqlglotError
 
-from trl_dbbench.mysqlite import coercions, errors, functions
+from trl_dbbench.mysqlite import coercions, errors, functions, names
 from trl_dbbench.mysqlite.checks import single_row
 from trl_dbbench.mysqlite.coercions import as_text, call, collated, exact, in_change, is_in_change, numeric
 from trl_dbbench.mysqlite.dates import EXTRACTED, UNITS
@@ -30,15 +30,6 @@ from trl_dbbench.mysqlite.kinds import (
     keep_kind,
     kind_of,
     words,
-)
-from trl_dbbench.mysqlite.names import (
-    check_twice,
-    having_alone,
-    qualify_having,
-    qualify_joins,
-    qualify_order,
-    rename_columns,
-    terms,
 )
 from trl_dbbench.mysqlite.parse import quote, text_of
 from trl_dbbench.mysqlite.storage import count_rows, is_recursive, note_columns, store, store_columns
@@ -479,7 +470,7 @@ def _check_right_joins(joins: list[exp.Join]) -> None:
     """Refuse a constant condition before RIGHT JOIN: in SQLite 3.40, it wrongly removes all rows."""
     last = max((n for n, join in enumerate(joins) if join.side.upper() == "RIGHT"), default=0)
     for join in joins[:last]:
-        for term in terms(join.args["on"]) if join.args.get("on") is not None else ():
+        for term in names.terms(join.args["on"]) if join.args.get("on") is not None else ():
             refuse_if(term.find(exp.Column, exp.Query) is None, "a constant in ON before RIGHT JOIN")
 
 
@@ -778,7 +769,7 @@ def _select(node: exp.Expr) -> exp.Expr:
             if str(each.this).removeprefix("my_") in OVERFLOW:
                 coercions.doubt(each)
     if node.args.get("having") is not None and node.args.get("group") is None:
-        having_alone(node)
+        names.having_alone(node)
     if any(isinstance(each.unalias(), exp.Tuple) for each in node.expressions):
         raise unsupported("a row among the columns")
     turn_right_joins(node)
@@ -884,11 +875,11 @@ def write(tree: exp.Expr, columns: Sequence[TableColumns] = ()) -> Translation:
         for each in tree.find_all(exp.Anonymous):
             check_name(each)
         shown = annotate(tree, columns)
-        rename_columns(tree)
-        check_twice(tree)
-        qualify_order(tree)
-        qualify_joins(tree, columns)
-        qualify_having(tree, columns)
+        names.rename_columns(tree)
+        names.check_twice(tree)
+        names.qualify_order(tree)
+        names.qualify_joins(tree, columns)
+        names.qualify_having(tree, columns)
         note_columns(tree)
         nodes = list(tree.walk(bfs=False))
         if isinstance(tree, exp.DML):

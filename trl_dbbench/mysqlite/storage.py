@@ -8,21 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from sqlglot import exp
 
+from trl_dbbench.mysqlite import functions
 from trl_dbbench.mysqlite.coercions import as_number, call, doubt, sure_decimal, unified
 from trl_dbbench.mysqlite.errors import StatementError, fail_if, refuse_if, unsupported
-from trl_dbbench.mysqlite.functions import (
-    AGGREGATES,
-    YEARS,
-    amount_of,
-    exact_decimal,
-    store_date,
-    store_float,
-    store_int,
-    store_json,
-    store_member,
-    store_text,
-    store_time,
-)
 from trl_dbbench.mysqlite.kinds import (
     APART,
     DATETIME,
@@ -207,25 +195,25 @@ def stored_cell(value: Value, column: str, kind: Kind) -> Value:
         value = text(value + 0)  # SQLite would write 1.0, Python True, and servers write 1
     match kind.name:
         case "int":
-            return store_int(value, column, 1, *_range(kind))
+            return functions.store_int(value, column, 1, *_range(kind))
         case "decimal":
-            return exact_decimal(value, column, kind.size or 10, kind.places)
+            return functions.exact_decimal(value, column, kind.size or 10, kind.places)
         case "float" if kind.is_single:
-            return store_float(value, column, 1)
+            return functions.store_float(value, column, 1)
         case "fixed":
-            return store_float(
-                decimal(amount_of(value, column, "double"), kind.places), column, kind.size == 32
+            return functions.store_float(
+                decimal(functions.amount_of(value, column, "double"), kind.places), column, kind.size == 32
             )
         case "date" | "datetime" if not _WRITTEN[kind.name].fullmatch(text(value)):
-            return store_date(value, column, kind == DATETIME)
+            return functions.store_date(value, column, kind == DATETIME)
         case "time":
-            return store_time(value, column)
+            return functions.store_time(value, column)
         case "text" if kind.size is not None:
-            return store_text(text(value).rstrip(" ") if kind.trims else value, column, kind.size)
+            return functions.store_text(text(value).rstrip(" ") if kind.trims else value, column, kind.size)
         case "json":
-            return store_json(value, column)
+            return functions.store_json(value, column)
         case "enum" | "set":
-            return store_member(value, column, kind.name == "set", *kind.members)
+            return functions.store_member(value, column, kind.name == "set", *kind.members)
         case "blob" if isinstance(value, str):
             return value.encode()
     return value
@@ -240,7 +228,7 @@ _WRITTEN = {
 
 def _range(kind: Kind) -> tuple[int, int]:
     if kind.size == YEAR_BITS:
-        return YEARS
+        return functions.YEARS
     values = 2 ** (kind.size or 64)
     low = 0 if kind.unsigned else -values // 2
     return low, low + values - 1
@@ -317,7 +305,7 @@ def _check_block(part: exp.CTE, block: exp.Expr) -> None:
     own = select.walk(prune=lambda node: isinstance(node, exp.Query) and node is not select)
     folded = any(
         isinstance(each, exp.AggFunc | exp.Window)
-        or (isinstance(each, exp.Anonymous) and each.name.upper() in AGGREGATES)
+        or (isinstance(each, exp.Anonymous) and each.name.upper() in functions.AGGREGATES)
         for each in own
     )
     if select.args.get("group") or folded:

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from trl_dbbench.mysqlite import errors
+from trl_dbbench.mysqlite import errors, values
 from trl_dbbench.mysqlite.errors import SHOWN_DATABASE, StatementError, fail_if, refuse_if, syntax_error
 from trl_dbbench.mysqlite.guard import Guard
 from trl_dbbench.mysqlite.kinds import (
@@ -36,16 +36,6 @@ from trl_dbbench.mysqlite.parse import quote, text_of
 from trl_dbbench.mysqlite.patterns import like
 from trl_dbbench.mysqlite.rules import write
 from trl_dbbench.mysqlite.storage import stored_cell
-from trl_dbbench.mysqlite.values import (
-    COLLATION,
-    DECIMAL_DIGITS,
-    decimal,
-    shown_single,
-    single,
-    single_text,
-    text,
-    written,
-)
 
 _CONVERTED = ("text", "date", "datetime", "time", "decimal", "fixed")
 
@@ -65,13 +55,13 @@ def _converted(row: Sequence[Any], places: Sequence[tuple[int, Kind]]) -> tuple:
 
 def _cell(value: Any, kind: Kind) -> Any:
     if kind.name == "text":
-        return text(value) if isinstance(value, date | int | float | Decimal) else value
+        return values.text(value) if isinstance(value, date | int | float | Decimal) else value
     if isinstance(value, int | float) and kind.is_single:
-        digits = shown_single(single(value) or value)
+        digits = values.shown_single(values.single(value) or value)
         refuse_if(kind.silent and digits != value, "MIN or MAX of a computed FLOAT in groups")
         return digits
     if kind.name in ("decimal", "fixed") and isinstance(value, float):
-        return decimal(value, kind.places)
+        return values.decimal(value, kind.places)
     if not isinstance(value, str):
         return value
     try:
@@ -113,7 +103,7 @@ def _decimal_converter(places: int) -> Callable[[bytes], Any]:
     def convert(value: bytes) -> Decimal | str:
         written = value.decode("utf-8", "replace")
         try:
-            return Decimal(written).quantize(unit, context=DECIMAL_DIGITS)
+            return Decimal(written).quantize(unit, context=values.DECIMAL_DIGITS)
         except InvalidOperation:
             return written
 
@@ -184,7 +174,7 @@ def _check_created(tree: exp.Expr, keyed: Sequence[str] = ()) -> None:
 def create_filled(tree: exp.Create, row: Iterable[tuple[str, Kind]]) -> str:
     """Return CREATE TABLE for SQLite, for a table that a query with these columns will fill."""
     temporary = "TEMP " if tree.find(exp.TemporaryProperty) else ""
-    columns = ", ".join(f"{quote(name)} {_made(kind)} COLLATE {COLLATION}" for name, kind in row)
+    columns = ", ".join(f"{quote(name)} {_made(kind)} COLLATE {values.COLLATION}" for name, kind in row)
     return f"CREATE {temporary}TABLE {quote(own_name(tree.this))} ({columns})"
 
 
@@ -219,7 +209,7 @@ def described(row: tuple) -> tuple:
     if default == "my_NOW()":
         shown, extra = "CURRENT_TIMESTAMP", "DEFAULT_GENERATED"
     elif default is not None and held.name == "float":
-        shown = (single_text if held.is_single else written)(float(shown))
+        shown = (values.single_text if held.is_single else values.written)(float(shown))
     elif default is not None and held.name == "decimal":
         shown = f"{float(shown):.{held.places}f}"
     return (name, _shown_type(kind), "NO" if not_null or key else "YES", "PRI" if key else "", shown, extra)
@@ -239,7 +229,7 @@ def written_out(name: str, columns: list[tuple], temporary: str) -> str:
     if keys:
         lines.append(f"  PRIMARY KEY ({','.join(keys)})")
     body = ",\n".join(lines)
-    options = f"ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE={COLLATION}"
+    options = f"ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE={values.COLLATION}"
     return f"CREATE {temporary}TABLE {quote(name)} (\n{body}\n) {options}"
 
 
@@ -281,10 +271,7 @@ CATALOG: dict[str, tuple[str, Callable[[list[tuple[str, str]], Describe], list[t
             for name, type in names
         ],
     ),
-    "schemata": (
-        "CATALOG_NAME SCHEMA_NAME",
-        lambda names, describe: [("def", name) for name in _DATABASES],
-    ),
+    "schemata": ("CATALOG_NAME SCHEMA_NAME", lambda names, describe: [("def", name) for name in _DATABASES]),
 }
 """Tables of information_schema: their columns, and a function that returns their rows."""
 
@@ -329,7 +316,7 @@ def _column(column: exp.ColumnDef, automatic: str | None = None, in_key: bool = 
         elif isinstance(kind, exp.DefaultColumnConstraint):
             parts.append(_default(kind, column.name, declared(parts[1])))
     if column.kind.this in _TEXTS | _AS_TEXT:
-        parts.append(f"COLLATE {COLLATION}")
+        parts.append(f"COLLATE {values.COLLATION}")
     return " ".join(parts)
 
 
