@@ -33,7 +33,7 @@ from trl_dbbench.evaluation.compare.arms import (
 from trl_dbbench.evaluation.compare.figures import figures_of
 from trl_dbbench.grading.states import rows_digest
 from trl_dbbench.runs.records import EpisodeRecord, episode_record
-from trl_dbbench.tasks import Gold, load_tasks
+from trl_dbbench.tasks import Gold, Task, load_tasks
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "recipes" / "tiny"
@@ -183,22 +183,25 @@ def test_changes_are_the_same_if_they_leave_the_same_tables(
     assert len({result_of(e) for e in (by_price, all_of_them, none)}) == 3
 
 
-def test_answers_in_sql_vote_by_their_rows(
+@pytest.fixture
+def answer_in_sql(
     sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
-) -> None:
-    """Of five samples two are right, in other words; three are wrong, each in its own way."""
-    samples = [
-        episode_record(
-            play_script(
-                count_task(3),
-                [f"Action: Answer\nFinal Answer:\n```sql\n{statement}\n```"],
-                tokenizer,
-                sqlite_database,
-                protocol="text_sql",
-            ),
-            "eval",
-            0,
+) -> Callable[[Task, str], EpisodeRecord]:
+    """A function that plays a task with one turn, whose answer is a statement."""
+
+    def play(task: Task, statement: str) -> EpisodeRecord:
+        turns = [f"Action: Answer\nFinal Answer:\n```sql\n{statement}\n```"]
+        return episode_record(
+            play_script(task, turns, tokenizer, sqlite_database, protocol="text_sql"), "eval", 0
         )
+
+    return play
+
+
+def test_answers_in_sql_vote_by_their_rows(answer_in_sql: Callable[[Task, str], EpisodeRecord]) -> None:
+    """Two of five samples give the right rows with different SQL; the others are wrong in three ways."""
+    samples = [
+        answer_in_sql(count_task(3), statement)
         for statement in (
             *("SELECT COUNT(*) FROM orders WHERE late = 1", "SELECT SUM(late) FROM orders"),
             *("SELECT COUNT(*) FROM orders", "SELECT id FROM orders", "SELECT COUNT(* FROM orders"),
@@ -213,26 +216,13 @@ def test_answers_in_sql_vote_by_their_rows(
 
 
 def test_the_order_of_rows_counts_in_a_vote_if_the_gold_sorts(
-    sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
+    answer_in_sql: Callable[[Task, str], EpisodeRecord],
 ) -> None:
     """`strict` asks for the order of a gold that sorts."""
     up, down = "SELECT id FROM orders ORDER BY id", "SELECT id FROM orders ORDER BY id DESC"
     for gold, alike in ((up, False), ("SELECT id FROM orders", True)):
         task = replace(count_task(3), gold=Gold(sql=gold), grader="strict")
-        one, other = (
-            episode_record(
-                play_script(
-                    task,
-                    [f"Action: Answer\nFinal Answer:\n```sql\n{statement}\n```"],
-                    tokenizer,
-                    sqlite_database,
-                    protocol="text_sql",
-                ),
-                "eval",
-                0,
-            )
-            for statement in (up, down)
-        )
+        one, other = (answer_in_sql(task, statement) for statement in (up, down))
         assert (one["right"], other["right"]) == (True, alike)
         assert (result_of(one) == result_of(other)) is alike
 

@@ -18,6 +18,7 @@ from trl_dbbench.episode.types import Status
 from trl_dbbench.errors import ServerCrash, TaskError
 from trl_dbbench.grading import SQL_GRADERS, SQLGrader
 from trl_dbbench.grading.scorers import Result
+from trl_dbbench.runs.read import loads
 from trl_dbbench.tasks import Gold, Task
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS
 
@@ -131,7 +132,8 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
         if path.suffix.lower() == ".jsonl":
             found = _of_entries(_json_lines(text), tasks)
         elif path.suffix.lower() == ".json":
-            told = json.loads(text, object_pairs_hook=_once, parse_constant=_missing)
+            # NaN is what pandas writes for a missing text
+            told = json.loads(text, object_pairs_hook=_once, parse_constant=lambda _: None)
             if isinstance(told, dict) and isinstance(told.get("episodes"), list):
                 told = told["episodes"]  # of a file of `eval --json`
             if isinstance(told, list) and not all(isinstance(each, dict) for each in told):
@@ -157,16 +159,12 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
     return _with_repeats(found, tasks)
 
 
-def _missing(constant: str) -> None:
-    """Read NaN, which pandas writes for a missing text, as null."""
-
-
 def _json_lines(text: str) -> list[Any]:
     """Return the values of the lines. The last line of a killed or unfinished run may be incomplete."""
     *whole, last = text.split("\n")
-    entries = [json.loads(line, parse_constant=_missing) for line in whole if line.strip()]
+    entries = [loads(line) for line in whole if line.strip()]
     with suppress(ValueError) if entries and "turns" in entries[-1] else nullcontext():
-        entries += [json.loads(last, parse_constant=_missing)] if last.strip() else []
+        entries += [loads(last)] if last.strip() else []
     return entries
 
 

@@ -118,14 +118,14 @@ def state_digest(state: State) -> str:
     Cells compare as in `same_state`, except that floats are rounded to nine digits: further digits depend on
     a server's order of summation. Records of version 0.1 hold only the first 16.
     """
-    rows_digest, columns_digest = hashlib.blake2b(digest_size=8), hashlib.blake2b(digest_size=4)
+    row_hash, column_hash = hashlib.blake2b(digest_size=8), hashlib.blake2b(digest_size=4)
     for name in sorted(state):
         rows = sorted(repr([cell_text(cell) for cell in row]) for row in state[name].rows)
         rest = state[name].rest
         whole = (name, rows) if rest is None else (name, rows, rest)
-        rows_digest.update(repr(whole).encode("utf-8", "surrogatepass"))
-        columns_digest.update(repr((name, column_key(state[name]))).encode("utf-8", "surrogatepass"))
-    return rows_digest.hexdigest() + columns_digest.hexdigest()
+        row_hash.update(repr(whole).encode("utf-8", "surrogatepass"))
+        column_hash.update(repr((name, column_key(state[name]))).encode("utf-8", "surrogatepass"))
+    return row_hash.hexdigest() + column_hash.hexdigest()
 
 
 def rows_digest(rows: Iterable[Row], ordered: bool = False, repeated: bool = True) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -12,7 +11,7 @@ from typing import Any
 from trl_dbbench.errors import TaskError
 from trl_dbbench.runs.records import EpisodeRecord, checked_record, key_of
 from trl_dbbench.tasks import Task
-from trl_dbbench.tasks.model import portable_digest
+from trl_dbbench.tasks.model import digest_of, portable_digest
 from trl_dbbench.utils.lookup import some_of
 
 
@@ -84,8 +83,7 @@ def portable_digests_in(path: Path) -> dict[str, str]:
     for line in path.read_bytes().splitlines() if path.is_file() else ():
         with suppress(ValueError, TypeError, AttributeError, RecursionError):  # as after a kill
             if (entry := json.loads(line)).get("database"):
-                digest = hashlib.blake2b(line.strip(), digest_size=8).hexdigest()
-                found[digest] = portable_digest(entry)
+                found[digest_of(line.strip().decode("utf-8", "surrogatepass"))] = portable_digest(entry)
     return found
 
 

@@ -137,7 +137,7 @@ class Task:
     @property
     def digest(self) -> str:
         """Return a hash of the whole task, 16 hex digits. Its id is unique only within a file."""
-        return hashlib.blake2b(self.to_json().encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        return digest_of(self.to_json())
 
     @property
     def portable_digest(self) -> str:
@@ -238,6 +238,11 @@ class Task:
         )
 
 
+def digest_of(line: str) -> str:
+    """Return `Task.digest` of a task's line in the native format."""
+    return hashlib.blake2b(line.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
 def portable_digest(entry: Mapping[str, Any]) -> str:
     """Return `Task.portable_digest` of an entry in the native format; its databases need not exist here."""
 
@@ -247,8 +252,7 @@ def portable_digest(entry: Mapping[str, Any]) -> str:
     told = {**entry, "suite": [*map(placeless, entry.get("suite") or ())]}
     if entry.get("database"):
         told["database"] = placeless(entry["database"])
-    text = json.dumps(told, ensure_ascii=False, sort_keys=True)
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return digest_of(json.dumps(told, ensure_ascii=False, sort_keys=True))
 
 
 def _own_table(table: Mapping[str, Any]) -> Table:

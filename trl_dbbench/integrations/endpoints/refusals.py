@@ -23,6 +23,7 @@ from typing import Any
 import httpx2
 
 from trl_dbbench.integrations.endpoints.messages import Message, Reply
+from trl_dbbench.runs.read import loads
 
 OPTIONAL = ("max_tokens", "temperature", "top_p", "seed", "chat_template_kwargs")
 """Settings that can be left out of a request; `max_completion_tokens` then replaces `max_tokens`."""
@@ -230,7 +231,7 @@ def without_fields(messages: Sequence[Message], names: Collection[str]) -> list[
 def json_of(response: httpx2.Response) -> Any:
     """Return a response's JSON in a form that can be sent back: without lone surrogates, NaN and infinity."""
     text = json.dumps(response.json(), ensure_ascii=False).encode("utf-8", "replace")
-    return json.loads(text, parse_constant=lambda _: None)
+    return loads(text)
 
 
 def retry_after(response: httpx2.Response) -> float:
