@@ -679,6 +679,14 @@ def test_a_checkpoint_of_all_weights_is_none_of_an_adapter(trainer_of, tmp_path)
         trainer_of(tmp_path, max_steps=3).train(resume_from_checkpoint=True)
 
 
+def test_a_checkpoint_of_another_optimizer_is_refused(trainer_of, tmp_path):
+    """torch would load its settings, and end the first step in `KeyError: 'momentum'`."""
+    trainer_of(tmp_path, max_steps=1).train()
+    trainer_of(tmp_path, max_steps=2, optim="adamw_torch").train(resume_from_checkpoint=True)
+    with pytest.raises(ConfigError, match=r"checkpoint-2' holds the state of another optimizer than optim: sgd"):
+        trainer_of(tmp_path, max_steps=3, optim="sgd").train(resume_from_checkpoint=True)
+
+
 def test_shares_of_the_steps_are_of_this_starts_steps(trainer_of, tmp_path, caplog):
     """As the last step, where held-out tasks are played if nothing says when."""
     shares = {"eval_strategy": "steps", "eval_steps": 0.9999999, "logging_steps": 0.5}

@@ -218,9 +218,16 @@ class ResumableGRPOTrainer(GRPOTrainer):
         names = ("weight_decay", "betas", "eps")
         given = [{name: group[name] for name in names if name in group} for group in optimizer.param_groups]
         rates = list(getattr(schedule, "base_lrs", ()))
+        settings = [set(group) for group in optimizer.param_groups]
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
+        if any(own - set(group) for own, group in zip(settings, optimizer.param_groups, strict=True)):
+            raise ConfigError(
+                f"resume_from_checkpoint: '{checkpoint}' holds the state of another optimizer than optim: "
+                f"{self.args.optim.value} makes. Give the run's own optim, or leave out "
+                "resume_from_checkpoint to begin another run."
+            )
         # keep the checkpoint's moments and position in the schedule, but this start's settings
         for group, own in zip(optimizer.param_groups, given, strict=True):
             group.update(own)

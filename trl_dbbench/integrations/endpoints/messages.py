@@ -161,13 +161,14 @@ class Reply:
 def read_reply(body: Any) -> Reply:
     """Parse the reply in a response's JSON; raise ValueError if there is none, as in a proxy's answer."""
     try:
-        # Gemini's response if it has blocked the turn
         choices = body.get("choices", [] if body.get("object") == "chat.completion" else None)
-        empty = "usage" in body and choices == []
-        choice: Any = {"finish_reason": "content_filter"} if empty else choices[0]
-        # without a message it may be a turn of the older /completions, or a part of a stream
-        no_turn = "finish_reason" not in choice or "text" in choice or "delta" in choice
-        message = (choice["message"] if no_turn else choice.get("message")) or {}
+        blocked = (
+            choices == [] and "usage" in body
+        )  # by Gemini, which also leaves out an empty turn's message
+        choice: Any = {"finish_reason": "content_filter"} if blocked else choices[0]
+        # `text` and `delta` are of the older /completions and of a stream
+        may_be_empty = "finish_reason" in choice and not choice.keys() & {"text", "delta"}
+        message = (choice.get("message") if may_be_empty else choice["message"]) or {}
         content, refusal = _text(message.get("content")), _text(message.get("refusal"))
         thoughts = next(filter(None, (_text(message.get(name)) for name in THOUGHT_FIELDS)), "")
         thoughts = thoughts or _text(message.get("content"), "thinking", "reasoning")
