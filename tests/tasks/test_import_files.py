@@ -168,10 +168,13 @@ def test_a_sqlite_file_in_utf_16(tmp_path: Path) -> None:
     assert found.tables[0].rows == ((1, "é"), (2, "日本")) and found.notes == []
 
 
-def test_a_workbook_is_named_as_what_it_is_not(tmp_path: Path) -> None:
-    (tmp_path / "t.xlsx").write_bytes(b"PK\3\4 and so on")
-    with pytest.raises(TaskError, match=r"t\.xlsx' is not an SQLite file\. Tables are read from CSV files"):
-        import_from([str(tmp_path / "t.xlsx")])
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("t.xlsx", "Save its sheet"), ("t.csv.gz", "Unpack it"), ("t.txt", "Save it as one")]
+)
+def test_a_file_of_another_kind_is_refused_with_what_to_do(tmp_path: Path, name: str, remedy: str) -> None:
+    (tmp_path / name).write_bytes(b"PK\3\4 and so on")
+    with pytest.raises(TaskError, match=rf"{name}' is not an SQLite file\. Tables are read .*\. {remedy}"):
+        import_from([str(tmp_path / name)])
 
 
 def test_what_was_read_is_told_and_can_be_told(tmp_path: Path) -> None:

@@ -588,12 +588,17 @@ def test_a_file_without_tasks(tmp_path: Path, name: str, content: str) -> None:
         load_tasks(tmp_path / name)
 
 
-def test_a_workbook_and_jsonl_of_powershell(tmp_path: Path) -> None:
-    (tmp_path / "q.xlsx").write_bytes(b"PK\x03\x04\xff\xfe")
-    with pytest.raises(
-        TaskError, match=r"q\.xlsx is a workbook\. Save its sheet as a CSV file, and give that"
-    ):
-        load_tasks(tmp_path / "q.xlsx")
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("q.xlsx", "Save its sheet as a CSV"), ("q.jsonl.gz", "Unpack it"), ("q.csv.zip", "Unpack it")],
+)
+def test_a_workbook_or_packed_file_is_refused_with_what_to_do(tmp_path: Path, name: str, remedy: str) -> None:
+    (tmp_path / name).write_bytes(b"PK\x03\x04\xff\xfe")
+    with pytest.raises(TaskError, match=rf"{name}' cannot be read as it is\. {remedy}"):
+        load_tasks(tmp_path / name)
+
+
+def test_jsonl_of_powershell(tmp_path: Path) -> None:
     line = '{"id": "ö", "question": "q", "tables": [{"name": "t", "columns": [{"name": "a"}], "rows": []}], "answer": [1]}\n'
     for encoding in ("utf-16", "utf-32", "utf-8-sig"):
         content = (line + line.replace("ö", "ü")).encode(encoding)

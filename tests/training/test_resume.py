@@ -683,7 +683,9 @@ def test_a_checkpoint_of_another_optimizer_is_refused(trainer_of, tmp_path):
     """torch would load its settings, and end the first step in `KeyError: 'momentum'`."""
     trainer_of(tmp_path, max_steps=1).train()
     trainer_of(tmp_path, max_steps=2, optim="adamw_torch").train(resume_from_checkpoint=True)
-    with pytest.raises(ConfigError, match=r"checkpoint-2' holds the state of another optimizer than optim: sgd"):
+    with pytest.raises(
+        ConfigError, match=r"checkpoint-2' holds the state of another optimizer than optim: sgd"
+    ):
         trainer_of(tmp_path, max_steps=3, optim="sgd").train(resume_from_checkpoint=True)
 
 

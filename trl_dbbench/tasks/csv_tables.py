@@ -23,7 +23,8 @@ from trl_dbbench.utils.files import nearest_path
 from trl_dbbench.utils.lookup import unknown
 
 CSV_SUFFIXES = (".csv", ".tsv")
-WORKBOOKS = (".xlsx", ".xlsm", ".xls", ".ods")
+_WORKBOOKS = (".xlsx", ".xlsm", ".xls", ".ods")
+_PACKED = (".zip", ".gz", ".bz2", ".xz", ".zst", ".7z", ".tar", ".tgz")
 
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 """Delimiters that are recognised, with their names in notes."""
@@ -713,10 +714,17 @@ def read_csv_tables(
     return tables
 
 
+def remedy_for(path: Path) -> str:
+    """Return how to make a readable file of a workbook or a packed file; empty for others."""
+    if path.suffix.lower() in _WORKBOOKS:
+        return "Save its sheet as a CSV file, and give that."
+    return "Unpack it, and give what it holds." if path.suffix.lower() in _PACKED else ""
+
+
 def _checked(path: Path) -> Path:
     """Return the path; raise TaskError unless it is an existing CSV file."""
     if path.suffix.lower() not in CSV_SUFFIXES:
-        remedy = " Save its sheet as a CSV file." if path.suffix.lower() in WORKBOOKS else ""
+        remedy = f" {found}" if (found := remedy_for(path)) else ""
         raise TaskError(f"tables are read from .csv or .tsv, not from '{path}'.{remedy}")
     if not path.is_file():
         near = nearest_path(path)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.tasks.csv_tables import BOMS, CSV_SUFFIXES, FROM_FILE, WORKBOOKS, CsvOptions, read_csv
+from trl_dbbench.tasks.csv_tables import BOMS, CSV_SUFFIXES, FROM_FILE, CsvOptions, read_csv, remedy_for
 from trl_dbbench.tasks.fields import json_object
 from trl_dbbench.utils.files import visible, write_atomically
 
@@ -64,8 +64,8 @@ def read_entries(path: Path, csv: CsvOptions = FROM_FILE) -> Iterable[Entry]:
             Entry(f"line {line}", dict(zip(file.header, row, strict=True)))
             for line, row in zip(file.lines, zip(*file.columns, strict=True), strict=True)
         ]
-    if path.suffix.lower() in WORKBOOKS:
-        raise TaskError(f"{path} is a workbook. Save its sheet as a CSV file, and give that.")
+    if remedy := remedy_for(path):
+        raise TaskError(f"'{path}' cannot be read as it is. {remedy}")
     return _jsonl_entries(path)
 
 

@@ -14,7 +14,7 @@ from trl_dbbench.database.server.tables import DEFAULT_SAMPLE, read_tables
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.tasks import Cell, Column, Gold, Source, Table, Task
 from trl_dbbench.tasks.column_types import text_type
-from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, FROM_FILE, CsvOptions, read_csv_tables
+from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, FROM_FILE, CsvOptions, read_csv_tables, remedy_for
 from trl_dbbench.tasks.model import check_table
 from trl_dbbench.tasks.parts import by_table
 from trl_dbbench.tasks.sources.conversion import too_wide
@@ -248,9 +248,10 @@ def _check_known(path: Path) -> None:
     with path.open("rb") as file:
         begins = file.read(len(_SQLITE))
     if begins and begins != _SQLITE:
+        remedy = remedy_for(path) or "Save it as one of these."
         raise TaskError(
             f"'{path}' is not an SQLite file. Tables are read from CSV files (.csv, .tsv), parquet files, "
-            "SQLite files and dumps (.sql, .sql.gz); save it as one of these."
+            f"SQLite files and dumps (.sql, .sql.gz). {remedy}"
         )
 
 
