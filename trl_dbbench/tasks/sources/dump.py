@@ -459,7 +459,10 @@ def _cell(written: str, declared: Declared) -> Cell:
         return None if declared.default is None else _typed(declared.default, declared)
     if upper in ("NULL", "TRUE", "FALSE"):
         return {"NULL": None, "TRUE": 1, "FALSE": 0}[upper]
-    if (held := bytes_of(written)) is not None and declared.kind in ("whole", "exact", "float"):
+    held = bytes_of(written)
+    if held is None and written.endswith(")"):
+        raise ValueError("a geometry in a column of another type")
+    if held is not None and declared.kind in ("whole", "exact", "float"):
         return int.from_bytes(held, "big")
     return _typed(unescaped(written), declared)
 

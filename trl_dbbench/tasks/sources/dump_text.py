@@ -66,6 +66,7 @@ _VALUE = r"""(?:
     | NULL | TRUE | FALSE | DEFAULT
     | (?:_[a-z0-9]+[ ]?|[xXbBnN])?(?:'(?:[^'\\]++|\\.|'')*+'|"(?:[^"\\]++|\\.|"")*+")
     | _binary[ ]0x[0-9A-Fa-f]++ | UNHEX\('[0-9A-Fa-f]*+'\) | CONV\('[01]*+',[ ]2,[ ]10\)[ ]\+[ ]0
+    | (?:ST_)?Geom(?:etry)?FromText\('[^'\\]*+'(?:,[ ]?\d++)?+\)
     )"""
 _INSERT = re.compile(
     rf"(?P<verb>INSERT|REPLACE)(?:\s+(?:(?P<ignore>IGNORE)|DELAYED|LOW_PRIORITY))*\s+(?:INTO\s+)?"
