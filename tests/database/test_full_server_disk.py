@@ -172,4 +172,4 @@ def test_a_disk_that_is_full_for_a_while(server, megabytes, seconds, tokenizer, 
     assert {(episode.status, episode.right) for episode in episodes} == {(Status.ANSWERED, True)}
     assert OutcomeReward()(episodes) == [1.0] * EPISODES
     print("RETRIES", sum(episode.retries for episode in episodes))
-    assert sum(episode.retries for episode in episodes) > 0, "the disk was full for some of them"
+    assert sum(episode.retries for episode in episodes) > 10, "the disk was full for many of them"
