@@ -724,8 +724,8 @@ def remedy_for(path: Path) -> str:
 def _checked(path: Path) -> Path:
     """Return the path; raise TaskError unless it is an existing CSV file."""
     if path.suffix.lower() not in CSV_SUFFIXES:
-        remedy = f" {found}" if (found := remedy_for(path)) else ""
-        raise TaskError(f"tables are read from .csv or .tsv, not from '{path}'.{remedy}")
+        message = f"tables are read from .csv or .tsv, not from '{path}'. {remedy_for(path)}"
+        raise TaskError(message.rstrip())
     if not path.is_file():
         near = nearest_path(path)
         raise TaskError(f"there is no file '{path}'{f'; nearest: {near}' if near else ''}.")
